@@ -1,0 +1,1 @@
+"""Latchwork: distributed coordination primitives for Python and Spark on Aerospike."""

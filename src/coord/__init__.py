@@ -1,0 +1,1 @@
+"""Waiting for each other: latches, fenced locks, leader election."""

@@ -1,0 +1,88 @@
+"""The one place where the outside world's clocks, sleeps, ids, chance and threads come in.
+
+Everything that is not a pure function takes a `Seams`, so that a test or a simulation can replace all of them at
+once. No other module may import time, random, uuid or secrets, or make threads, events and locks that block.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Event(Protocol):
+    """A flag that can be waited for; `threading.Event` is one."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Lock(Protocol):
+    """A mutual exclusion within one process; `threading.Lock` is one."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Task(Protocol):
+    """A background activity; `threading.Thread` is one."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+class Seams:
+    """The real world. Subclass it to inject another."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back and that no administrator sets. It may stop while suspended."""
+        return time.monotonic()
+
+    def boottime(self) -> float:
+        """Seconds on a clock that never goes back and that also counts suspended time, where the system has one."""
+        return time.clock_gettime(_BOOTTIME)
+
+    def wall(self) -> float:
+        """Seconds since the epoch by the system clock. May step; for people and for stored dates only."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for so many seconds."""
+        time.sleep(seconds)
+
+    def unique(self) -> str:
+        """A new id of 20 hexadecimal digits (80 random bits), unlike every other."""
+        return os.urandom(10).hex()
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number between the two, for jitter."""
+        return random.uniform(low, high)
+
+    def event(self) -> Event:
+        """A new event, not set."""
+        return threading.Event()
+
+    def lock(self) -> Lock:
+        """A new lock for the threads of this process; it may be held across store calls."""
+        return threading.Lock()
+
+    def spawn(self, run: Callable[[], None], name: str) -> Task:
+        """Start `run` in the background, as a daemon thread of that name."""
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+# macOS has no CLOCK_BOOTTIME; its monotonic clock is the closest there is.
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+SYSTEM = Seams()
+"""The seams of a program that runs for real."""
