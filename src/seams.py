@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Event(Protocol):
@@ -29,7 +29,7 @@ class Lock(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
     def __enter__(self) -> bool: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
 
 class Task(Protocol):

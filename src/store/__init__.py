@@ -1,0 +1,27 @@
+"""The record-store port, its vocabulary and its backends."""
+
+from .expr import Bin, Param, exists, has, lacks, missing
+from .memory import MemoryStore
+from .once import Once
+from .ops import (
+    Add,
+    Compute,
+    ListAppend,
+    ListRange,
+    ListSet,
+    MapAdd,
+    MapGet,
+    MapPut,
+    MapRemove,
+    MapTrim,
+    Put,
+    Read,
+    Touch,
+)
+from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
+
+__all__ = [
+    "KEEP", "NEVER", "Add", "Bin", "Compute", "Exists", "Key", "ListAppend", "ListRange", "ListSet", "MapAdd", "MapGet",
+    "MapPut", "MapRemove", "MapTrim", "MemoryStore", "Once", "Param", "Put", "Read", "Record", "RecordStore", "Removal",
+    "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
+]  # fmt: skip

@@ -1,0 +1,149 @@
+"""The one retry layer: policies as values, on tenacity.
+
+Two questions only: may this failure be tried again (`again`), and how long to pause before it (`RetryPolicy`,
+`Poll`). A failure may be tried again where nothing was written (`Unavailable`); one whose outcome is unknown only by
+the code that holds the operation's token (`store/once.py`, docs/protocols.md P1). Every loop here is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import tenacity
+
+from .errors import InvalidRequest, Misconfigured, OutcomeUnknown, Unavailable
+from .seams import Event, Seams
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and after which pauses, a failed request is tried again.
+
+    attempts: tries in all, 1 to 100.  wait: seconds before the second try, doubled up to `max_wait` for each further
+    one.  jitter: each pause is drawn from `wait * (1 - jitter)` to `wait * (1 + jitter)`.  deadline: no try begins
+    later than so many seconds after the first failed; None = no such limit.
+    """
+
+    attempts: int = 3
+    wait: float = 0.1
+    max_wait: float = 2.0
+    jitter: float = 0.5
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= 100:
+            raise InvalidRequest(f"attempts is {self.attempts}; it must be 1 to 100, as every retry is bounded")
+        if self.wait < 0 or self.max_wait < self.wait or not 0 <= self.jitter <= 1:
+            raise InvalidRequest(
+                f"wait {self.wait}, max_wait {self.max_wait}, jitter {self.jitter}: "
+                "needs 0 <= wait <= max_wait and 0 <= jitter <= 1"
+            )
+
+    def pause(self, attempt: int, seams: Seams, *, slow: bool = False) -> float:
+        """Seconds to wait after the failed try number `attempt` (from 1); `slow` asks for the longest pause."""
+        base = self.max_wait if slow else min(self.wait * 2 ** (attempt - 1), self.max_wait)
+        return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
+
+    def run(self, seams: Seams, call: Callable[[], T], *, doubt: Callable[[], None] | None = None) -> T:
+        """The result of `call`, tried until it succeeds, fails for good, or the policy stops; then its last error.
+
+        `Unavailable` is tried again. `OutcomeUnknown` is tried again only where `doubt` is given, which says that a
+        repeat is harmless; it is called each time, so that the caller knows that an earlier try may have landed.
+        """
+        try:
+            # Most calls succeed at once, and setting tenacity up costs as much as a tenth of a network call.
+            return call()
+        except (Unavailable, OutcomeUnknown) as failure:
+            if not again(failure, doubt) or self.attempts == 1:
+                raise
+            first = failure
+        retrying = self._retrying(seams, doubt)
+        seams.sleep(self.pause(1, seams, slow=getattr(first, "slow", False)))
+        return retrying(call)
+
+    def _retrying(self, seams: Seams, doubt: Callable[[], None] | None) -> tenacity.Retrying:
+        began = seams.monotonic()
+
+        def stop(state: tenacity.RetryCallState) -> bool:
+            late = self.deadline is not None and seams.monotonic() - began >= self.deadline
+            return late or state.attempt_number >= self.attempts - 1
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            failure = state.outcome.exception() if state.outcome else None
+            return self.pause(state.attempt_number + 1, seams, slow=getattr(failure, "slow", False))
+
+        retry = tenacity.retry_if_exception(lambda failure: again(failure, doubt))
+        return tenacity.Retrying(retry=retry, stop=stop, wait=wait, sleep=seams.sleep, reraise=True)
+
+
+def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bool:
+    """Whether a request that failed so may be sent again."""
+    if isinstance(failure, OutcomeUnknown) and doubt is not None:
+        doubt()
+        return True
+    return isinstance(failure, Unavailable) and not isinstance(failure, Misconfigured)
+
+
+LATCH_POLICY = RetryPolicy(attempts=5, wait=0.01, max_wait=0.16)
+"""The default of latches: 5 tries, 10 ms."""
+
+QUEUE_POLICY = RetryPolicy(attempts=3, wait=0.1, max_wait=1.0)
+"""The default of queues and of everything else: 3 tries, 100 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """How to wait for a condition: ask, pause, ask again, with pauses that grow from `low` to `high` seconds."""
+
+    low: float = 0.005
+    high: float = 0.1
+    factor: float = 1.5
+    jitter: float = 0.1
+
+    def pause(self, attempt: int, seams: Seams) -> float:
+        """Seconds to wait after the fruitless question number `attempt` (from 1)."""
+        base = self.high
+        if attempt < 64:
+            base = min(self.low * self.factor ** (attempt - 1), self.high)
+        return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
+
+    def until(
+        self, seams: Seams, probe: Callable[[], T | None], *, timeout: float | None, wake: Event | None = None
+    ) -> T | None:
+        """What `probe` returns once that is not None; None once `timeout` seconds are over (None = never).
+
+        It asks at least once, and once more at the end of the time. `wake` cuts a pause short when it is set; it is
+        a hint, and asking again is the truth. Errors of `probe` pass through.
+        """
+        end = None if timeout is None else seams.monotonic() + timeout
+
+        def left() -> float | None:
+            return None if end is None else end - seams.monotonic()
+
+        def wait(state: tenacity.RetryCallState) -> float:
+            pause, rest = self.pause(state.attempt_number, seams), left()
+            return pause if rest is None else max(0.0, min(pause, rest))
+
+        def stop(_: tenacity.RetryCallState) -> bool:
+            rest = left()
+            return rest is not None and rest <= 0
+
+        def sleep(seconds: float) -> None:
+            if wake is None:
+                seams.sleep(seconds)
+            else:
+                wake.wait(seconds)
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda result: result is None),
+            stop=stop,
+            wait=wait,
+            sleep=sleep,
+            retry_error_callback=lambda _: None,
+            reraise=True,
+        )
+        return retrying(probe)

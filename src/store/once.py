@@ -1,0 +1,210 @@
+"""Exactly once: an update that carries a token, and what to do when its outcome is in doubt (docs/protocols.md P1).
+
+A map bin of the record remembers the newest `capacity` tokens and the result of each. Every attempt is guarded by
+"this token is not there, and either the map has room or its smallest token is older than this one", so a repeat, or
+an attempt that lands late, changes nothing. The token is minted here, above the retry, in order of time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from .expr import SERVER_NOW, Bound, Expr, MapHas, MapKeyAt, MapSize, Negate, Param, exists, missing
+from .ops import Compute, MapGet, MapPut, MapTrim
+
+if TYPE_CHECKING:
+    from ..seams import Seams
+    from .port import RecordStore, Update, Values
+
+RELEARN = 60.0
+"""Seconds after which the server's time is asked for again."""
+CANCELLED = "cancelled"
+"""Remembered instead of a result for an update that was given up: a first attempt that lands late is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """How one kind of update on one kind of record is remembered.
+
+    capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
+    remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
+    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  token: a token minted
+    before, to go on with an update that was begun earlier; minted when None.
+    """
+
+    capacity: int
+    bin: str = "ops"
+    result: Any | Expr | Bound = None
+    monotone: bool = False
+    token: str | None = None
+
+
+class TokenClock:
+    """Time for tokens: this process's wall clock, moved by what replies have told about the server's.
+
+    Only the order of tokens hangs on it: a clock that is wrong costs a second attempt, never a double update.
+    """
+
+    def __init__(self) -> None:
+        self._skew: int | None = None
+        self._learned = 0.0
+        self._floor = 0
+
+    def wants_to_learn(self, seams: Seams) -> bool:
+        """Whether the next reply should bring the server's time along: at first, and again each minute."""
+        return self._skew is None or seams.monotonic() - self._learned > RELEARN
+
+    def learn(self, seams: Seams, server_ms: int) -> None:
+        """Take note of the server's time in milliseconds, from a reply that has just come."""
+        self._skew, self._learned = server_ms - int(seams.wall() * 1000), seams.monotonic()
+
+    def mint(self, seams: Seams, above: str = "") -> str:
+        """A token in order of time: 12 hex digits of milliseconds, later than those of `above`; a unique part."""
+        if above:
+            self._floor = max(self._floor, int(above[:12], 16) + 1)
+        now = max(int(seams.wall() * 1000) + (self._skew or 0), self._floor)
+        return f"{now:012x}{seams.unique()}"
+
+
+def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
+    """Apply the update exactly once; the one-tuple of what was remembered.
+
+    Raises `Refused` or `NotFound` where it was not applied and never will be, `OutcomeUnknown` where it may have been
+    or may still be, `Unavailable` where it was not.
+    """
+    if not once.capacity >= 1:
+        raise InvalidRequest(f"a memory of {once.capacity} tokens: it must hold at least 1")
+    return _Attempt(store, update, once).run()
+
+
+@lru_cache(maxsize=4096)
+def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
+    token = Param("token", str)
+    fresh = missing(bin) | (Negate(MapHas(bin, token)) & ((MapSize(bin) < capacity) | (MapKeyAt(bin, 0) < token)))
+    return fresh if when is None else fresh & when
+
+
+class _Attempt:
+    """One update on its way: its token, and whether an attempt with that token is in doubt."""
+
+    def __init__(self, store: RecordStore, update: Update, once: Once) -> None:
+        self.store, self.update, self.once = store, update, once
+        self.token = once.token or store.token_clock.mint(store.seams)
+        self.doubt = once.token is not None
+
+    def run(self) -> Values:
+        for _ in range(self.store.policy.attempts):
+            try:
+                return self._send()
+            except (Refused, AlreadyExists) as refusal:
+                if isinstance(refusal, AlreadyExists) and not self.doubt:
+                    raise
+                answer = self._resolve(refusal)
+                if answer is not None:
+                    return answer
+            except (OutcomeUnknown, Unavailable) as failure:
+                if self.doubt:
+                    raise self._unknown("no attempt was answered") from failure
+                raise
+        raise self._unknown("its token keeps being older than the window")
+
+    def _send(self) -> Values:
+        update, once, token = self.update, self.once, self.token
+        expr, params = update.when if isinstance(update.when, Bound) else (update.when, {})
+        learn = (Compute(SERVER_NOW),) if self.store.token_clock.wants_to_learn(self.store.seams) else ()
+        attempt = replace(
+            update,
+            ops=(
+                *update.ops,
+                MapPut(once.bin, token, once.result),
+                MapTrim(once.bin, once.capacity),
+                MapGet(once.bin, token),
+                *learn,
+            ),
+            when=Bound(_fresh(once.bin, once.capacity, expr), {**params, "token": token}),
+        )
+        values = self.store.policy.run(self.store.seams, lambda: self.store._operate(attempt), doubt=self._doubted)  # noqa: SLF001 - the retry of this verb is here
+        if learn:
+            self.store.token_clock.learn(self.store.seams, values[-1])
+        return (values[len(values) - 1 - len(learn)],)
+
+    def _doubted(self) -> None:
+        self.doubt = True
+
+    def _resolve(self, refusal: LatchworkError) -> Values | None:
+        """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
+        once, token = self.once, self.token
+        try:
+            had, size, oldest, newest, result = self.store.operate(
+                self.update.key,
+                Compute(_has(once.bin).bind(token=token)),
+                Compute(_size(once.bin)),
+                Compute(_key_at(once.bin, 0)),
+                Compute(_key_at(once.bin, -1)),
+                MapGet(once.bin, token),
+            )
+        except Unavailable as failure:
+            raise (self._unknown("it could not be read back") if self.doubt else failure) from failure
+        if had:
+            return self._remembered(result)
+        if size is not None and size >= once.capacity and oldest >= token:
+            if self.doubt:
+                raise self._unknown("its token is older than the window")
+            self.token = self.store.token_clock.mint(self.store.seams, above=newest)
+            return None
+        if isinstance(refusal, AlreadyExists):
+            raise refusal
+        if self.doubt and not once.monotone:
+            return self._cancel()
+        raise self._refused()
+
+    def _remembered(self, result: Any) -> Values:
+        if result == CANCELLED:
+            raise self._refused()
+        return (result,)
+
+    def _cancel(self) -> Values:
+        """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
+        once, token = self.once, self.token
+        guard = Bound(_fresh(once.bin, once.capacity, None), {"token": token})
+        ops = (MapPut(once.bin, token, CANCELLED), MapTrim(once.bin, once.capacity))
+        try:
+            self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
+        except Refused:
+            found = self.store.operate(self.update.key, MapGet(once.bin, token))[0]
+            if found is None:
+                raise self._unknown("it could not be cancelled") from None
+            return self._remembered(found)
+        except NotFound:
+            raise
+        except LatchworkError as failure:
+            raise self._unknown("it could not be cancelled") from failure
+        raise self._refused()
+
+    def _refused(self) -> Refused:
+        return Refused(f"the guard of the update of {self.update.key} did not hold; nothing was written")
+
+    def _unknown(self, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the update of {self.update.key} may have been applied: {why}; read the record before going on",
+            key=self.update.key,
+            token=self.token,
+        )
+
+
+@lru_cache(maxsize=256)
+def _has(bin: str) -> Expr:
+    return exists(bin) & MapHas(bin, Param("token", str))
+
+
+@lru_cache(maxsize=256)
+def _size(bin: str) -> Expr:
+    return MapSize(bin)
+
+
+@lru_cache(maxsize=256)
+def _key_at(bin: str, index: int) -> Expr:
+    return MapKeyAt(bin, index)

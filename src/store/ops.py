@@ -1,0 +1,143 @@
+"""Operations: what one atomic update does to the bins of one record, in order, as values.
+
+`Put`, `MapPut` take a plain value, or an expression that the server evaluates against the record as the operations
+before it left it. The operations named `Read`, `Compute`, `MapGet` and `ListRange` give results, in their order; the
+others give none.
+
+In a batch, a bin that is read by `Read`, `MapGet` or `ListRange` must not be touched by another operation *after*
+that read in the same row, and is read once a row: the Aerospike client names batch results by bin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .expr import Bound, Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set a bin to a value or to an expression's value; None removes the bin."""
+
+    bin: str
+    value: Any | Expr | Bound
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add an integer to an integer bin; a missing bin counts as 0."""
+
+    bin: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read a bin; None where it is missing."""
+
+    bin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Read the value of an expression; None where it is unknown."""
+
+    expr: Expr | Bound
+
+
+@dataclass(frozen=True, slots=True)
+class MapPut:
+    """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value."""
+
+    bin: str
+    key: str | int
+    value: Any | Expr | Bound
+
+
+@dataclass(frozen=True, slots=True)
+class MapAdd:
+    """Add an integer to an entry of a map bin; a missing entry counts as 0."""
+
+    bin: str
+    key: str | int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapRemove:
+    """Remove the entries with these keys from a map bin; those that are not there are no error."""
+
+    bin: str
+    keys: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MapTrim:
+    """Keep the entries of a map bin with the `keep` largest keys."""
+
+    bin: str
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapGet:
+    """Read the value at a key of a map bin; None where it is not there."""
+
+    bin: str
+    key: str | int
+
+
+@dataclass(frozen=True, slots=True)
+class ListAppend:
+    """Append a value to a list bin, made when missing."""
+
+    bin: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ListSet:
+    """Set the element at an index (0 or more) of a list bin; indexes between its end and this one become None."""
+
+    bin: str
+    index: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ListRange:
+    """Read up to `count` elements of a list bin from an index (0 or more); [] past its end or with no such bin."""
+
+    bin: str
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Write the record as it is: its time to live and its time of last update start again."""
+
+
+Op = (
+    Put
+    | Add
+    | Read
+    | Compute
+    | MapPut
+    | MapAdd
+    | MapRemove
+    | MapTrim
+    | MapGet
+    | ListAppend
+    | ListSet
+    | ListRange
+    | Touch
+)
+READS = (Read, Compute, MapGet, ListRange)
+"""The operations that give a result."""
+
+
+def writes(ops: tuple[Op, ...]) -> bool:
+    """Whether any of them changes the record."""
+    return any(not isinstance(op, READS) for op in ops)

@@ -1,0 +1,313 @@
+"""The record-store port: atomic operations on single records, and batches of them.
+
+`RecordStore` is what the primitives see: it validates, retries what is safe to retry, and makes an update
+exactly-once where it is given a `Once`. A backend subclasses it and implements the underscored verbs, each one
+attempt against its store. Absent, refused and unknown are three results: `None` or `NotFound`, `Refused`, and
+`OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown
+from ..retry import QUEUE_POLICY, RetryPolicy, again
+from ..seams import SYSTEM, Seams
+from .expr import Bound, Expr, Guard
+from .once import Once, TokenClock, operate_once
+from .ops import Op
+
+KEEP = -2
+"""Leave the time to live as it is; on a create: never expire."""
+NEVER = -1
+"""Never expire, whatever the namespace's default is."""
+MAX_TTL = 10 * 365 * 86_400
+"""Seconds; the server's own limit."""
+
+MAX_BIN, MAX_SET = 15, 63
+"""Bytes in the name of a bin and of a set, the server's limits."""
+
+
+class Key(NamedTuple):
+    """Where a record is: its set and its key within the set."""
+
+    set: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read. `generation` is 16 bits and wraps: for comparing for equality only, never a fence."""
+
+    key: Key
+    bins: dict[str, Any]
+    generation: int = 0
+    ttl: int = NEVER
+
+
+class Exists(Enum):
+    """What a write expects to find."""
+
+    UPDATE = "update"  # the record must be there
+    CREATE = "create"  # it must not be there
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One row of `operate_many`; the fields are the arguments of `operate`."""
+
+    key: Key
+    ops: tuple[Op, ...]
+    when: Guard | None = None
+    exists: Exists = Exists.UPDATE
+    or_absent: bool = False
+    ttl: int = KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One row of `delete_many`."""
+
+    key: Key
+    when: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store is and what it can promise. Times in seconds, sizes in bytes; None = the backend cannot say."""
+
+    backend: str
+    edition: str
+    strong_consistency: bool
+    nsup_period: int | None
+    default_ttl: int
+    replication_factor: int
+    record_size_limit: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Values = tuple[Any, ...]
+"""What the reading operations of one update returned, in order."""
+Row = Values | LatchworkError
+"""The outcome of one row of a batch: what it read, or the error that the single verb would have raised."""
+S = TypeVar("S", bound="RecordStore")
+T = TypeVar("T")
+
+
+class RecordStore(ABC):
+    """Atomic operations on single records, and batches of them. Safe to share between threads."""
+
+    policy: RetryPolicy = QUEUE_POLICY
+    seams: Seams = SYSTEM
+
+    def __init__(self) -> None:
+        self.token_clock = TokenClock()
+
+    def with_policy(self: S, policy: RetryPolicy) -> S:
+        """The same store and connection, retrying by another policy."""
+        view = copy.copy(self)
+        view.policy = policy
+        return view
+
+    # ---- the verbs
+
+    def get(self, key: Key, *bins: str) -> Record | None:
+        """The record, or None where there is none; only these bins, or all where none is named."""
+        key = checked_key(key)
+        return self.policy.run(self.seams, lambda: self._get(key, bins), doubt=_reads_are_repeatable)
+
+    def get_many(self, keys: Iterable[Key], *bins: str) -> list[Record | None]:
+        """The same for many keys, in order, in one round trip per node. One row that cannot be read fails the call."""
+        wanted = [checked_key(key) for key in keys]
+        if not wanted:
+            return []
+        return self.policy.run(self.seams, lambda: self._get_many(wanted, bins), doubt=_reads_are_repeatable)
+
+    def operate(
+        self,
+        key: Key,
+        *ops: Op,
+        when: Guard | None = None,
+        exists: Exists = Exists.UPDATE,
+        or_absent: bool = False,
+        ttl: int = KEEP,
+        once: Once | None = None,
+        repeatable: bool = False,
+    ) -> Values:
+        """Apply all operations to one record atomically if the guard holds; what they read, in order.
+
+        exists: what must be there. A guard is skipped by the server where there is no record (P0.1), so a guarded
+        write must be an update, unless `or_absent=True` says that an absent record is as good as a true guard.
+        ttl: seconds to live from now, `KEEP` or `NEVER`.
+        once: makes it exactly-once; the result is then the one-tuple of what `once` remembers (P1).
+        repeatable: the guard makes a repeat harmless, so an attempt in doubt is simply sent again. `Refused` and
+        `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it.
+
+        Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
+        `InvalidRequest`, `RecordTooBig`.
+        """
+        update = checked(Update(checked_key(key), ops, when, exists, or_absent, ttl))
+        if once is not None:
+            return operate_once(self, update, once)
+        if not repeatable:
+            return self.policy.run(self.seams, lambda: self._operate(update))
+        return self._repeated(lambda: self._operate(update))
+
+    def operate_many(self, updates: Iterable[Update]) -> list[Row]:
+        """The same for many records in one round trip per node; an outcome for each row, each classified alone.
+
+        Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
+        same record. The rows are not atomic with one another.
+        """
+        rows = [checked(update) for update in updates]
+        return self._rows(rows, self._operate_many)
+
+    def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
+        """Delete the record if the guard holds. True if it was there, False if it was not.
+
+        With `repeatable`, an attempt in doubt is sent again, and True also means that the earlier one may have done it.
+        Raises `Refused`, `OutcomeUnknown`, `Unavailable`. Not durable on a community-edition server: a cold restart
+        can bring the record back.
+        """
+        removal = Removal(checked_key(key), when)
+        if not repeatable:
+            return self.policy.run(self.seams, lambda: self._delete(removal))
+        doubts: list[bool] = []
+        there = self.policy.run(self.seams, lambda: self._delete(removal), doubt=lambda: doubts.append(True))
+        return there or bool(doubts)
+
+    def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
+        """The same for many records: for each row True, False, or the error that `delete` would have raised."""
+        rows = [Removal(checked_key(removal.key), removal.when) for removal in removals]
+        return self._rows(rows, self._delete_many)
+
+    def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
+        return self.policy.run(self.seams, lambda: self._query(set, bin, equals), doubt=_reads_are_repeatable)
+
+    def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
+        """Make the index `{set}_{bin}` that `query` needs; one that exists already is no error."""
+        self.policy.run(self.seams, lambda: self._ensure_index(set, bin, kind), doubt=_reads_are_repeatable)
+
+    @abstractmethod
+    def describe(self) -> StoreInfo:
+        """What this store is and what it can promise."""
+
+    def close(self) -> None:
+        """Let go of this process's connection, where the store made it; the next call makes another."""
+
+    # ---- what a backend implements: one attempt each, arguments already checked
+
+    @abstractmethod
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None: ...
+
+    @abstractmethod
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]: ...
+
+    @abstractmethod
+    def _operate(self, update: Update) -> Values: ...
+
+    @abstractmethod
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]: ...
+
+    @abstractmethod
+    def _delete(self, removal: Removal) -> bool: ...
+
+    @abstractmethod
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]: ...
+
+    @abstractmethod
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]: ...
+
+    @abstractmethod
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None: ...
+
+    # ---- retrying
+
+    def _repeated(self, call: Callable[[], T]) -> T:
+        doubts: list[bool] = []
+        try:
+            return self.policy.run(self.seams, call, doubt=lambda: doubts.append(True))
+        except LatchworkError as failure:
+            failure.details["doubt"] = bool(doubts)
+            raise
+
+    def _rows(self, rows: list[Any], attempt: Any) -> list[Any]:
+        """Try a batch, then only those of its rows that were never applied, until the policy stops."""
+        if not rows:
+            return []
+        outcomes: list[Any] = [None] * len(rows)
+        pending = list(range(len(rows)))
+
+        def once() -> None:
+            for place, outcome in zip(pending, attempt([rows[place] for place in pending]), strict=True):
+                outcomes[place] = outcome
+            pending[:] = [place for place in pending if _retry_row(outcomes[place])]
+            if pending:
+                raise outcomes[pending[0]]
+
+        try:
+            self.policy.run(self.seams, once)
+        except LatchworkError as failure:
+            for place in pending:
+                outcomes[place] = failure if outcomes[place] is None else outcomes[place]
+        return outcomes
+
+
+def _retry_row(outcome: Any) -> bool:
+    return isinstance(outcome, LatchworkError) and again(outcome)
+
+
+def _reads_are_repeatable() -> None:
+    """A read changes nothing, so one in doubt may be sent again."""
+
+
+def checked_key(key: Key) -> Key:
+    """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
+    set_name, name = key
+    if not set_name or len(set_name.encode()) > MAX_SET:
+        raise InvalidRequest(
+            f"set name {set_name!r} has {len(set_name.encode())} bytes; it must have 1 to {MAX_SET}: use shorter ids"
+        )
+    if not name:
+        raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
+    return key if isinstance(key, Key) else Key(set_name, name)
+
+
+def checked_bin(name: str) -> str:
+    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    if not name or len(name.encode()) > MAX_BIN:
+        raise InvalidRequest(
+            f"bin name {name!r} has {len(name.encode())} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
+        )
+    return name
+
+
+def checked(update: Update) -> Update:
+    """The update, once it is one that every backend takes. Raises `InvalidRequest`."""
+    if not update.ops:
+        raise InvalidRequest(f"no operation for {update.key}: name at least one")
+    for op in update.ops:
+        name = getattr(op, "bin", "x")
+        if not 0 < len(name) <= MAX_BIN or not name.isascii():
+            checked_bin(name)
+    if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
+        raise InvalidRequest(
+            f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "
+            "record; use exists=UPDATE, or say or_absent=True"
+        )
+    if update.ttl not in (KEEP, NEVER) and not 1 <= update.ttl <= MAX_TTL:
+        raise InvalidRequest(f"ttl is {update.ttl} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
+    return update
+
+
+__all__ = [
+    "KEEP", "MAX_BIN", "MAX_SET", "MAX_TTL", "NEVER", "Bound", "Exists", "Expr", "Guard", "Key", "Once",
+    "OutcomeUnknown", "Record", "RecordStore", "Removal", "Row", "StoreInfo", "Update", "Values", "checked_bin",
+]  # fmt: skip
