@@ -8,7 +8,6 @@ attempt against its store. Absent, refused and unknown are three results: `None`
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -111,7 +110,8 @@ class RecordStore(ABC):
 
     def with_policy(self: S, policy: RetryPolicy) -> S:
         """The same store and connection, retrying by another policy."""
-        view = copy.copy(self)
+        view = object.__new__(type(self))  # not copy.copy, which pickles, and a pickle is another connection
+        view.__dict__.update(self.__dict__)
         view.policy = policy
         return view
 

@@ -1,0 +1,134 @@
+"""Latches: wait until so many things have happened, here or in several data centres ("farms").
+
+Every count is exactly-once: by its party (a Spark partition, a job) where one is named, else by a token, so that a
+lost reply never counts twice (docs/protocols.md P1, P8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import AlreadyExists, InvalidRequest
+from ..retry import LATCH_POLICY, RetryPolicy
+from ..store.ops import Add
+from ..store.port import RecordStore
+from . import latch_layout as layout
+from .latch_base import Latch, LatchLevel, LatchProgress
+from .latch_layout import bins_of
+
+__all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
+
+
+class CountDownLatch(Latch):
+    """A latch that only counts down. For the Java library's records too, which it reads and writes as they are."""
+
+    @classmethod
+    def create(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        count: int | None = None,
+        *,
+        parties: Iterable[str | int] | None = None,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> CountDownLatch:
+        """Create this farm's counter with `count`, or with one for each of `parties` (whom `missing()` then knows).
+
+        farms: at XDC level, the farms that must bring their counter before the latch can be released; default: those
+        that have one, which is safe only where one coordinator brings the whole count. ttl: seconds; a latch that
+        expires raises, it is never released by that.
+
+        Raises `AlreadyExists` where this farm's counter is there; `InvalidRequest` before any I/O.
+        """
+        latch = cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
+            farms=farms,
+        )  # fmt: skip
+        count = latch._expect(count, parties)
+        capacity = min(max(count, layout.MIN_TOKENS), layout.MAX_TOKENS)
+        if not latch._create(count, capacity):
+            raise _already(latch)
+        return latch
+
+    def _expect(self, count: int | None, parties: Iterable[str | int] | None) -> int:
+        if parties is None:
+            if count is None:
+                raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
+            return layout.checked_number("count", count, 0)
+        self._expected = tuple(dict.fromkeys(layout.checked_party(party) for party in parties))
+        if count is not None and count != len(self._expected):
+            raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")
+        return len(self._expected)
+
+
+class CountUpDownLatch(Latch):
+    """A latch that also counts up, while work is still being found."""
+
+    @classmethod
+    def create(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        count: int = 0,
+        *,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> CountUpDownLatch:
+        """Create this farm's counter. Raises `AlreadyExists`, `InvalidRequest` as `CountDownLatch.create`."""
+        latch, made = cls._make(store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms)
+        if not made:
+            raise _already(latch)
+        return latch
+
+    @classmethod
+    def get_or_create(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        count: int = 0,
+        *,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> CountUpDownLatch:
+        """The same, but where this farm's counter is there it is left as it is."""
+        return cls._make(store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms)[0]
+
+    @classmethod
+    def _make(cls, *args: Any) -> tuple[CountUpDownLatch, bool]:
+        store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms = args
+        latch = cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
+            farms=farms,
+        )  # fmt: skip
+        return latch, latch._create(layout.checked_number("count", count, 0), layout.UP_DOWN_TOKENS)
+
+    def count_up(self, n: int = 1) -> int:
+        """Count up by `n`, exactly once; what remains in this farm. One store call. Raises as `count_down`.
+
+        Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
+        late to hold the latch.
+        """
+        return self._count(Add(bins_of(self._farm).count, layout.checked_number("n", n, 1)))
+
+
+def _already(latch: Latch) -> AlreadyExists:
+    return AlreadyExists(
+        f"{latch!r} exists already; use .get() to join it, .delete() it first, or create one under another id"
+    )

@@ -1,0 +1,283 @@
+"""What both kinds of latch share: counting, reading, waiting.
+
+A latch is one record with a counter for each farm. Every count is exactly-once: by its party (a Spark partition, a
+job) where one is named, else by a token (docs/protocols.md P1, P8), so a lost reply never counts twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from ..errors import InvalidRequest, NotFound, Refused
+from ..retry import LATCH_POLICY, Poll, RetryPolicy
+from ..store.expr import Bound
+from ..store.once import Once
+from ..store.ops import Add, MapGet, MapPut, Op, Put, Read
+from ..store.port import Exists, Record, RecordStore
+from . import latch_layout as layout
+from .latch_layout import bins_of
+from .progress import ProgressBar
+
+LATCH_POLL = Poll(low=0.005, high=0.05)
+"""At most 25 reads a second, and half of all releases seen within 25 ms."""
+L = TypeVar("L", bound="Latch")
+
+
+class LatchLevel(Enum):
+    """Which counters decide: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
+
+    DC = "dc"
+    XDC = "xdc"
+
+
+@dataclass(frozen=True, slots=True)
+class LatchProgress:
+    """What a waiter sees: the counters by farm, what remains in all, and the farms that are still to bring theirs."""
+
+    counts: dict[str, int]
+    remaining: int
+    absent_farms: tuple[str, ...] = ()
+
+    @property
+    def released(self) -> bool:
+        """Whether the target was reached and no farm is missing."""
+        return self.remaining <= 0 and not self.absent_farms
+
+
+class Latch:
+    """What both kinds of latch share. Handles are cheap, safe to share between threads, and pickle with their store."""
+
+    _nonce: str | None = None
+    _identified = False
+    _expected: tuple[str | int, ...] = ()
+
+    def __init__(
+        self,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None,
+        level: LatchLevel,
+        ttl: int,
+        set_suffix: str,
+        policy: RetryPolicy,
+        farms: Iterable[str] | None = None,
+    ) -> None:
+        if not isinstance(level, LatchLevel):
+            raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
+        self._store = layout.checked_store(store).with_policy(policy)
+        self._key = layout.latch_key(client_id, latch_id, set_suffix)
+        self._farm = layout.checked_farm(farm_id if farm_id is not None else os.environ.get("LATCHWORK_FARM", "local"))
+        self._farms = layout.checked_farms(farms)
+        self._level, self._ttl = level, layout.checked_ttl(ttl)
+        if self._farms and level is LatchLevel.DC:
+            raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._key.name!r}, farm={self._farm!r}, level={self._level.value})"
+
+    @classmethod
+    def get(
+        cls: type[L],
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> L:
+        """A handle on a latch that was, or will be, created elsewhere. No I/O.
+
+        `farm_id`: whose counter this handle counts; default $LATCHWORK_FARM, else "local". `ttl`: seconds that each
+        write gives the record to live.
+        """
+        return cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
+        )
+
+    # ---- counting
+
+    def count_down(self, n: int = 1, *, party: str | int | None = None) -> int:
+        """Count down by `n`, exactly once; what remains in this farm. One store call.
+
+        A `party` counts once, however often and from however many processes it is repeated; a repeat changes nothing.
+        Without a party, each *call* counts once. At DC level the counter stops at zero.
+
+        Raises `NotFound` where the latch was never created for this farm, was deleted (and perhaps made again) or has
+        expired; `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
+        """
+        layout.checked_number("n", n, 1)
+        bins = bins_of(self._farm)
+        down: Op = Put(bins.count, bins.floored.bind(n=n)) if self._level is LatchLevel.DC else Add(bins.count, -n)
+        return self._count(down) if party is None else self._count_party(down, n, layout.checked_party(party))
+
+    def _count(self, change: Op) -> int:
+        bins, nonce = bins_of(self._farm), self._identity()
+        once = Once(layout.token_capacity(nonce), bins.ops, result=bins.remaining)
+        try:
+            return int(
+                self._store.operate(self._key, change, when=self._same_latch(nonce), ttl=self._ttl, once=once)[0]
+            )
+        except Refused:
+            raise self._gone() from None
+
+    def _count_party(self, change: Op, n: int, party: str | int) -> int:
+        bins, nonce = bins_of(self._farm), self._identity()
+        same, params = self._same_latch(nonce)
+        guard = Bound(layout.first_time(same, bins.done), {**params, "party": party})
+        ops = (change, MapPut(bins.done, party, n), Read(bins.count))
+        try:
+            # The party is the token: a repeat of an attempt in doubt finds it and is refused.
+            return int(self._store.operate(self._key, *ops, when=guard, ttl=self._ttl, repeatable=True)[0])
+        except Refused:
+            remaining, ident, counted = self._store.operate(
+                self._key, Read(bins.count), Read(bins.id), MapGet(bins.done, party)
+            )
+            if remaining is None or ident != nonce or counted is None:
+                raise self._gone() from None
+            return int(remaining)
+
+    def _same_latch(self, nonce: str | None) -> Bound:
+        return bins_of(self._farm).same_latch(nonce).bind(nonce=nonce)
+
+    def _identity(self) -> str | None:
+        """The nonce of the latch that this handle means: known from `create`, else read with the first count."""
+        if not self._identified:
+            bins = bins_of(self._farm)
+            record = self._store.get(self._key, bins.count, bins.id)
+            if record is None or bins.count not in record.bins:
+                raise self._gone()
+            self._nonce, self._identified = record.bins.get(bins.id), True
+        return self._nonce
+
+    def _gone(self) -> NotFound:
+        return NotFound(
+            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means: it was never created, was "
+            "deleted (and perhaps made again) or has expired; create it, or get a new handle",
+            key=self._key,
+        )
+
+    # ---- reading
+
+    def count(self) -> int:
+        """What remains: this farm's counter at DC level, the sum over all farms at XDC. One read.
+
+        Raises `NotFound`: a latch that has expired never reads as released.
+        """
+        return self.progress().remaining
+
+    def counts(self) -> dict[str, int]:
+        """The counters by farm, whatever the level. One read. Raises `NotFound`."""
+        return _by_farm(self._read_record(), layout.COUNT)
+
+    def progress(self) -> LatchProgress:
+        """The counters that decide at this level, in one read. Raises `NotFound`."""
+        if self._level is LatchLevel.DC:
+            counts = _by_farm(self._read_record(bins_of(self._farm).count), layout.COUNT)
+            if not counts:
+                raise self._gone()
+            return LatchProgress(counts, sum(counts.values()))
+        # Where the farms are known only their counters are read: the bins that remember parties may be large.
+        names = {bins_of(farm).count for farm in (*self._farms, self._farm)} if self._farms else ()
+        record = self._read_record(*names)
+        counts = _by_farm(record, layout.COUNT)
+        farms = self._farms or _named_farms(record)
+        return LatchProgress(counts, sum(counts.values()), tuple(farm for farm in farms if farm not in counts))
+
+    def wait(
+        self, timeout: float | None = None, *, progress: bool | Callable[[LatchProgress], None] | None = None
+    ) -> bool:
+        """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
+
+        It reads the counters again and again, after 5 to 50 ms: at most 25 reads a second. `progress=True` draws a bar
+        on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
+        Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
+        """
+        if timeout is not None and timeout < 0:
+            raise InvalidRequest(f"timeout is {timeout} s; it must be 0 or more, or None to wait for ever")
+        bar = ProgressBar(self, self._store.seams) if progress is True else None
+        tell = bar.update if bar else progress or None
+        seen: list[LatchProgress] = []
+
+        def released() -> bool | None:
+            now = self.progress()
+            if callable(tell) and (not seen or seen[-1] != now):
+                seen[:] = [now]
+                tell(now)
+            return now.released or None
+
+        try:
+            return LATCH_POLL.until(self._store.seams, released, timeout=timeout) or False
+        finally:
+            if bar:
+                bar.close()
+
+    def parties(self) -> set[Any]:
+        """The parties that have counted: their names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
+        record = self._read_record()
+        if self._level is LatchLevel.DC:
+            return set(record.bins.get(bins_of(self._farm).done, {}))
+        return {f"{farm}/{party}" for farm, done in _by_farm(record, layout.DONE).items() for party in done}
+
+    def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
+        """The expected parties that have not counted; default: those that `create(parties=...)` named. One read."""
+        if expected is None:
+            expected = self._expected
+            if self._level is LatchLevel.XDC:
+                expected = [f"{self._farm}/{party}" for party in expected]
+        return set(expected) - self.parties()
+
+    def delete(self) -> bool:
+        """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.
+
+        Waiters get `NotFound`. Counts that arrive late are refused, also when the latch is made again.
+        """
+        guard = self._same_latch(self._nonce) if self._nonce is not None else None
+        try:
+            return self._store.delete(self._key, when=guard, repeatable=True)
+        except Refused:
+            return False
+
+    def _read_record(self, *bins: str) -> Record:
+        record = self._store.get(self._key, *bins)
+        if record is None:
+            raise self._gone()
+        return record
+
+    # ---- creating
+
+    def _create(self, count: int, capacity: int) -> bool:
+        """Create this farm's counter; False where it is there already."""
+        bins = bins_of(self._farm)
+        nonce = layout.new_nonce(self._store.seams.unique(), capacity)
+        ops: list[Op] = [Put(bins.count, count), Put(bins.id, nonce)]
+        if self._farms:
+            ops.append(Put(bins.farms, list(self._farms)))
+        try:
+            self._store.operate(
+                self._key, *ops, when=bins.is_free, exists=Exists.ANY, or_absent=True, ttl=self._ttl,
+                repeatable=True,
+            )  # fmt: skip
+        except Refused:
+            # The nonce is the token: where it stands in the record, an attempt whose reply was lost has done it.
+            record = self._store.get(self._key, bins.id)
+            if record is None or record.bins.get(bins.id) != nonce:
+                return False
+        self._nonce, self._identified = nonce, True
+        return True
+
+
+def _by_farm(record: Record, prefix: str) -> dict[str, Any]:
+    return {name[len(prefix) :]: value for name, value in sorted(record.bins.items()) if name.startswith(prefix)}
+
+
+def _named_farms(record: Record) -> tuple[str, ...]:
+    return tuple(sorted({farm for farms in _by_farm(record, layout.FARMS).values() for farm in farms}))

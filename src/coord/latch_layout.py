@@ -1,0 +1,140 @@
+"""How a latch is stored, and the guards of its updates (docs/design.md section 4, docs/protocols.md P8).
+
+`count#<farm>` is byte for byte what the Java library reads and writes; the other bins are ours, and it ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..errors import InvalidRequest
+from ..store.expr import Bin, Expr, Param, exists, lacks, largest, missing
+from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
+
+COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
+MAX_FARM = 15 - len(COUNT)
+MAX_COUNT = 2**53
+MIN_TOKENS, MAX_TOKENS = 64, 10_000
+"""Tokens that a latch remembers: ten thousand of them fill 400 KB of a record of 1 MiB."""
+UP_DOWN_TOKENS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class FarmBins:
+    """The names of one farm's bins, and the guards and values that use them; made once a farm (`bins_of`)."""
+
+    farm: str
+    count: str
+    done: str
+    ops: str
+    id: str
+    farms: str
+    is_free: Expr  # nobody has created this farm's counter
+    is_mine: Expr  # the latch that the parameter `nonce` names
+    is_unmarked: Expr  # a latch that the Java library made
+    floored: Expr  # the count less the parameter `n`, not below zero
+    remaining: Expr
+
+    def same_latch(self, nonce: str | None) -> Expr:
+        """The guard "this farm's count is there, and the latch is still the one that the handle was made for"."""
+        return self.is_unmarked if nonce is None else self.is_mine
+
+
+@lru_cache(maxsize=1024)
+def bins_of(farm: str) -> FarmBins:
+    """The bins of a farm; the same object for the same farm, so that its guards are compiled once."""
+    count, ident = COUNT + farm, ID + farm
+    return FarmBins(
+        farm,
+        count,
+        DONE + farm,
+        OPS + farm,
+        ident,
+        FARMS + farm,
+        is_free=missing(count),
+        is_mine=exists(count) & Bin(ident, str).eq(Param("nonce", str)),
+        is_unmarked=exists(count) & missing(ident),
+        floored=largest(Bin(count) - Param("n"), 0),
+        remaining=Bin(count),
+    )
+
+
+@lru_cache(maxsize=4096)
+def first_time(same_latch: Expr, done: str) -> Expr:
+    """The guard "the same latch, and the parameter `party` has not counted"; `party` may be a str or an int."""
+    return same_latch & lacks(done, Param("party", str))
+
+
+def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
+    """The latch's key. Raises `InvalidRequest` for ids that are empty, too long or ambiguous."""
+    named("client_id", client_id)
+    named("latch_id", latch_id)
+    if "#" in client_id:
+        raise InvalidRequest(f"client_id {client_id!r} contains '#', which ends it in the stored key: leave it out")
+    set_name = f"D_LTCH#{named('set_suffix', set_suffix)}"
+    if len(set_name.encode()) > MAX_SET:
+        raise InvalidRequest(f"set_suffix {set_suffix!r} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
+    return Key(set_name, f"D_LTCH#{client_id}#{latch_id}")
+
+
+def named(what: str, value: str) -> str:
+    """The value, where it is a string that is not empty. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {value!r}; it must be a string with at least one character")
+    return value
+
+
+def checked_farm(farm: str) -> str:
+    """The farm's id. Raises `InvalidRequest` where its bins would have names that the server refuses."""
+    size = len(named("farm_id", farm).encode())
+    if size > MAX_FARM:
+        raise InvalidRequest(f"farm_id {farm!r} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
+    return farm
+
+
+def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
+    """The farms that a cross-data-centre latch waits for, sorted; () where none are named."""
+    if isinstance(farms, str):
+        raise InvalidRequest(f"farms is the string {farms!r}; give a list of farm ids")
+    return tuple(sorted({checked_farm(farm) for farm in farms or ()}))
+
+
+def checked_number(what: str, value: int, low: int, high: int = MAX_COUNT) -> int:
+    """The number, where it is a whole one between the two. Raises `InvalidRequest`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InvalidRequest(f"{what} is {value!r}; it must be a whole number from {low} to {high}")
+    return value
+
+
+def checked_ttl(ttl: int) -> int:
+    """The time to live in seconds. A latch always has one, so that a forgotten latch goes away."""
+    return checked_number("ttl", ttl, 1, MAX_TTL)
+
+
+def checked_party(party: str | int) -> str | int:
+    """The party's name: a string or a whole number."""
+    if isinstance(party, int) and not isinstance(party, bool):
+        return party
+    name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
+    if len(name.encode()) > 255:
+        raise InvalidRequest(f"party {name[:40]!r}... is too long: at most 255 bytes")
+    return name
+
+
+def checked_store(store: RecordStore) -> RecordStore:
+    """The store, where it is one. Raises `InvalidRequest`."""
+    if not isinstance(store, RecordStore):
+        raise InvalidRequest(f"store is a {type(store).__name__}; make one with latchwork.connect(url)")
+    return store
+
+
+def token_capacity(nonce: str | None) -> int:
+    """How many tokens a farm's `ops#` bin keeps: fixed when the latch is made, and carried by its nonce."""
+    return int(nonce.rpartition("/")[2]) if nonce else UP_DOWN_TOKENS
+
+
+def new_nonce(unique: str, capacity: int) -> str:
+    """A name for this very latch: `<unique>/<capacity>`, unlike that of any latch before it under the same key."""
+    return f"{unique}/{capacity}"
