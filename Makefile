@@ -1,0 +1,56 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+# Each makes the virtual environment and installs what it needs, once.
+
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+BASE   ?= python3
+STAMP  := $(VENV)/.installed
+
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.DEFAULT_GOAL := help
+.PHONY: help install java demo test lint soak replay bench docs clean
+
+help:           ## these lines
+	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+install: $(STAMP) ## the virtual environment with everything in it
+
+$(STAMP): pyproject.toml
+	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; set BASE=python3.x"; exit 1; }
+	$(BASE) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[spark,cli,metrics,demo,dev]'
+	@touch $(STAMP)
+
+java:
+	@java -version 2>&1 | sed -n '1s/.*"\([0-9]*\).*/\1/p' | grep -qE '^(1[7-9]|[2-9][0-9])$$' || { \
+	  echo "Java 17 or newer is needed for Spark and ZooKeeper: install a JDK (Debian: apt-get install openjdk-17-jre-headless)"; exit 1; }
+
+demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, one latch
+	@$(PYTHON) examples/flights/run.py
+
+test: java $(STAMP) ## every test, with a table of what was proved
+	@$(PYTHON) -m pytest
+
+lint: $(STAMP)  ## format, rules and types
+	@$(PYTHON) -m ruff format --check .
+	@$(PYTHON) -m ruff check .
+	@! grep -rnE '^\s*(from|import) src\b' --include='*.py' . --exclude-dir=$(VENV) || { echo "import latchwork, never src"; exit 1; }
+	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
+	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
+
+soak: java $(STAMP) ## the long figures of docs/reliability.md (up to 90 minutes)
+	@$(PYTHON) -m tests.sim soak
+
+replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
+	@$(PYTHON) -m tests.sim replay --seed $(SEED) --primitive $(PRIMITIVE)
+
+bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
+	@$(PYTHON) benchmarks/run.py
+
+docs: $(STAMP)  ## the API reference, from the docstrings, into docs/api
+	@$(PYTHON) -m pdoc --docformat restructuredtext --output-directory docs/api latchwork
+
+clean:          ## what the build made; the virtual environment too
+	rm -rf build dist out $(VENV) docs/api
