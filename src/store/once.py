@@ -126,7 +126,7 @@ class _Attempt:
             ),
             when=Bound(_fresh(once.bin, once.capacity, expr), {**params, "token": token}),
         )
-        values = self.store.policy.run(self.store.seams, lambda: self.store._operate(attempt), doubt=self._doubted)  # noqa: SLF001 - the retry of this verb is here
+        values = self.store.policy.run(self.store.seams, lambda: self.store._operate(attempt), doubt=self._doubted)
         if learn:
             self.store.token_clock.learn(self.store.seams, values[-1])
         return (values[len(values) - 1 - len(learn)],)

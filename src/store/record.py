@@ -1,0 +1,125 @@
+"""What goes into the record-store port and comes out of it: keys, records, updates and their limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..errors import InvalidRequest, LatchworkError
+from .expr import Guard
+from .ops import Op
+
+KEEP = -2
+"""Leave the time to live as it is; on a create: never expire."""
+NEVER = -1
+"""Never expire, whatever the namespace's default is."""
+MAX_TTL = 10 * 365 * 86_400
+"""Seconds; the server's own limit."""
+
+MAX_BIN, MAX_SET = 15, 63
+"""Bytes in the name of a bin and of a set, the server's limits."""
+
+
+class Key(NamedTuple):
+    """Where a record is: its set and its key within the set."""
+
+    set: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read. `generation` is 16 bits and wraps: for comparing for equality only, never a fence."""
+
+    key: Key
+    bins: dict[str, Any]
+    generation: int = 0
+    ttl: int = NEVER
+
+
+class Exists(Enum):
+    """What a write expects to find."""
+
+    UPDATE = "update"  # the record must be there
+    CREATE = "create"  # it must not be there
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One row of `operate_many`; the fields are the arguments of `operate`."""
+
+    key: Key
+    ops: tuple[Op, ...]
+    when: Guard | None = None
+    exists: Exists = Exists.UPDATE
+    or_absent: bool = False
+    ttl: int = KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """One row of `delete_many`."""
+
+    key: Key
+    when: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store is and what it can promise. Times in seconds, sizes in bytes; None = the backend cannot say."""
+
+    backend: str
+    edition: str
+    strong_consistency: bool
+    nsup_period: int | None
+    default_ttl: int
+    replication_factor: int
+    record_size_limit: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Values = tuple[Any, ...]
+"""What the reading operations of one update returned, in order."""
+Row = Values | LatchworkError
+"""The outcome of one row of a batch: what it read, or the error that the single verb would have raised."""
+
+
+def checked_key(key: Key) -> Key:
+    """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
+    set_name, name = key
+    if not set_name or len(set_name.encode()) > MAX_SET:
+        raise InvalidRequest(
+            f"set name {set_name!r} has {len(set_name.encode())} bytes; it must have 1 to {MAX_SET}: use shorter ids"
+        )
+    if not name:
+        raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
+    return key if isinstance(key, Key) else Key(set_name, name)
+
+
+def checked_bin(name: str) -> str:
+    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    if not name or len(name.encode()) > MAX_BIN:
+        raise InvalidRequest(
+            f"bin name {name!r} has {len(name.encode())} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
+        )
+    return name
+
+
+def checked(update: Update) -> Update:
+    """The update, once it is one that every backend takes. Raises `InvalidRequest`."""
+    if not update.ops:
+        raise InvalidRequest(f"no operation for {update.key}: name at least one")
+    for op in update.ops:
+        name = getattr(op, "bin", "x")
+        if not 0 < len(name) <= MAX_BIN or not name.isascii():
+            checked_bin(name)
+    if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
+        raise InvalidRequest(
+            f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "
+            "record; use exists=UPDATE, or say or_absent=True"
+        )
+    if update.ttl not in (KEEP, NEVER) and not 1 <= update.ttl <= MAX_TTL:
+        raise InvalidRequest(f"ttl is {update.ttl} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
+    return update

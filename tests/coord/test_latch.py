@@ -1,0 +1,384 @@
+"""The promises of latches: each party and each call counts once; released only if the target was reached."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
+from latchwork.coord.latch_layout import MAX_TOKENS
+from latchwork.coord.progress import line
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown
+from latchwork.store import MemoryStore
+from latchwork.store.ops import Add, Put
+from latchwork.store.port import Exists, Key
+from tests.clock import ManualClock
+from tests.faulty import DOUBTS, Crash, CountingStore, FaultyStore
+
+XDC = LatchLevel.XDC
+ID = "run"
+
+
+def key(latch_id=ID, client="shop", suffix="distributed_latch"):
+    return Key(f"D_LTCH#{suffix}", f"D_LTCH#{client}#{latch_id}")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return MemoryStore(clock)
+
+
+# ---- counting
+
+
+def test_released_only_when_the_target_was_reached(store):
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    assert [latch.count_down(), latch.wait(0), latch.count_down(), latch.wait(0)] == [2, False, 1, False]
+    assert latch.count_down() == 0
+    assert latch.wait(0)
+    assert latch.count() == 0
+
+
+def test_a_party_counts_once_however_often_it_is_repeated(store):
+    latch = CountDownLatch.create(store, "shop", ID, parties=["a", "b", 3], farm_id="dc1")
+    other = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert [latch.count_down(party="a"), other.count_down(party="a"), latch.count_down(party="a")] == [2, 2, 2]
+    assert latch.missing() == {"b", 3}
+    assert other.missing(["a", "b"]) == {"b"}
+    assert [other.count_down(party="b"), latch.count_down(party=3)] == [1, 0]
+    assert latch.parties() == {"a", "b", 3}
+    assert latch.wait(0)
+
+
+def test_a_dc_latch_never_goes_below_zero(store):
+    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    assert [latch.count_down(5), latch.count_down(), latch.count_down(party="late")] == [0, 0, 0]
+    assert latch.counts() == {"dc1": 0}
+
+
+def test_a_count_up_down_latch_holds_until_what_was_added_is_done(store):
+    latch = CountUpDownLatch.get_or_create(store, "shop", ID, 1, farm_id="dc1")
+    again = CountUpDownLatch.get_or_create(store, "shop", ID, 99, farm_id="dc1")
+    assert again.count_up(2) == 3
+    assert [latch.count_down(), latch.wait(0), latch.count_down(2), latch.wait(0)] == [2, False, 0, True]
+
+
+def test_counting_takes_one_store_call(memory):
+    store = CountingStore(memory)
+    latch = CountDownLatch.create(store, "shop", ID, 10, farm_id="dc1")
+    assert store.total == 1
+    for count in (latch.count_down, lambda: latch.count_down(party=7), latch.count):
+        store.reset()
+        count()
+        assert store.total == 1
+
+
+def test_a_handle_reads_which_latch_it_means_once(memory):
+    store = CountingStore(memory)
+    CountDownLatch.create(memory, "shop", ID, 10, farm_id="dc1")
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert store.total == 0
+    latch.count_down()
+    latch.count_down()
+    assert store.total == 3
+
+
+# ---- lost replies
+
+
+@pytest.mark.parametrize("kind", DOUBTS)
+@pytest.mark.parametrize("party", [None, "p"])
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_a_lost_reply_at_any_call_counts_once(memory, kind, party, level):
+    creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1", level=level)
+    for call in range(1, 4):
+        store = FaultyStore(memory, {call: kind})
+        latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level)
+        before = creator.count()
+        who = None if party is None else f"{party}{call}"
+        assert latch.count_down(party=who) == before - 1
+        store.deliver()
+        assert creator.count() == before - 1
+
+
+@pytest.mark.parametrize("party", [None, "p"])
+def test_an_outcome_that_stays_unknown_is_said_and_a_party_may_simply_try_again(memory, party):
+    creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+    store = FaultyStore(memory, {call: "reply_lost" for call in range(2, 40)})
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    with pytest.raises(OutcomeUnknown):
+        latch.count_down(party=party)
+    assert creator.count() == 4
+    if party:
+        assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count_down(party=party) == 4
+
+
+@pytest.mark.parametrize("kind", [*DOUBTS, "duplicate", "dropped"])
+def test_a_create_whose_reply_is_lost_is_recognised_as_ones_own(memory, kind):
+    store = FaultyStore(memory, {1: kind})
+    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    assert latch.count_down() == 1
+    store.deliver()
+    assert latch.count() == 1
+    with pytest.raises(AlreadyExists):
+        CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+def test_a_crash_at_any_call_leaves_a_party_that_can_be_counted_again(memory, kind):
+    for call in (1, 2, 3):
+        latch_id = f"run{call}"
+        creator = CountDownLatch.create(memory, "shop", latch_id, 3, farm_id="dc1")
+        store = FaultyStore(memory, {call: kind})
+        latch = CountDownLatch.get(store, "shop", latch_id, farm_id="dc1")
+        with pytest.raises(Crash):
+            for party in range(3):
+                latch.count_down(party=party)
+        again = CountDownLatch.get(memory, "shop", latch_id, farm_id="dc1")
+        assert [again.count_down(party=party) for party in range(3)][-1] == 0
+        assert creator.parties() == {0, 1, 2}
+
+
+def test_a_late_count_after_delete_and_re_create_is_refused(store):
+    latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+    late = pickle.loads(pickle.dumps(latch)) if not isinstance(store, MemoryStore) else latch
+    joined = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    joined.count_down()
+    assert latch.delete()
+    again = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+    for handle in (late, joined):
+        for party in (None, "p"):
+            with pytest.raises(NotFound):
+                handle.count_down(party=party)
+    assert again.count() == 5
+    assert not latch.delete()
+
+
+def test_a_count_that_lands_after_delete_and_re_create_changes_nothing(memory):
+    for party in (None, "p"):
+        store = FaultyStore(memory)
+        latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+        store.plan = {store._number + call: "late" for call in range(1, 9)}
+        with pytest.raises(OutcomeUnknown):
+            latch.count_down(party=party)
+        CountDownLatch.get(memory, "shop", ID, farm_id="dc1").delete()
+        again = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+        assert store.pending
+        store.deliver()
+        assert again.count() == 5
+        again.delete()
+
+
+# ---- absent is not released
+
+
+def test_never_created_raises_and_never_reads_as_released(store):
+    latch = CountDownLatch.get(store, "shop", "never", farm_id="dc1")
+    for ask in (latch.count, latch.counts, lambda: latch.wait(0), latch.count_down, latch.parties, latch.missing):
+        with pytest.raises(NotFound):
+            ask()
+
+
+def test_another_farms_counter_does_not_release_this_farm(store):
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1")
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc2")
+    with pytest.raises(NotFound):
+        latch.wait(0)
+    with pytest.raises(NotFound):
+        latch.count_down()
+
+
+def test_expiry_under_a_waiter_raises(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", ttl=30)
+    with pytest.raises(NotFound):
+        latch.wait(timeout=60)
+    assert 30 <= clock.monotonic() < 31
+
+
+def test_every_write_gives_the_record_its_time_to_live_again(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", ttl=30)
+    for party in (None, "p"):
+        clock.advance(20)
+        latch.count_down(party=party)
+    clock.advance(20)
+    assert latch.count() == 1
+
+
+# ---- several farms
+
+
+def test_an_xdc_latch_waits_for_the_share_of_every_farm_it_names(store):
+    mine = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    assert mine.count_down() == 0
+    assert not mine.wait(0)
+    assert mine.progress().absent_farms == ("dc2",)
+    theirs = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc2", level=XDC)
+    assert not theirs.wait(0)
+    theirs.count_down(party="p")
+    assert mine.wait(0)
+    assert theirs.wait(0)
+    assert mine.counts() == {"dc1": 0, "dc2": 0}
+
+
+def test_the_farms_that_were_named_hold_for_every_handle(store):
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    assert not CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC).wait(0)
+
+
+def test_two_farms_creating_at_once_bring_both_shares(memory):
+    other = FaultyStore(memory)
+    store = FaultyStore(memory, {1: lambda: CountDownLatch.create(other, "shop", ID, 2, farm_id="dc2", level=XDC)})
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1", level=XDC)
+    assert latch.counts() == {"dc1": 3, "dc2": 2}
+    assert latch.count() == 5
+
+
+def test_one_farm_may_count_below_zero_for_the_share_of_another(store):
+    CountDownLatch.create(store, "shop", ID, 4, farm_id="dc1", level=XDC)
+    worker = CountUpDownLatch.get_or_create(store, "shop", ID, 0, farm_id="dc2", level=XDC)
+    assert [worker.count_down(), worker.count_down(3)] == [-1, -4]
+    assert worker.count() == 0
+    assert worker.wait(0)
+
+
+def test_parties_and_missing_name_the_farm_across_farms(store):
+    mine = CountDownLatch.create(store, "shop", ID, parties=[0, 1], farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    theirs = CountDownLatch.create(store, "shop", ID, parties=[0], farm_id="dc2", level=XDC)
+    mine.count_down(party=0)
+    theirs.count_down(party=0)
+    assert mine.parties() == {"dc1/0", "dc2/0"}
+    assert mine.missing() == {"dc1/1"}
+
+
+# ---- waiting
+
+
+def test_a_waiter_sees_the_release_within_a_poll_and_asks_at_most_25_times_a_second(memory, clock):
+    store = CountingStore(memory)
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    clock.at(10.0, latch.count_down)
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc1").wait(timeout=60)
+    assert 10.0 <= clock.monotonic() <= 10.06
+    assert store.total <= 25 * 10
+
+
+def test_a_wait_that_times_out_says_false_and_takes_its_time_no_longer(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    assert latch.wait(timeout=2.5) is False
+    assert clock.monotonic() == pytest.approx(2.5)
+
+
+def test_progress_is_told_whenever_a_counter_changes_and_only_then(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
+    clock.at(1.0, latch.count_down)
+    clock.at(2.0, latch.count_down)
+    told = []
+    assert latch.wait(timeout=5, progress=lambda seen: told.append(seen.remaining))
+    assert told == [2, 1, 0]
+
+
+def test_the_bar_fits_its_columns_and_names_what_is_missing(memory):
+    latch = CountDownLatch.create(memory, "shop", ID, 20, farm_id="dc1")
+    latch.count_down(5)
+    text = line(latch.progress(), 20, [f"dc1/{n}" for n in range(15)], 200)
+    assert "5 of 20, waiting for dc1/0, dc1/1" in text
+    assert "and 7 more" in text
+    assert all(len(line(latch.progress(), 20, ["dc1/1"] * 15, columns)) <= columns for columns in range(5, 120))
+
+
+# ---- the Java library's records
+
+
+def test_a_latch_in_the_java_layout_is_counted_down_by_ours_and_the_other_way_round(store):
+    store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=600)
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert [latch.count_down(), latch.count_down(party="p"), latch.count_down(party="p")] == [2, 1, 1]
+    store.operate(key(), Add("count#dc1", -1))
+    assert latch.wait(0)
+
+    ours = CountDownLatch.create(store, "shop", "ours", 2, farm_id="dc1")
+    store.operate(key("ours"), Add("count#dc1", -1))
+    assert ours.count_down() == 0
+    assert store.get(key("ours"), "count#dc1").bins == {"count#dc1": 0}
+
+
+def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_old_handle(store):
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    latch.delete()
+    store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=600)
+    with pytest.raises(NotFound):
+        latch.count_down()
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"farm_id": "frankfurt1"}, "frankfurt1"),
+        ({"farm_id": ""}, "farm_id"),
+        ({"client_id": ""}, "client_id"),
+        ({"client_id": "a#b"}, "a#b"),
+        ({"latch_id": ""}, "latch_id"),
+        ({"count": -1}, "-1"),
+        ({"count": True}, "True"),
+        ({"count": None}, "count"),
+        ({"count": 2, "parties": ["a"]}, "parties"),
+        ({"parties": [""], "count": None}, "party"),
+        ({"ttl": 0}, "ttl"),
+        ({"ttl": 10**12}, "ttl"),
+        ({"set_suffix": "x" * 57}, "56"),
+        ({"level": "xdc"}, "LatchLevel"),
+        ({"farms": ["dc1"]}, "XDC"),
+        ({"farms": "dc1", "level": XDC}, "list"),
+        ({"store": "sqlite:x"}, "connect"),
+    ],
+)
+def test_bad_input_names_the_value_before_any_io(memory, arguments, named):
+    store = CountingStore(memory)
+    good = {"store": store, "client_id": "shop", "latch_id": ID, "count": 1, "farm_id": "dc1"}
+    with pytest.raises(InvalidRequest, match=named):
+        CountDownLatch.create(**(good | arguments))
+    assert store.total == 0
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, None])
+def test_a_count_of_less_than_one_is_refused(memory, n):
+    latch = CountUpDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = CountingStore(memory)
+    for count in (latch.count_down, latch.count_up):
+        with pytest.raises(InvalidRequest):
+            count(n)
+    assert store.total == 0
+    assert latch.count() == 1
+
+
+def test_the_farm_is_taken_from_the_environment_where_none_is_given(memory, monkeypatch):
+    monkeypatch.setenv("LATCHWORK_FARM", "env")
+    CountDownLatch.create(memory, "shop", ID, 1)
+    monkeypatch.delenv("LATCHWORK_FARM")
+    CountDownLatch.create(memory, "shop", ID, 1)
+    assert CountDownLatch.get(memory, "shop", ID, farm_id="env").counts() == {"env": 1, "local": 1}
+
+
+def test_a_latch_remembers_as_many_tokens_as_it_has_counts(memory):
+    latch = CountDownLatch.create(memory, "shop", ID, 100, farm_id="dc1")
+    for _ in range(100):
+        latch.count_down()
+    assert len(memory.get(key()).bins["ops#dc1"]) == 100
+    assert MAX_TOKENS * 45 < memory.describe().record_size_limit // 2
+
+
+def test_deleting_twice_is_no_error_and_waiters_are_told(store):
+    latch = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1")
+    assert latch.delete()
+    assert not latch.delete()
+    with pytest.raises(NotFound):
+        latch.wait(1)
