@@ -1,0 +1,61 @@
+"""What has to be true before a local queue may be touched: sane arguments, our format, and nobody else in it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import AlreadyOpen, InvalidRequest, Misconfigured, StorageFailed
+from .files import Closable
+from .page_layout import Layout
+
+MIN_PAGE, MAX_PAGE = 64, 2**31 - 1
+_PREFIX = re.compile(r"[^/\0]{1,100}")
+
+
+def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: float | None) -> None:
+    """`InvalidRequest` for what no queue can be opened with."""
+    if not _PREFIX.fullmatch(prefix):
+        raise InvalidRequest(f"a prefix has 1 to 100 characters and no '/': not {prefix!r}", prefix=prefix)
+    if not MIN_PAGE <= page_size <= MAX_PAGE:
+        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size}", page_size=page_size)
+    if force_every < 0:
+        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every}")
+    if lifetime is not None and not lifetime > 0:
+        raise InvalidRequest(f"lifetime is more than 0 seconds, or None to keep everything; not {lifetime}")
+
+
+@contextmanager
+def disk(layout: Layout) -> Iterator[None]:
+    """Turn what the operating system refuses into the package's errors."""
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
+        raise Misconfigured(
+            f"no way to use {layout.directory}: {error}; give this user the directory, or take another",
+            directory=str(layout.directory),
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{layout.path('*')}: {error}", directory=str(layout.directory)) from error
+
+
+def own(layout: Layout) -> Closable:
+    """The lock on the queue. It goes with the process that has it, so a killed owner needs no cleaning up."""
+    path = layout.path("lock")
+    try:
+        return layout.files.lock(path)
+    except BlockingIOError as error:
+        raise AlreadyOpen(f"{path} is held by whoever has the queue open; close it there first") from error
+
+
+def settle_page_size(layout: Layout, wanted: int) -> int:
+    """The page size of the queue, which is created with the one wanted if it does not exist yet."""
+    stored = layout.stored_page_size()
+    if stored is None:
+        layout.store_page_size(wanted)
+        return wanted
+    if stored != wanted:
+        warnings.warn(f"{layout.path('allMeta')} says pages of {stored} bytes; {wanted} is ignored", stacklevel=4)
+    return stored

@@ -1,0 +1,184 @@
+"""The reading end of a local queue: from a place to the tail, page after page, without ever blocking a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from ..errors import Corrupt, Expired
+from .files import File
+from .page_index import PageIndex
+from .page_layout import Layout, Place
+from .pages import FIRST, LAST, MIDDLE, WHOLE, Record, damaged, next_good, records
+
+
+class PagedEntry(msgspec.Struct, frozen=True):
+    """A message as it was read. A msgspec struct, since one is made for every message and costs a fifth of a dataclass.
+
+    `timestamp` is its arrival in seconds since the epoch (whole milliseconds), `data` what the codec makes of it,
+    `page` and `position` where it begins: together they name it for as long as it is kept.
+    """
+
+    timestamp: float
+    data: Any
+    page: int
+    position: int
+
+
+@dataclass(frozen=True)
+class View:
+    """What readers see of a queue: its files, and where it begins and ends at this moment."""
+
+    layout: Layout
+    page_size: int
+    first: Callable[[], int]
+    tail: Callable[[], Place]
+    decode: Callable[[bytes, Place], Any] | None
+
+    def index(self, page: int) -> PageIndex:
+        """The index of a page; empty for a page that is missing, which reading it reports."""
+        try:
+            return self.layout.read_index(page, None if page == self.tail()[0] else self.page_size)
+        except FileNotFoundError:
+            return PageIndex(b"")
+
+
+class PageReader:
+    """Reads from a place on. `place` follows the last message returned: reading from there misses nothing.
+
+    Not for several threads at once.
+    """
+
+    def __init__(self, view: View, place: Place, *, skip_corrupt: bool) -> None:
+        self._view, self._skip = view, skip_corrupt
+        self.place = self._at = place
+        self._pieces: list[bytes] = []
+        self._begun: Place = place
+
+    def entries(self, until: Place) -> Iterator[PagedEntry]:
+        """The messages up to `until`, which must not be beyond the tail; call again to go on from there.
+
+        `Corrupt` with file and position at a place that fails its checks (unless skipping), `Expired` where the
+        page to be read has been reclaimed.
+        """
+        while self._at < until:
+            page, position = self._at
+            live = page == until[0]
+            file = self._open(page)
+            if file is not None:
+                try:
+                    yield from self._page(file, page, position, until[1] if live else None)
+                finally:
+                    file.close()
+            if not live:
+                self._at = (page + 1, 0)
+
+    def _open(self, page: int) -> File | None:
+        path = self._view.layout.page(page)
+        try:
+            return self._view.layout.files.open(path)
+        except FileNotFoundError:
+            if page < self._view.first():
+                raise Expired(f"{path} was reclaimed before it was read; read again from what is left") from None
+            if self._skip:
+                return None
+            raise damaged(path, 0) from None
+
+    def _page(self, file: File, page: int, start: int, end: int | None) -> Iterator[PagedEntry]:
+        """One page: a sealed one to where its records end, the live one to `end`."""
+        path, stop = self._view.layout.page(page), self._view.page_size if end is None else end
+        expected = self._named(page) if end is None else _always
+        position: int | None = start
+        while position is not None:
+            try:
+                yield from self._messages(page, records(file, page, position, stop, expected=expected, path=path))
+                return
+            except Corrupt as damage:
+                if not self._skip:
+                    raise
+                position = next_good(file, page, damage.details["position"] + 1, stop)
+                self._pieces = []
+                self._at = (page, stop if position is None else position)
+
+    def _messages(self, page: int, found: Iterator[Record]) -> Iterator[PagedEntry]:
+        decode = self._view.decode
+        for arrival, kind, payload, position, stop in found:
+            self._at = (page, stop)
+            begun: Place = (page, position)
+            if kind == WHOLE:
+                data = payload
+            elif not self._whole(kind, payload, begun):
+                continue
+            else:
+                data, begun = b"".join(self._pieces), self._begun
+            self._pieces = []
+            self.place = self._at
+            yield PagedEntry(arrival / 1000, data if decode is None else decode(data, begun), *begun)
+
+    def _whole(self, kind: int, payload: bytes, begun: Place) -> bool:
+        """Take in a piece. Pieces whose first or last is not there belong to an append that was never acknowledged."""
+        if kind == FIRST:
+            self._pieces, self._begun = [payload], begun
+        elif self._pieces and kind in {MIDDLE, LAST}:
+            self._pieces.append(payload)
+            return kind == LAST
+        return False
+
+    def _named(self, page: int) -> Callable[[int], bool]:
+        """Whether the index knows of a record; asked once a page, where its records seem to end."""
+        return lambda position: self._view.index(page).names(position)
+
+
+def seek(view: View, arrival: int) -> Place:
+    """Where the first message that did not arrive before `arrival` (ms) is, or will be: by binary search.
+
+    A page's index counts only as far as the page agrees with it; otherwise the page's own records do.
+    """
+    low, (high, end) = view.first(), view.tail()
+    while low < high:  # the last page that begins before `arrival`; messages of one instant may fill several
+        middle = (low + high + 1) // 2
+        index = view.index(middle)
+        if len(index) and index.entry(0)[0] < arrival:
+            low = middle
+        else:
+            high = middle - 1
+    index = view.index(low)
+    if low < view.tail()[0] and not _agrees(view, low, index, arrival):
+        index = view.layout.build_index(low, view.page_size)
+    number = index.at_or_after(arrival)
+    if number < len(index):
+        return low, index.entry(number)[1]
+    tail = view.tail()
+    return (low + 1, 0) if low < tail[0] else max(tail, (low, end))
+
+
+def _agrees(view: View, page: int, index: PageIndex, arrival: int) -> bool:
+    """Whether the page has the records that the search relies on: the one found and the one before it."""
+    number = index.at_or_after(arrival)
+    try:
+        file = view.layout.files.open(view.layout.page(page))
+    except FileNotFoundError:
+        return True
+    try:
+        return all(
+            _holds(file, page, index.entry(near), view.page_size)
+            for near in (number - 1, number)
+            if 0 <= near < len(index)
+        )
+    finally:
+        file.close()
+
+
+def _holds(file: File, page: int, entry: tuple[int, int], page_size: int) -> bool:
+    try:
+        found = next(records(file, page, entry[1], page_size, expected=_always), None)
+    except Corrupt:
+        return False
+    return found is not None and found[0] == entry[0]
+
+
+def _always(_: int) -> bool:
+    return True

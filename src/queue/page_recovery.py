@@ -1,0 +1,101 @@
+"""Opening a queue after whatever happened to it: the last page is read, cut after its last good record, and synced.
+
+Only the last page can be in doubt, because a page is synced before the next one is created. Nothing here depends on
+having run to its end before, so recovery may itself be killed at any step and run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from .files import File
+from .page_index import ENTRY, Survey, survey
+from .page_layout import Layout, Place
+
+_log = logging.getLogger(__name__)
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where a queue begins, where it goes on, and the newest arrival time that it holds, in ms."""
+
+    first: int
+    tail: Place
+    arrival: int
+
+
+def recover(layout: Layout, page_size: int) -> Recovered | None:
+    """Bring the files to a state from which appending can go on; None for a queue that has no page yet.
+
+    Keeps the longest run of good records from the start of the last page. Damage before the position to which the
+    page is known to have been synced, with good records after it, is left for readers to report. OSError if the
+    disk refuses.
+    """
+    numbers = layout.pages()
+    if not numbers:
+        return None
+    last = numbers[-1]
+    found = _recover_page(layout, last, page_size)
+    first = layout.first_page()
+    arrivals = [_newest(found.entries), *(_last_arrival(layout, number, page_size) for number in numbers[-2:-1])]
+    return Recovered(first if first <= last else numbers[0], (last, found.end), max(arrivals))
+
+
+def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
+    synced = layout.synced_in(number)
+    file = layout.files.open(layout.page(number))
+    try:
+        if file.size() != page_size:
+            file.allocate(page_size)
+        found = _good(survey(file, number, page_size, synced), synced)
+        if found.end < synced:
+            _log.warning("%s: good up to %d, of %d bytes that were synced", layout.page(number), found.end, synced)
+        _zero(file, found.end, page_size)
+        _rewrite(file, min(synced, found.end), found.end)
+        file.sync()
+    finally:
+        file.close()
+    _repair_index(layout, number, found.entries)
+    layout.files.sync_directory(layout.directory)
+    return found
+
+
+def _good(found: Survey, synced: int) -> Survey:
+    """With good records up to the synced position the damage is in the middle, without them it is a torn tail."""
+    return found.before_damage if found.before_damage is not None and found.end < synced else found
+
+
+def _zero(file: File, start: int, end: int) -> None:
+    """Leave nothing after the last record that a later crash could bring back."""
+    for position in range(start, end, _CHUNK):
+        size = min(_CHUNK, end - position)
+        if file.read(size, position).strip(b"\0"):
+            file.write(bytes(size), position)
+
+
+def _rewrite(file: File, start: int, end: int) -> None:
+    """Make the bytes dirty again: after a failed sync the system may call pages clean that never reached the disk."""
+    for position in range(start, end, _CHUNK):
+        file.write(file.read(min(_CHUNK, end - position), position), position)
+
+
+def _repair_index(layout: Layout, number: int, entries: bytes) -> None:
+    file = layout.files.open(layout.index(number), create=True)
+    try:
+        if file.read(file.size(), 0) != entries:
+            file.truncate(0)
+            file.write(entries, 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _last_arrival(layout: Layout, number: int, page_size: int) -> int:
+    index = layout.read_index(number, page_size)
+    return index.entry(len(index) - 1)[0] if len(index) else 0
+
+
+def _newest(entries: bytes) -> int:
+    return int(ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[0]) if entries else 0
