@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,8 @@ from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Val
 class MemoryStore(RecordStore):
     """Records in a dictionary. Gone with the process; two stores share nothing. `seams.wall` is the server's clock.
 
-    `server` may be given to let the server's clock differ from the client's.
+    `server` may be given to let the server's clock differ from the client's. Safe to share between threads; refuses
+    to be pickled, since a copy in another process would be another store.
     """
 
     def __init__(self, seams: Seams = SYSTEM, *, server: Seams | None = None) -> None:
@@ -42,7 +42,7 @@ class MemoryStore(RecordStore):
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         with self._lock:
             now = self._now()
-            stored = local.live(self._records.get(key), now)
+            stored = self._live(key, now)
             return None if stored is None else local.as_record(key, stored, bins, now)
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
@@ -50,10 +50,12 @@ class MemoryStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         with self._lock:
-            after, values = local.apply(self._records.get(update.key), update, self._now())
+            now = self._now()
+            before = self._live(update.key, now)
+            after, values = local.apply(before, update, now)
             if after is None:
                 self._records.pop(update.key, None)
-            else:
+            elif after is not before:
                 self._records[update.key] = after
             return values
 
@@ -62,10 +64,11 @@ class MemoryStore(RecordStore):
 
     def _delete(self, removal: Removal) -> bool:
         with self._lock:
-            stored = local.live(self._records.get(removal.key), self._now())
+            now = self._now()
+            stored = self._live(removal.key, now)
             if stored is None:
                 return False
-            local.check_guard(stored, removal.when, self._now(), removal.key)
+            local.check_guard(stored, removal.when, now, removal.key)
             del self._records[removal.key]
             return True
 
@@ -76,13 +79,20 @@ class MemoryStore(RecordStore):
         with self._lock:
             now = self._now()
             return [
-                local.as_record(key, copy.copy(stored), (), now)
+                local.as_record(key, stored, (), now)
                 for key, stored in self._records.items()
-                if key.set == set and not stored.expired(now) and stored.bins.get(bin) == equals
+                if key.set == set and not stored.expired(now) and _same(stored.bins.get(bin), equals)
             ]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         """Every bin can be asked for here."""
+
+    def _live(self, key: Key, now: int) -> local.Stored | None:
+        stored = self._records.get(key)
+        if stored is not None and stored.expired(now):
+            del self._records[key]
+            return None
+        return stored
 
 
 def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
@@ -91,3 +101,7 @@ def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
         return attempt(row)
     except LatchworkError as failure:
         return failure
+
+
+def _same(value: Any, equals: str | int) -> bool:
+    return type(value) is type(equals) and bool(value == equals)

@@ -62,11 +62,11 @@ class TokenClock:
         self._skew, self._learned = server_ms - int(seams.wall() * 1000), seams.monotonic()
 
     def mint(self, seams: Seams, above: str = "") -> str:
-        """A token in order of time: 12 hex digits of milliseconds, later than those of `above`; a unique part."""
+        """A token in order of time: 14 hex digits of microseconds, later than those of `above`; a unique part."""
         if above:
-            self._floor = max(self._floor, int(above[:12], 16) + 1)
-        now = max(int(seams.wall() * 1000) + (self._skew or 0), self._floor)
-        return f"{now:012x}{seams.unique()}"
+            self._floor = max(self._floor, int(above[:14], 16) + 1)
+        now = max(int(seams.wall() * 1_000_000) + (self._skew or 0) * 1000, self._floor)
+        return f"{now:014x}{seams.unique()}"
 
 
 def operate_once(store: RecordStore, update: Update, once: Once) -> Values:

@@ -1,0 +1,167 @@
+"""What a bin can hold: integers of 64 bits, floats, str, bytes, bool, None inside lists and maps, and lists and maps of
+these, whose keys are str, int or bytes.
+
+The local stores keep values that nobody changes in place: one comes in by `taken`, a checked copy, and goes out by
+`given`, a copy, so that neither side can reach into the other's lists. Scalars are shared, which is what makes the
+simulations fast. Map bins are kept in key order, the server's, so that its smallest key is its first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidRequest
+
+MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
+HEADER = 9
+"""Bytes that no scalar but text exceeds, and no header of a text, list or map."""
+
+
+def taken(value: Any) -> Any:
+    """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it."""
+    try:
+        return _taken(value)
+    except RecursionError:
+        raise InvalidRequest("a value that is nested too deeply: store it as JSON text or bytes") from None
+
+
+def given(value: Any) -> Any:
+    """A copy of a kept value that the caller may change."""
+    kind = type(value)
+    if kind is list:
+        return [given(item) for item in value]
+    if kind is dict:
+        return {key: given(item) for key, item in value.items()}
+    return value
+
+
+def bound(value: Any) -> int:
+    """Bytes that the value does not exceed when encoded; found without encoding it."""
+    kind = type(value)
+    if kind is str:
+        return HEADER + len(value) * (1 if value.isascii() else 4)
+    if kind is bytes:
+        return HEADER + len(value)
+    if kind is list:
+        return HEADER + sum(map(bound, value))
+    if kind is dict:
+        return HEADER + sum(map(bound, value)) + sum(map(bound, value.values()))
+    return HEADER
+
+
+def encode(bins: dict[str, Any]) -> bytes:
+    """The bins as bytes."""
+    return _ENCODER.encode(bins)
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """The bins that `encode` wrote."""
+    return _DECODER.decode(data)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+# ---- maps in key order
+
+_KEY = itemgetter(0)
+
+
+def rank(key: Any) -> tuple[int, Any]:
+    """The server's order of map keys: integers, then strings, then bytes."""
+    return (1 if isinstance(key, str) else 2 if isinstance(key, bytes) else 0, key)
+
+
+def ordered(entries: dict[Any, Any]) -> dict[Any, Any]:
+    """The map in key order."""
+    try:
+        return dict(sorted(entries.items(), key=_KEY))
+    except TypeError:  # keys of several types
+        return {key: entries[key] for key in sorted(entries, key=rank)}
+
+
+def with_entry(entries: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
+    """The ordered map with one entry set; cheap for a new largest key, which is what tokens are."""
+    in_place = not entries or key in entries or rank(key) > rank(next(reversed(entries)))
+    changed = entries.copy()
+    changed[key] = value
+    return changed if in_place else ordered(changed)
+
+
+def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
+    """The ordered map without its first so many entries."""
+    changed = entries.copy()
+    for key in islice(entries, count):
+        del changed[key]
+    return changed
+
+
+def map_key(key: Any) -> Any:
+    """The key, where a map can have it. Raises `InvalidRequest`."""
+    if type(key) not in (str, int, bytes):
+        raise InvalidRequest(f"{key!r} cannot be a map key; use str, int or bytes")
+    return _taken(key)
+
+
+# ---- checking
+
+
+def _taken(value: Any) -> Any:
+    take = _TAKE.get(type(value))
+    return _unusual(value) if take is None else take(value)
+
+
+def _integer(value: int) -> int:
+    if MIN_INT <= value <= MAX_INT:
+        return value
+    raise InvalidRequest(f"the integer {value} has more than 64 bits: store it as text")
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as failure:
+            raise InvalidRequest(f"a text that is no valid Unicode ({failure.reason}): store it as bytes") from None
+    return value
+
+
+def _entries(value: dict[Any, Any]) -> dict[Any, Any]:
+    return ordered({map_key(key): _taken(item) for key, item in value.items()})
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _unusual(value: Any) -> Any:
+    """A subclass, such as an enumeration's member or a number of numpy, becomes what it is a kind of."""
+    for kind, plain in _PLAIN.items():
+        if isinstance(value, kind):
+            return _taken(plain(value))
+    raise InvalidRequest(f"a {type(value).__name__} cannot be stored; use int, float, str, bytes, list, dict")
+
+
+_TAKE: dict[type, Callable[[Any], Any]] = {
+    int: _integer,
+    str: _text,
+    bytes: _itself,
+    float: _itself,
+    bool: _itself,
+    type(None): _itself,
+    list: lambda value: [_taken(item) for item in value],
+    dict: _entries,
+}
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    list: list,
+    dict: dict,
+}
