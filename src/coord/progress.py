@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LatchworkError
 
 if TYPE_CHECKING:
     from ..seams import Seams
-    from .latch_base import Latch, LatchProgress
+    from .latch_base import LatchProgress
 
 NAME_EVERY = 1.0
 """Seconds between two looks at who is missing, which reads the whole record."""
 
 
+class NamesMissing(Protocol):
+    """Something that knows who has not counted: a latch."""
+
+    def missing(self) -> Iterable[Any]: ...
+
+
 class ProgressBar:
     """Draws `[####----] 12 of 20, waiting for ...` in one line, over and over."""
 
-    def __init__(self, latch: Latch, seams: Seams) -> None:
+    def __init__(self, latch: NamesMissing, seams: Seams) -> None:
         self._latch, self._seams = latch, seams
         self._total = 0
         self._named_at: float | None = None

@@ -1,0 +1,200 @@
+"""A latch for the partitions of a Spark job: released once every partition has counted, however often it was run.
+
+Spark runs a partition again when a task fails, when an executor is lost and, with speculation, while the first copy
+still runs. So the party that counts is the partition's number, never an attempt id, and the latch is that of one job
+phase: a number means something only within it. The rest is `CountDownLatch` (docs/protocols.md P8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from ..coord.latch import CountDownLatch, LatchLevel, LatchProgress
+from ..coord.latch_layout import checked_number
+from ..coord.progress import ProgressBar
+from ..errors import InvalidRequest, Misconfigured
+from ..store.port import RecordStore
+from .phase import JobPhase, job_phase
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+MAX_PARTITIONS = 100_000
+"""Partitions that one farm's share may have: their numbers fill half of a record of 1 MiB."""
+T = TypeVar("T")
+
+
+class SparkLatch:
+    """Counts the partitions of one job phase, each once. Ships to executors by the URL of its store.
+
+    The counting must come after the partition's output is visible. With Spark's own writers (`df.write`) that is
+    after the *job*, because a committer publishes the files at its end: counting in a stage before the write would
+    release a waiter that finds nothing. So let a task write its own file, rename it and count then, or write first
+    and count in a second pass over what was written.
+
+    Not promised: that a partition whose output nobody reads to the end counts (`take`, `limit`, a cached part), and
+    that the number of partitions stays what it was (adaptive execution merges them, unless they come from
+    `repartition(n)`); `preflight` says so before the job starts.
+    """
+
+    def __init__(self, store: RecordStore, latch: CountDownLatch, phase: JobPhase, partitions: int | None) -> None:
+        self._store, self._latch, self._phase, self._partitions = store, latch, phase, partitions
+
+    def __repr__(self) -> str:
+        return f"SparkLatch({self._phase.latch_id!r}, farm={self._phase.farm!r}, level={self._phase.level.value})"
+
+    @classmethod
+    def create(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        job: str,
+        partitions: int,
+        *,
+        phase: str | None = None,
+        generation: int = 0,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+    ) -> SparkLatch:
+        """Create this farm's share: one count for each of `partitions`, 0 to 100,000 of them.
+
+        phase: tells the stages of a job apart. generation: tells its runs apart; a run that starts over with other
+        input takes the next one, a run that goes on where it was killed keeps it. farms: at XDC level the farms that
+        have to bring their share. farm_id: whose share this is; default $LATCHWORK_FARM, else "local". ttl: seconds
+        that the latch lives after its last count.
+
+        Raises `AlreadyExists` where this farm's share is there, `InvalidRequest` before any I/O.
+        """
+        checked_number("partitions", partitions, 0, MAX_PARTITIONS)
+        this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
+        latch = CountDownLatch.create(
+            store, client_id, this.latch_id, partitions, farms=farms, farm_id=this.farm, level=level, ttl=ttl
+        )
+        return cls(store, latch, this, partitions)
+
+    @classmethod
+    def get(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        job: str,
+        *,
+        phase: str | None = None,
+        generation: int = 0,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int = 3600,
+    ) -> SparkLatch:
+        """A handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No I/O."""
+        this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
+        latch = CountDownLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
+        return cls(store, latch, this, None)
+
+    # ---- in a task
+
+    def count_down_partitions(self, it: Iterable[T]) -> Iterator[T]:
+        """The same items; the partition counts, once, when the last of them has been taken.
+
+        For the end of `mapPartitions`, `foreachPartition` and `mapInPandas`:
+
+            rdd.mapPartitions(lambda rows: latch.count_down_partitions(work(rows)))
+            df.mapInPandas(latch.count_down_partitions, df.schema)
+
+        An attempt that fails on the way does not count. Raises `InvalidRequest` outside of a task, and as
+        `count_down_partition` when the last item has been taken.
+        """
+        partition = self._partition()
+        return self._counting(it, partition)
+
+    def count_down_partition(self) -> int:
+        """Count this task's partition, once; what remains in this farm. For a task that has made its output visible.
+
+        One store call, however often and from however many attempts it is repeated (a handle from `get` reads the
+        latch once before). Raises `InvalidRequest` outside of a task and for a partition that the latch was not
+        created for; `NotFound` and `OutcomeUnknown` as `CountDownLatch.count_down`: the task fails, and its next
+        attempt counts.
+        """
+        return self._latch.count_down(party=self._partition())
+
+    def _counting(self, it: Iterable[T], partition: int) -> Iterator[T]:
+        yield from it
+        self._latch.count_down(party=partition)
+
+    def _partition(self) -> int:
+        context = _task()
+        if context is None:
+            raise InvalidRequest(
+                f"{self!r} counts the partition of a Spark task, and this is none: call it inside mapPartitions, "
+                "foreachPartition or mapInPandas"
+            )
+        partition = int(context.partitionId())
+        if self._partitions is not None and partition >= self._partitions:
+            raise InvalidRequest(
+                f"partition {partition} of {self!r}, which was created for {self._partitions}: create it for as many "
+                "as the job has, or fix their number with repartition(n)"
+            )
+        return partition
+
+    # ---- in a driver
+
+    def wait(
+        self, timeout: float | None = None, progress: bool | Callable[[LatchProgress], None] | None = True
+    ) -> bool:
+        """Wait until every partition has counted; True then, False once `timeout` seconds are over (None = for ever).
+
+        `progress=True` draws a bar on stderr that names what is missing, where that is a terminal; a function is
+        called with a `LatchProgress` whenever the counters changed. Raises `NotFound` when the latch is deleted or
+        expires: that never reads as released. Interruptible.
+        """
+        if progress is not True:
+            return self._latch.wait(timeout, progress=progress)
+        bar = ProgressBar(self, self._store.seams)
+        try:
+            # missing() names the absent farms already
+            return self._latch.wait(timeout, progress=lambda now: bar.update(replace(now, absent_farms=())))
+        finally:
+            bar.close()
+
+    def missing(self) -> list[str]:
+        """The partitions that have not counted, as "farm/partition", in order; at XDC level those of all farms.
+
+        A farm that has not brought its share yet is "farm/*". One read. Raises `NotFound`.
+        """
+        return [name for share in self._phase.shares(self._store) for name in share.missing()]
+
+    def counts(self) -> dict[str, int]:
+        """How many partitions of each farm are still to count, whatever the level. One read. Raises `NotFound`."""
+        return self._latch.counts()
+
+    def preflight(self, partitions: int) -> None:
+        """Say, before a job of so many partitions starts, what would make its waiters hang. One or two reads.
+
+        Raises `NotFound` where there is no latch of this generation (it names those of other generations that are
+        there) or no share of this farm; `InvalidRequest` where the share was created for another number of
+        partitions. From here on the handle refuses partitions beyond that number.
+        """
+        checked_number("partitions", partitions, 0, MAX_PARTITIONS)
+        share = self._phase.own_share(self._store)
+        if share.total != partitions:
+            fate = "the rest would never count" if partitions < share.total else "some would be refused"
+            raise InvalidRequest(
+                f"the job has {partitions} partitions, and {self!r} was created for {share.total}: {fate}; create it "
+                f"for {partitions}, or repartition({share.total})"
+            )
+        self._partitions = partitions
+
+    def delete(self) -> bool:
+        """Delete the latch, all farms' shares; False where it was gone, or is not the one created here."""
+        return self._latch.delete()
+
+
+def _task() -> TaskContext | None:
+    try:
+        from pyspark import TaskContext  # noqa: PLC0415 - an optional extra, needed only inside a task
+    except ImportError:
+        raise Misconfigured("pyspark is not installed here: pip install 'latchwork[spark]'") from None
+    return TaskContext.get()
