@@ -1,0 +1,45 @@
+"""The commands of `latchwork`, a module for each group; `cli.py` runs them."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from . import latch, leader, lock
+from .session import Session
+
+app = typer.Typer(
+    name="latchwork",
+    help="Latches, fenced locks, elections and queues on Aerospike or an embedded store.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(latch.app, name="latch")
+app.add_typer(lock.app, name="lock")
+app.add_typer(leader.app, name="leader")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"latchwork {version('latchwork')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    context: typer.Context,
+    store: Annotated[
+        str | None, typer.Option(envvar="LATCHWORK_STORE", help="sqlite:PATH, aerospike://host[:port]/namespace")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="one JSON document on stdout")] = False,
+    verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="say more; twice: everything")] = 0,
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="the version")] = False,
+) -> None:
+    level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    context.obj = Session(store, json)
+    context.call_on_close(context.obj.close)

@@ -1,0 +1,56 @@
+"""`latchwork leader`: who leads, and run a program only while leading."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..coord import Leadership, LeaseElection
+from .session import Session
+from .under import run_under
+
+app = typer.Typer(help="Choose one of many.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the election")]
+
+
+@app.command()
+def status(context: typer.Context, name: Name) -> None:
+    """Who leads, since which epoch, and who else stands.
+
+    Example: latchwork leader status sweeper --json
+    """
+    session: Session = context.obj
+    election = LeaseElection(session.store, name)
+    leader = election.leader()
+    contenders = election.contenders()
+    told = f"{name}: {leader.candidate} leads, epoch {leader.epoch}" if leader else f"{name}: nobody leads"
+    session.say(
+        told + (f"\ncontenders: {', '.join(contenders)}" if contenders else ""),
+        election=name,
+        leader=leader.candidate if leader else None,
+        epoch=leader.epoch if leader else None,
+        contenders=contenders,
+    )
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; for ever by default")] = None,
+    lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
+) -> None:
+    """Stand for election and run a command while leading; its exit code, 4 where it was never elected in time.
+
+    The command finds its epoch in $LATCHWORK_EPOCH. It is ended when leadership is lost.
+
+    Example: latchwork leader run sweeper -- latchwork queue sweep --client shop
+    """
+    session: Session = context.obj
+
+    def lead(leadership: Leadership) -> int:
+        return run_under(command, leadership.lost, {"epoch": leadership.epoch, "election": name})
+
+    raise typer.Exit(LeaseElection(session.store, name, lease=lease).run(lead, timeout=timeout))

@@ -1,0 +1,71 @@
+"""What every command needs: the store, made when it is first used, and a way to say things."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..store.connect import connect
+from ..store.port import RecordStore
+
+
+class Session:
+    """One run of the command. `json` turns everything on stdout into one JSON document."""
+
+    def __init__(self, url: str | None, json: bool) -> None:
+        self._url, self.json = url, json
+
+    @cached_property
+    def store(self) -> RecordStore:
+        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one."""
+        return connect(self._url)
+
+    def close(self) -> None:
+        """Let go of the store, where one was used."""
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def say(self, text: str, **facts: Any) -> None:
+        """One line for people, or the facts as JSON."""
+        print(json.dumps(facts, default=str) if self.json else text)  # noqa: T201 - the command's output
+
+    def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
+        """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
+        if self.json:
+            print(json.dumps(list(rows), default=str))  # noqa: T201 - the command's output
+        elif not rows:
+            print(empty)  # noqa: T201 - the command's output
+        elif sys.stdout.isatty():
+            Console().print(as_table(rows, title))
+        else:
+            print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Rows of the same keys as a table for a terminal; it folds where the terminal is narrow."""
+    names, *lines = _cells(rows)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for name, value in zip(names, rows[0].values(), strict=True):
+        numeric = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for cells in lines:
+        table.add_row(*cells)
+    return table
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
