@@ -54,6 +54,9 @@ class Expr:
     def __sub__(self, other: Any) -> Expr:
         return Arithmetic("-", (self, _node(other)))
 
+    def __mul__(self, other: Any) -> Expr:
+        return Arithmetic("*", (self, _node(other)))
+
     def __and__(self, other: Expr) -> Expr:
         return All((self, other))
 
@@ -136,7 +139,7 @@ class Negate(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic(Expr):
-    """`+ - max min` over integers."""
+    """`+ - * max min` over integers."""
 
     op: str
     parts: tuple[Expr, ...]

@@ -6,6 +6,7 @@ missing or that holds another type.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
     "+": sum,
     "-": lambda values: values[0] - sum(values[1:]),
+    "*": math.prod,
     "max": max,
     "min": min,
 }

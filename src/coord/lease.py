@@ -1,0 +1,132 @@
+"""A lease on one record, with a fence: the bins, guards and operations of docs/protocols.md P2, as values.
+
+The lease is part of whatever record carries its bins; nothing else may write them. Expiry compares `lock-time-ms`, not
+the record's last update, so other bins of the record may be written freely. Everything here is pure: who sends it, and
+when, is `contender.py`.
+
+The record remembers the id of its last acquisition (`grant-id`). That is all the memory an acquisition needs: an older
+one does not count any more, and a repeat of the last one is refused and recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidRequest
+from ..store.expr import SERVER_NOW, Bin, Bound, If, Param, exists, largest, missing
+from ..store.ops import Add, Op, Put, Read
+
+LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
+RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"
+BINS = (LOCKED, OWNER, TIME, LEASE, RENEWALS, FENCE, GRANT)
+
+MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
+"""Seconds."""
+
+_NOW_US = SERVER_NOW * 1000
+NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, _NOW_US), _NOW_US)
+"""Above every fence before it, also on a store that restarted empty or from an old copy."""
+
+_NOT_MINE = missing(GRANT) | Bin(GRANT, str).ne(Param("grant", str))
+_FREE = (missing(LOCKED) | Bin(LOCKED).eq(0)) & _NOT_MINE
+_RAN_OUT = (SERVER_NOW - Bin(TIME) > Bin(LEASE)) | (Bin(TIME) > SERVER_NOW)
+_HELD = Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("fence"))
+_BROKEN = _HELD & Bin(RENEWALS).eq(Param("renewals")) & _RAN_OUT & _NOT_MINE
+
+RENEW: tuple[Op, ...] = (Put(TIME, SERVER_NOW), Add(RENEWALS, 1))
+"""Start the lease again; guarded by `held`. Harmless when repeated."""
+RELEASE: tuple[Op, ...] = (Put(LOCKED, 0),)
+"""Give the lease back; guarded by `held`. The fence stays, so a repeat frees nobody else's acquisition."""
+NEVER_HELD: tuple[Op, ...] = (Put(LOCKED, 0), Put(FENCE, 0), Put(RENEWALS, 0))
+"""The bins of a record that is made before its lease is first taken."""
+
+
+def acquire(owner: str, lease: float, grant: str) -> tuple[Op, ...]:
+    """Take the lease with the next fence, which is the one value read; guarded by `free` or `broken`.
+
+    `lease` in seconds; `grant` is an id of this acquisition alone, the same in every repeat of it.
+    """
+    return (
+        Put(FENCE, NEXT_FENCE),
+        Put(LOCKED, 1),
+        Put(OWNER, owner),
+        Put(TIME, SERVER_NOW),
+        Put(LEASE, round(lease * 1000)),
+        Put(RENEWALS, 0),
+        Put(GRANT, grant),
+        Read(FENCE),
+    )
+
+
+def free(grant: str) -> Bound:
+    """Nobody holds it, and the last acquisition was not this one."""
+    return _FREE.bind(grant=grant)
+
+
+def broken(seen: LeaseView, grant: str) -> Bound:
+    """It ran out by the server's clock and the *holder's* lease, and was not renewed since it was `seen`.
+
+    Only for who has seen it so for one whole lease on their own monotonic clock (`Observation`): a server clock that
+    was stepped forward frees nobody's lease. One stepped back below the time of the last renewal would keep a dead
+    holder's lease alive until it has caught up, so that counts as run out too.
+    """
+    return _BROKEN.bind(fence=seen.fence, renewals=seen.renewals, grant=grant)
+
+
+def held(fence: int) -> Bound:
+    """It is held under this very fence. Once false, false for ever: a refusal is final even after doubt."""
+    return _HELD.bind(fence=fence)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A lease as it was read. `lease` in seconds."""
+
+    locked: bool
+    owner: str | None
+    fence: int
+    renewals: int
+    lease: float
+    grant: str | None
+
+    @classmethod
+    def of(cls, bins: dict[str, Any]) -> LeaseView:
+        """The lease in these bins of a record."""
+        return cls(
+            locked=bins.get(LOCKED) == 1,
+            owner=bins.get(OWNER),
+            fence=bins.get(FENCE) or 0,
+            renewals=bins.get(RENEWALS) or 0,
+            lease=(bins.get(LEASE) or 0) / 1000,
+            grant=bins.get(GRANT),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Since when (seconds, monotonic) a lease has been seen with the same fence and renewals."""
+
+    view: LeaseView
+    since: float
+
+    def then(self, view: LeaseView, now: float) -> Observation:
+        """What is known after the lease was seen once more: the same for longer, or something new."""
+        same = (view.fence, view.renewals) == (self.view.fence, self.view.renewals)
+        return Observation(view, self.since if same else now)
+
+    def ran_out(self, now: float) -> bool:
+        """Whether it stood still for one whole lease of its holder."""
+        return self.view.locked and now - self.since > self.view.lease
+
+
+def believed_until(began: float, lease: float) -> float:
+    """Until when a holder may believe: from the *start* of its first attempt, less what two clocks may drift apart."""
+    return began + lease - (lease * 0.01 + 0.002)
+
+
+def checked_lease(seconds: float) -> float:
+    """The lease, once it is a time that a store call fits into. Raises `InvalidRequest`."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not MIN_LEASE <= seconds <= MAX_LEASE:
+        raise InvalidRequest(f"lease is {seconds!r} s; it must be {MIN_LEASE} to {MAX_LEASE:.0f}")
+    return float(seconds)
