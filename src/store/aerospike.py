@@ -1,0 +1,259 @@
+"""The Aerospike backend: operations and guards become one `operate` with a filter expression, without UDFs.
+
+Nothing here retries: the port does, which knows what may be repeated. What Aerospike itself does not promise: on a
+community-edition (AP) cluster both sides of a network split accept writes and one side's are dropped when they meet,
+and deletes are not durable (a cold restart can bring records back). `require_sc=True` refuses to work on such a
+namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import aerospike
+from aerospike import exception as driver
+from aerospike import predicates
+from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
+
+from ..errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unreadable
+from . import aerospike_info as info
+from . import ops as o
+from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .aerospike_expr import compiled
+from .aerospike_link import Link, parse, shared
+from .aerospike_ops import answering, check_row, compile_ops, results, row_results
+from .port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+
+_WRITE = {
+    "max_retries": 0,
+    "key": aerospike.POLICY_KEY_SEND,
+    "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL,
+}
+_ROW = {name: _WRITE[name] for name in ("key", "commit_level")}
+_ONE_TRY = {"max_retries": 0}
+_EXISTS = {
+    Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
+    Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
+    Exists.ANY: aerospike.POLICY_EXISTS_IGNORE,
+}
+_TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
+_FAILURES = (driver.AerospikeError, TypeError, ValueError, OverflowError)
+"""What a call of the client can raise; the builtin ones before anything is sent."""
+
+
+class AerospikeStore(RecordStore):
+    """Records of one namespace, through a client that the caller made, owns and closes.
+
+    Such a store cannot be pickled and does not survive a fork; `from_url` makes one that does both.
+    """
+
+    def __init__(self, client: Any, namespace: str, *, require_sc: bool = False) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self._link = Link(client=client)
+        self._require_sc = require_sc
+        self._info: StoreInfo | None = None
+
+    @classmethod
+    def from_url(cls, url: str) -> AerospikeStore:
+        """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
+
+        The options are those of `aerospike_link.parse`. The store connects once per process, pickles as its URL
+        (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
+        """
+        target = parse(url)
+        store = cls(None, target.namespace, require_sc=target.options.get("require_sc", False))
+        store._link = shared(target)
+        return store
+
+    def __reduce__(self) -> Any:
+        if self._link.target is None:
+            raise InvalidRequest("a store around a client that you own cannot be pickled; use AerospikeStore.from_url")
+        return _unpickled, (self._link.target.url, {"policy": self.policy, "seams": self.seams})
+
+    def __repr__(self) -> str:
+        return f"AerospikeStore({self._link.target or self.namespace})"
+
+    def close(self) -> None:
+        """Let go of this process's connection, for every store of the same URL; a client that you own stays open."""
+        self._link.drop()
+
+    def describe(self) -> StoreInfo:
+        """Edition, consistency and limits of the namespace, as its servers say; asked once."""
+        if self._info is None:
+            self._info = info.describe(self._link.client or self._link.connect(), self.namespace)
+        return self._info
+
+    def _client(self) -> Any:
+        client = self._link.client or self._link.connect()
+        if self._require_sc:
+            self._check_sc()
+        return client
+
+    def _check_sc(self) -> None:
+        if not self.describe().strong_consistency:
+            raise Misconfigured(
+                f"namespace {self.namespace} is not strongly consistent, and require_sc was asked for: set "
+                "strong-consistency true (an Enterprise feature), or do without the promise"
+            )
+        self._require_sc = False
+
+    # ---- one record
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        where = (self.namespace, key.set, key.name)
+        try:
+            client = self._client()
+            found = client.select(where, list(bins), _ONE_TRY) if bins else client.get(where, _ONE_TRY)
+        except _FAILURES as failure:
+            fault = fault_of(failure)
+            if fault.code == NOT_FOUND:
+                return None
+            raise error_of(fault, key, write=False) from None
+        return _record(key, found)
+
+    def _operate(self, update: Update) -> Values:
+        key, ops = update.key, update.ops
+        compiled_ops = answering(ops, compile_ops(ops))
+        policy = _policy(_WRITE, update)
+        try:
+            found = self._client().operate_ordered((self.namespace, key.set, key.name), compiled_ops, None, policy)
+        except _FAILURES as failure:
+            raise self._error(fault_of(failure), update) from None
+        return results(ops, found[2])
+
+    def _delete(self, removal: Removal) -> bool:
+        key = removal.key
+        policy = _guarded(_WRITE, removal.when)
+        try:
+            self._client().remove((self.namespace, key.set, key.name), None, policy)
+        except _FAILURES as failure:
+            error = error_of(fault_of(failure), key, write=True)
+            if isinstance(error, NotFound):
+                return False
+            raise error from None
+        return True
+
+    def _error(self, fault: Fault, update: Update) -> LatchworkError:
+        writing = o.writes(update.ops)
+        no_ttl = fault.code == FORBIDDEN and update.ttl not in (KEEP, NEVER) and self._refuses_ttl()
+        return error_of(fault, update.key, write=writing, no_ttl=no_ttl)
+
+    def _refuses_ttl(self) -> bool:
+        try:
+            return self.describe().nsup_period == 0
+        except LatchworkError:
+            return False
+
+    # ---- batches
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        wanted = [(self.namespace, key.set, key.name) for key in keys]
+        try:
+            rows = self._client().batch_read(wanted, list(bins) or None, _ONE_TRY).batch_records
+        except _FAILURES as failure:
+            raise error_of(fault_of(failure), keys[0], write=False) from None
+        return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        for update in updates:
+            check_row(update.key, update.ops)
+        rows = [self._row(update) for update in updates]
+        fault = self._batch(rows)
+        return [self._row_outcome(update, row, fault) for update, row in zip(updates, rows, strict=True)]
+
+    def _row(self, update: Update) -> Any:
+        where = (self.namespace, update.key.set, update.key.name)
+        compiled_ops = compile_ops(update.ops)
+        if not o.writes(update.ops):
+            return Read(where, compiled_ops, policy=_guarded({}, update.when))
+        return Write(where, compiled_ops, policy=_policy(_ROW, update))
+
+    def _row_outcome(self, update: Update, row: Any, whole: Fault | None) -> Row:
+        fault = whole or _row_fault(row)
+        if fault is not None:
+            return self._error(fault, update)
+        return row_results(update.ops, row.record[2] if row.record else {})
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        rows = [
+            Remove((self.namespace, removal.key.set, removal.key.name), policy=_guarded(_ROW, removal.when))
+            for removal in removals
+        ]
+        whole = self._batch(rows)
+        return [_removed(removal, whole or _row_fault(row)) for removal, row in zip(removals, rows, strict=True)]
+
+    def _batch(self, rows: list[Any]) -> Fault | None:
+        """Send the rows; None where each carries its own outcome, else what became of all of them."""
+        try:
+            self._client().batch_write(BatchRecords(rows), _ONE_TRY)
+        except _FAILURES as failure:
+            fault = fault_of(failure)
+            return Fault(fault.code, fault.in_doubt, fault.message, row=True)
+        return None
+
+    # ---- queries
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        try:
+            query = self._client().query(self.namespace, set)
+            query.where(predicates.equals(bin, equals))
+            found = query.results(_ONE_TRY)
+        except _FAILURES as failure:
+            raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
+        return [_record(_named(set, row), row) for row in found]
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
+        info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
+
+
+def _unpickled(url: str, state: dict[str, Any]) -> AerospikeStore:
+    store = AerospikeStore.from_url(url)
+    store.__dict__.update(state)
+    return store
+
+
+def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
+    ttl = update.ttl
+    policy = {**base, "exists": _EXISTS[update.exists], "ttl": _TTL.get(ttl, ttl)}
+    if update.when is not None:
+        policy["expressions"] = compiled(update.when)
+    return policy
+
+
+def _guarded(base: dict[str, Any], when: Guard | None) -> dict[str, Any]:
+    return base if when is None else {**base, "expressions": compiled(when)}
+
+
+def _record(key: Key, found: tuple[Any, Any, dict[str, Any]]) -> Record:
+    meta = found[1]
+    ttl = meta["ttl"]
+    return Record(key, found[2], meta["gen"], NEVER if ttl == aerospike.TTL_NEVER_EXPIRE else ttl)
+
+
+def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
+    name = row[0][2]
+    if name is None:
+        raise Unreadable(f"a record of set {set} has no key stored with it: write it with the send-key policy")
+    return Key(set, name)
+
+
+def _row_fault(row: Any) -> Fault | None:
+    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True) if row.result else None
+
+
+def _row_record(key: Key, row: Any) -> Record | None:
+    fault = _row_fault(row)
+    if fault is None:
+        return _record(key, row.record)
+    if fault.code == NOT_FOUND:
+        return None
+    raise error_of(fault, key, write=False)
+
+
+def _removed(removal: Removal, fault: Fault | None) -> bool | LatchworkError:
+    if fault is None:
+        return True
+    error = error_of(fault, removal.key, write=True)
+    return False if isinstance(error, NotFound) else error

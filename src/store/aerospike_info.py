@@ -1,0 +1,85 @@
+"""What the servers say about a namespace, and the indexes of it: the info protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aerospike
+from aerospike import exception as driver
+
+from ..errors import InvalidRequest, Misconfigured, WaitTimeout
+from ..retry import Poll
+from ..seams import Seams
+from .aerospike_codes import INDEX_EXISTS, error_of, fault_of
+from .port import StoreInfo
+
+INDEX_TIMEOUT = 60.0
+"""Seconds that a new index may take before it can be asked."""
+MAX_INDEX_NAME = 63
+_KINDS = {str: aerospike.INDEX_STRING, int: aerospike.INDEX_NUMERIC}
+
+
+def describe(client: Any, namespace: str) -> StoreInfo:
+    """Edition, consistency and limits. Raises `Unavailable`, or `Misconfigured` where there is no such namespace."""
+    settings = _settings(_ask(client, f"namespace/{namespace}", namespace))
+    if "replication-factor" not in settings:
+        raise Misconfigured(f"no namespace {namespace!r} on this server: check the last part of the store's URL")
+    edition = _ask(client, "edition", namespace)
+    return StoreInfo(
+        "aerospike",
+        edition.removeprefix("Aerospike ").removesuffix(" Edition").lower(),
+        settings.get("strong-consistency") == "true",
+        _number(settings, "nsup-period"),
+        _number(settings, "default-ttl"),
+        _number(settings, "replication-factor"),
+        _number(settings, "max-record-size") or 1024 * 1024,
+        {"build": _ask(client, "build", namespace)},
+    )
+
+
+def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], seams: Seams) -> None:
+    """Make the index and wait until every node can be asked. Raises `WaitTimeout` after `INDEX_TIMEOUT` seconds."""
+    set_name, bin_name, kind = wanted
+    name = f"{set_name}_{bin_name}"
+    if kind not in _KINDS:
+        raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
+    if len(name.encode()) > MAX_INDEX_NAME:
+        raise InvalidRequest(f"index name {name!r} has more than {MAX_INDEX_NAME} bytes: use shorter ids")
+    try:
+        client.index_single_value_create(namespace, set_name, bin_name, _KINDS[kind], name, {})
+    except driver.AerospikeError as failure:
+        fault = fault_of(failure)
+        if fault.code != INDEX_EXISTS:
+            raise error_of(fault, f"index {name}", write=False) from None
+    ready = Poll().until(seams, lambda: _is_ready(client, namespace, name) or None, timeout=INDEX_TIMEOUT)
+    if not ready:
+        raise WaitTimeout(f"the index {name} is still being built after {INDEX_TIMEOUT:.0f} s: try again later")
+
+
+def _is_ready(client: Any, namespace: str, index: str) -> bool:
+    answers = _every_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers)
+
+
+def _ask(client: Any, command: str, what: str) -> str:
+    try:
+        answer: str = client.info_random_node(command)
+    except driver.AerospikeError as failure:
+        raise error_of(fault_of(failure), what, write=False) from None
+    return answer.rpartition("\t")[2].strip()
+
+
+def _every_node(client: Any, command: str, what: str) -> list[str]:
+    try:
+        answers: dict[str, tuple[Any, str | None]] = client.info_all(command)
+    except driver.AerospikeError as failure:
+        raise error_of(fault_of(failure), what, write=False) from None
+    return [(text or "").rpartition("\t")[2].strip() for _, text in answers.values()]
+
+
+def _settings(answer: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in answer.split(";") if "=" in pair)
+
+
+def _number(settings: dict[str, str], name: str) -> int:
+    return int(settings.get(name, "0"))

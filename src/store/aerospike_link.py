@@ -1,0 +1,196 @@
+"""Connections to Aerospike: what a URL says, and one client per URL and process.
+
+A client is made at its first use and shared by every store of that URL in the process, so that the many stores that
+Spark unpickles in one worker share one pool. A client does not survive a fork: the child starts without one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+from weakref import WeakSet
+
+import aerospike
+from aerospike import exception as driver
+
+from ..errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
+from .aerospike_codes import error_of, fault_of
+
+DEFAULT_PORT = 3000
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+_AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
+_NUMBERS = {"socket_timeout": 3000, "total_timeout": 5000, "connect_timeout": 1000, "connections": 100}
+_TEXTS = ("tls_name", "tls_cafile", "tls_capath", "tls_certfile", "tls_keyfile", "auth", "cluster_name")
+_SWITCHES = ("tls", "require_sc", "services_alternate")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL says. Times in milliseconds, as in the server's own settings; `str` hides the password."""
+
+    url: str = field(repr=False)
+    hosts: tuple[tuple[str, int], ...]
+    namespace: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        user = f"{self.user}:***@" if self.user else ""
+        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return f"aerospike://{user}{hosts}/{self.namespace}"
+
+
+def parse(url: str) -> Target:
+    """The target of `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`.
+
+    Options, with their defaults: socket_timeout=3000, total_timeout=5000, connect_timeout=1000 (ms); connections=100
+    (per node and process: multiply by the executors, and use few there); tls, tls_name, tls_cafile, tls_capath,
+    tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
+    Raises `InvalidRequest` naming the part that is wrong.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "aerospike":
+        raise InvalidRequest(f"the scheme of the store's URL is {parts.scheme!r}; it must be aerospike://")
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    namespace = parts.path.strip("/")
+    if not namespace or "/" in namespace:
+        raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
+    options = _options(parse_qsl(parts.query, keep_blank_values=True))
+    where = tuple(_host(host) for host in hosts.split(","))
+    return Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
+
+
+def _host(text: str) -> tuple[str, int]:
+    name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    if not colon:
+        name, port = text, str(DEFAULT_PORT)
+    if not name or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise InvalidRequest(f"host {text!r} in the store's URL; it must be NAME or NAME:PORT, the port 1 to 65535")
+    return name.strip("[]"), int(port)
+
+
+def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
+    options: dict[str, Any] = dict(_NUMBERS)
+    for name, text in given:
+        if name in _NUMBERS:
+            options[name] = _number(name, text)
+        elif name in _SWITCHES:
+            options[name] = _switch(name, text)
+        elif name in _TEXTS and text:
+            options[name] = text
+        else:
+            known = ", ".join(sorted([*_NUMBERS, *_SWITCHES, *_TEXTS]))
+            raise InvalidRequest(f"option {name!r} of the store's URL is unknown or empty; there are: {known}")
+    if options.get("auth", "internal") not in _AUTH:
+        raise InvalidRequest(f"option auth={options['auth']}; it must be one of {', '.join(_AUTH)}")
+    return options
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 1_000_000:
+        raise InvalidRequest(f"option {name}={text}; it must be a whole number, 1 to 1000000")
+    return int(text)
+
+
+def _switch(name: str, text: str) -> bool:
+    try:
+        return _FLAGS[text.lower()]
+    except KeyError:
+        raise InvalidRequest(f"option {name}={text}; it must be true or false") from None
+
+
+def config_of(target: Target) -> dict[str, Any]:
+    """The client's configuration: what the sources' table says, except that retrying is not the client's."""
+    options = target.options
+    times = {name: options[name] for name in ("socket_timeout", "total_timeout")}
+    calls = {**times, "max_retries": 0}
+    reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
+    names = ("write", "operate", "remove", "read", "batch", "query")
+    config: dict[str, Any] = {
+        "hosts": [(host, port, options["tls_name"]) if "tls_name" in options else (host, port)
+                  for host, port in target.hosts],
+        "policies": {name: reads if name in ("read", "operate", "batch") else calls for name in names},
+        "connect_timeout": options["connect_timeout"],
+        "max_conns_per_node": options["connections"],
+        "use_services_alternate": options.get("services_alternate", False),
+        "validate_keys": True,
+    }  # fmt: skip
+    config["policies"]["auth_mode"] = _AUTH[options.get("auth", "internal")]
+    if target.user:
+        config |= {"user": target.user, "password": target.password or ""}
+    if "cluster_name" in options:
+        config["cluster_name"] = options["cluster_name"]
+    if options.get("tls"):
+        tls = {name.removeprefix("tls_"): options[name] for name in _TEXTS[1:5] if name in options}
+        config["tls"] = {"enable": True, **tls}
+    return config
+
+
+class Link:
+    """The process's client for one target, or one that the caller owns and that is never closed here."""
+
+    def __init__(self, target: Target | None = None, client: Any = None) -> None:
+        self.target, self.client = target, client
+        self._lock = threading.Lock()
+        _links.add(self)
+
+    def connect(self) -> Any:
+        """The client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
+        with self._lock:
+            if self.client is None:
+                if self.target is None:
+                    raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
+                self.client = _connected(self.target)
+            return self.client
+
+    def drop(self) -> None:
+        """Let go of a client that was made here; it closes when the calls in flight have ended."""
+        if self.target is not None:
+            with self._lock:
+                self.client = None
+
+    def forked(self) -> None:
+        """In the child of a fork: forget the client, whose threads and sockets stayed with the parent."""
+        if self.client is not None:
+            # Destroying it would wait for threads that do not exist here, so it must live as long as the process.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.client))
+        self.client = None
+        self._lock = threading.Lock()
+
+
+def _connected(target: Target) -> Any:
+    try:
+        return aerospike.client(config_of(target)).connect()
+    except driver.AerospikeError as failure:
+        fault = fault_of(failure)
+        error: LatchworkError = error_of(fault, target, write=False)
+        if isinstance(error, InvalidRequest) and fault.code == -1:
+            error = Unavailable(f"{target}: {fault.message}; check that a server answers there")
+        raise error from None
+
+
+_links: WeakSet[Link] = WeakSet()
+_shared: dict[str, Link] = {}
+_shared_lock = threading.Lock()
+
+
+def shared(target: Target) -> Link:
+    """The one link of this process for the target's URL."""
+    with _shared_lock:
+        return _shared.setdefault(target.url, Link(target))
+
+
+def _forget_after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for link in list(_links):
+        link.forked()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,160 @@
+"""Operations as the Aerospike client takes them, and where their results are in its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aerospike
+from aerospike_helpers import expressions as exp
+from aerospike_helpers.operations import expression_operations as on_expr
+from aerospike_helpers.operations import list_operations as on_list
+from aerospike_helpers.operations import map_operations as on_map
+from aerospike_helpers.operations import operations as on_bin
+
+from ..errors import InvalidRequest
+from . import expr as e
+from . import ops as o
+from .aerospike_expr import ORDERED, compiled, compiled_put
+from .values import MAX_INT, MIN_INT, map_key, taken
+
+Built = Any
+"""One operation as the client takes it."""
+_NOTHING = aerospike.MAP_RETURN_NONE
+_NAMES = tuple(f"={place}" for place in range(64))
+_EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
+"""With an expression or a map among the operations, the server answers each of them, in order; else only some."""
+
+
+def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
+    """The client's operations, one for each of ours, in order."""
+    try:
+        return [_BUILD[type(op)](op, place) for place, op in enumerate(ops)]
+    except KeyError as unknown:
+        raise InvalidRequest(f"{unknown} is not an operation of latchwork.store.ops") from None
+
+
+def answering(ops: Sequence[o.Op], compiled_ops: list[Built]) -> list[Built]:
+    """The operations such that each of them is answered, where any of them reads."""
+    kinds = {type(op) for op in ops}
+    if kinds.isdisjoint(_READS) or not kinds.isdisjoint(_LOUD):
+        return compiled_ops
+    return [*compiled_ops, _EVERY_OP_ANSWERS]
+
+
+def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
+    """What the reading operations returned, from an ordered answer that has one entry for each operation."""
+    return tuple([_result(op, answers[place][1]) for place, op in enumerate(ops) if type(op) in _READS])
+
+
+def row_results(ops: Sequence[o.Op], bins: dict[str, Any]) -> tuple[Any, ...]:
+    """The same from the answer of a batch row, which is named by bin."""
+    return tuple(
+        [
+            _result(op, bins.get(_name(place) if isinstance(op, o.Compute) else op.bin))
+            for place, op in enumerate(ops)
+            if isinstance(op, o.READS)
+        ]
+    )
+
+
+def check_row(key: Any, ops: Sequence[o.Op]) -> None:
+    """Raises `InvalidRequest` where a batch could not tell the results of two operations apart."""
+    read: set[str] = set()
+    for op in ops:
+        if isinstance(op, o.Compute | o.Touch):
+            continue
+        if op.bin in read:
+            raise InvalidRequest(
+                f"in a batch, bin {op.bin!r} of {key} is touched after it was read in the same row: results are named "
+                "by bin; read it last, and once"
+            )
+        if isinstance(op, o.READS):
+            read.add(op.bin)
+
+
+def _result(op: o.Op, value: Any) -> Any:
+    return [] if value is None and type(op) is o.ListRange else value
+
+
+def _name(place: int) -> str:
+    return _NAMES[place] if place < len(_NAMES) else f"={place}"
+
+
+def _plain(value: Any) -> tuple[bool, Any]:
+    """Whether a value needs no expression, and what it is then, once a bin can hold it."""
+    expression, params = value if isinstance(value, e.Bound) else (value, {})
+    if isinstance(expression, e.Const):
+        return True, taken(expression.value)
+    if isinstance(expression, e.Param) and expression.name in params:
+        return True, taken(params[expression.name])
+    if isinstance(expression, e.Expr):
+        return False, None
+    return True, taken(value)
+
+
+def _put(op: o.Put, _: int) -> Built:
+    plain, value = _plain(op.value)
+    return on_bin.write(op.bin, value) if plain else on_expr.expression_write(op.bin, compiled(op.value))
+
+
+def _add(op: o.Add, _: int) -> Built:
+    return on_bin.increment(op.bin, _amount(op.amount))
+
+
+def _compute(op: o.Compute, place: int) -> Built:
+    return on_expr.expression_read(_name(place), compiled(op.expr), aerospike.EXP_READ_EVAL_NO_FAIL)
+
+
+def _map_put(op: o.MapPut, _: int) -> Built:
+    key = map_key(op.key)
+    plain, value = _plain(op.value)
+    if plain:
+        return on_map.map_put(op.bin, key, value, ORDERED)
+    return on_expr.expression_write(op.bin, compiled_put(op.bin, key, op.value))
+
+
+def _map_add(op: o.MapAdd, _: int) -> Built:
+    return on_map.map_increment(op.bin, map_key(op.key), _amount(op.amount), ORDERED)
+
+
+def _map_trim(op: o.MapTrim, _: int) -> Built:
+    # All but the last `keep` entries; the server clips a range that begins before the first.
+    return on_map.map_remove_by_index_range(op.bin, -op.keep, op.keep, _NOTHING, True)
+
+
+def _list_set(op: o.ListSet, _: int) -> Built:
+    if op.index < 0:
+        raise InvalidRequest(f"index {op.index} of the list in bin {op.bin!r}: it must be 0 or more")
+    return on_list.list_set(op.bin, op.index, taken(op.value))
+
+
+def _list_range(op: o.ListRange, _: int) -> Built:
+    if op.index < 0 or op.count < 0:
+        raise InvalidRequest(f"{op.count} elements from index {op.index} of bin {op.bin!r}: neither may be negative")
+    return on_list.list_get_range(op.bin, op.index, op.count)
+
+
+def _amount(number: int) -> int:
+    if not isinstance(number, int) or not MIN_INT <= number <= MAX_INT:
+        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
+    return number
+
+
+_BUILD: dict[type, Callable[[Any, int], Built]] = {
+    o.Put: _put,
+    o.Add: _add,
+    o.Read: lambda op, _: on_bin.read(op.bin),
+    o.Compute: _compute,
+    o.MapPut: _map_put,
+    o.MapAdd: _map_add,
+    o.MapRemove: lambda op, _: on_map.map_remove_by_key_list(op.bin, list(op.keys), _NOTHING),
+    o.MapTrim: _map_trim,
+    o.MapGet: lambda op, _: on_map.map_get_by_key(op.bin, op.key, aerospike.MAP_RETURN_VALUE),
+    o.ListAppend: lambda op, _: on_list.list_append(op.bin, taken(op.value)),
+    o.ListSet: _list_set,
+    o.ListRange: _list_range,
+    o.Touch: lambda _op, _: on_bin.touch(),
+}
+_READS = frozenset(o.READS)
+_LOUD = frozenset({o.Compute, o.MapPut, o.MapAdd, o.MapRemove, o.MapTrim, o.MapGet})
