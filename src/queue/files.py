@@ -56,19 +56,19 @@ class Files(Protocol):
     def make_directory(self, directory: Path) -> None:
         """Create a directory (and its parents) unless it is there, durably."""
 
-    def open(self, path: Path, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing, creating an empty file where there is none if `create`."""
 
-    def replace(self, source: Path, target: Path) -> None:
+    def replace(self, source: str, target: str) -> None:
         """Rename over the target, atomically; on disk only after `sync_directory`."""
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: str) -> None:
         """Delete a file; one that is absent is no error."""
 
     def sync_directory(self, directory: Path) -> None:
         """Return once the names of the directory are on the disk."""
 
-    def lock(self, path: Path) -> Closable:
+    def lock(self, path: str) -> Closable:
         """Own `path` until closed or until this process ends, however it ends. `BlockingIOError`: another owns it."""
 
 
@@ -139,18 +139,18 @@ class SystemFiles:
         directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
         self.sync_directory(directory.parent)
 
-    def open(self, path: Path, *, create: bool = False) -> SystemFile:
+    def open(self, path: str, *, create: bool = False) -> SystemFile:
         """See `Files.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         return SystemFile(os.open(path, flags, _FILE_MODE))
 
-    def replace(self, source: Path, target: Path) -> None:
+    def replace(self, source: str, target: str) -> None:
         """See `Files.replace`."""
-        source.replace(target)
+        Path(source).replace(target)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: str) -> None:
         """See `Files.remove`."""
-        path.unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
         """See `Files.sync_directory`."""
@@ -160,7 +160,7 @@ class SystemFiles:
         finally:
             os.close(fd)
 
-    def lock(self, path: Path) -> SystemFile:
+    def lock(self, path: str) -> SystemFile:
         """See `Files.lock`. The kernel drops the lock with the process, so a killed owner leaves nothing behind."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         try:

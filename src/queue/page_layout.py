@@ -37,15 +37,15 @@ class Layout:
     directory: Path
     prefix: str
 
-    def path(self, rest: str) -> Path:
+    def path(self, rest: str) -> str:
         """The file `<prefix>-<rest>`."""
-        return self.directory / f"{self.prefix}-{rest}"
+        return f"{self.directory}/{self.prefix}-{rest}"
 
-    def page(self, number: int) -> Path:
+    def page(self, number: int) -> str:
         """The page of that number."""
         return self.path(f"{number}.page")
 
-    def index(self, number: int) -> Path:
+    def index(self, number: int) -> str:
         """The index of the page of that number."""
         return self.path(f"{number}.idx")
 
@@ -146,7 +146,7 @@ class Layout:
         data = self._read(f"{name}.cursor") or b""
         if len(data) != _CURSOR.size or value(data[: _PAIR.size]) != _CURSOR.unpack(data)[2]:
             path = self.path(f"{name}.cursor")
-            raise Corrupt(f"{path} fails its check; delete it to read from the start", file=str(path), position=0)
+            raise Corrupt(f"{path} fails its check; delete it to read from the start", file=path, position=0)
         page, position, _ = _CURSOR.unpack(data)
         return page, position
 

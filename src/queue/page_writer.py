@@ -199,7 +199,7 @@ class PageWriter:
         except OSError as error:
             self._undo(number, opened)
             raise StorageFailed(
-                f"no room for {layout.page(number)}: {error}; free some and append again", file=str(layout.page(number))
+                f"no room for {layout.page(number)}: {error}; free some and append again", file=layout.page(number)
             ) from error
         page, index = opened
         self._guarded(page.sync, index.sync, lambda: layout.files.sync_directory(layout.directory))
@@ -237,7 +237,7 @@ class PageWriter:
         self._failure = StorageFailed(
             f"{self._layout.page(self.tail[0])} could not be written or synced ({error}); what was acknowledged before "
             "is safe; open the queue again to go on",
-            file=str(self._layout.page(self.tail[0])),
+            file=self._layout.page(self.tail[0]),
         )
         return self._refusal()
 

@@ -49,7 +49,7 @@ def record(page: int, position: int, arrival: int, kind: int, payload: bytes) ->
 
 
 def records(
-    file: File, page: int, start: int, end: int, *, expected: Callable[[int], bool], path: object = ""
+    file: File, page: int, start: int, end: int, *, expected: Callable[[int], bool], path: str = ""
 ) -> Iterator[Record]:
     """The records from `start`, up to the zero length that ends them or to `end`.
 
@@ -96,11 +96,11 @@ def next_good(file: File, page: int, start: int, end: int) -> int | None:
     return None
 
 
-def damaged(path: object, position: int) -> Corrupt:
+def damaged(path: str, position: int) -> Corrupt:
     """The error for a place that fails its checks."""
     return Corrupt(
         f"{path} fails its checks at position {position}; read with skip_corrupt=True to go on after the damage",
-        file=str(path),
+        file=path,
         position=position,
     )
 

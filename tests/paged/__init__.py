@@ -1,0 +1,1 @@
+"""The local paged queue: layout, recovery, crash states, kills."""
