@@ -1,0 +1,113 @@
+"""A message in a consumer's hands, and what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LeaseLost, NotFound, Refused
+from .envelope import Reason, date
+from .pointers import Held
+
+if TYPE_CHECKING:
+    from .view import QueueView
+
+MAX_EXTENSION = 10.0
+"""Sweep durations for which one delivery may be extended in all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """A message that was handed to this consumer, and to nobody else while it acknowledges or extends it in time.
+
+    It must be acknowledged, or extended, within the queue's sweep duration; else the sweeper gives it to somebody else.
+    A message may come more than once (at least once delivery); `attempts` counts how often, this time included.
+    """
+
+    payload: Any
+    held: Held = field(repr=False)
+    view: QueueView = field(repr=False)
+    received: float = field(repr=False)
+
+    @property
+    def message_id(self) -> str:
+        """The message's id, the same in every delivery."""
+        return self.held.envelope.msg_id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the publisher put beside the payload."""
+        return self.held.envelope.headers or {}
+
+    @property
+    def attempts(self) -> int:
+        """How often the message was handed out, this time included."""
+        return self.held.envelope.attempts
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the message was published, by its publisher's clock, in UTC."""
+        return date(self.held.envelope.enqueued_at)
+
+    @property
+    def shard(self) -> int:
+        """The shard that it is in."""
+        return self.held.slot.shard
+
+    @property
+    def pointer(self) -> int:
+        """Its pointer within the shard, from 1."""
+        return self.held.slot.pointer
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was in the sideline before, if it was."""
+        return self.held.envelope.reason
+
+    @property
+    def last_error(self) -> str | None:
+        """The error of its last failure, if there was one."""
+        return self.held.envelope.last_error
+
+    def ack(self) -> None:
+        """Done: delete the message, if it is still this delivery's. One call.
+
+        Raises `LeaseLost` where it is somebody else's or gone by now: then it may be handled twice.
+        """
+        self.view.ack_many([self])
+
+    def nack(self, reason: str = Reason.REJECTED.value, *, error: str | None = None) -> None:
+        """Failed: put the message into the sideline, with its reason and error, then delete it here.
+
+        Raises `InvalidRequest` for a reason outside the closed set; `LeaseLost` where it was somebody else's or gone by
+        now, so that it is in the sideline and may come a second time; the store's error where it could not be put
+        there: then it stays for the sweeper.
+        """
+        self.view.fail(self, reason, error)
+
+    def extend(self) -> None:
+        """Start the sweep duration again. One call.
+
+        Raises `LeaseLost` where it is somebody else's by now, or was extended for 10 sweep durations in all.
+        """
+        queue = self.view.pointers
+        if queue.store.seams.monotonic() - self.received > MAX_EXTENSION * queue.sweep:
+            raise LeaseLost(f"{self!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
+        try:
+            queue.extend(self.held)
+        except (Refused, NotFound):
+            raise lost([self]) from None
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.view.name!r}, {self.message_id!r}, shard={self.shard}, pointer={self.pointer})"
+
+
+def lost(deliveries: list[Delivery]) -> LeaseLost:
+    """The error that says so."""
+    return LeaseLost(
+        f"{deliveries[0]!r}{f' and {len(deliveries) - 1} more' if len(deliveries) > 1 else ''} was given to somebody "
+        "else, or is gone, because it was not acknowledged within the sweep duration: extend it while it is handled",
+        message_ids=[delivery.message_id for delivery in deliveries],
+    )

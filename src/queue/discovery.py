@@ -1,0 +1,86 @@
+"""Which shards have something to fire: one batch read, shared by every consumer of a process, and asked for rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ..errors import QueueOwned
+from ..retry import Poll
+from .pointers import Claim, PointerQueue
+
+LOOKS = Poll(low=0.05, high=9.0, factor=2.0, jitter=0.0)
+"""Pauses between fruitless looks: an idle queue costs a process one call in 9 s, however many consumers it has."""
+BUSY = 1.0
+"""Seconds between looks while there is something to fire, so that a busy shard does not hide the others."""
+
+
+class ActiveShards:
+    """The shards of a pointer queue that are believed to hold unfired messages.
+
+    A look is one batch read of all pointers. A shard is dropped once a claim shows it drained, and comes back with the
+    next look, or at once when this process publishes to it.
+    """
+
+    def __init__(self, queue: PointerQueue, looks: Poll = LOOKS) -> None:
+        self._queue, self._looks = queue, looks
+        self._seams = queue.store.seams
+        self._lock = self._seams.lock()
+        self._wake = self._seams.event()
+        self._active: dict[int, None] = {}
+        self._turn = 0
+        self._fruitless = 0
+        self._next_look = 0.0
+
+    def candidates(self, only: Collection[int] | None = None) -> list[int]:
+        """Shards to claim from, each call beginning at another one; looks first where it is time to.
+
+        only: leave all others out.  Raises `QueueOwned` where a stream owns a shard that holds messages.
+        """
+        with self._lock:
+            if self._seams.monotonic() >= self._next_look:
+                self._look()
+            shards = self._wanted(only)
+            self._turn += 1
+        start = self._turn % len(shards) if shards else 0
+        return shards[start:] + shards[:start]
+
+    def claimed(self, shard: int, claim: Claim | None) -> None:
+        """Take note of what a claim said: nothing there, or nothing left, drops the shard."""
+        if claim is not None and claim.last < claim.loaded:
+            return
+        with self._lock:
+            if shard in self._active:
+                del self._active[shard]
+                if not self._active:
+                    self._fruitless, self._next_look = 0, 0.0
+
+    def loaded(self, shards: Iterable[int]) -> None:
+        """Take note that this process has just published to these shards."""
+        with self._lock:
+            self._active.update(dict.fromkeys(shards))
+            self._wake.set()
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds."""
+        with self._lock:
+            pause = max(0.001, self._next_look - self._seams.monotonic())
+            self._wake.clear()
+            if self._active:
+                pause = self._looks.low
+        self._wake.wait(pause if timeout is None else min(pause, timeout))
+
+    def _wanted(self, only: Collection[int] | None) -> list[int]:
+        return [shard for shard in self._active if only is None or shard in only]
+
+    def _look(self) -> None:
+        states = [state for state in self._queue.states() if state.fired < state.loaded]
+        owned = [state for state in states if state.stream]
+        self._active = dict.fromkeys(state.shard for state in states if not state.stream)
+        self._fruitless = 0 if self._active else self._fruitless + 1
+        pause = self._looks.pause(self._fruitless, self._seams) if self._fruitless else BUSY
+        self._next_look = self._seams.monotonic() + pause
+        if owned and not self._active:
+            raise QueueOwned(
+                f"{self._queue.name}: the stream {owned[0].stream!r} owns shard {owned[0].shard}; "
+                "stop it and let go of the queue before consuming it"
+            )

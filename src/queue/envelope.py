@@ -1,0 +1,211 @@
+"""The data record of a message: its bins, its codec, and why it is where it is (docs/design.md section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidRequest, Unreadable
+from ..store.ops import Op, Put, Read
+from ..store.port import Values
+
+VERSION = 1
+"""The version of the layout, bin `v`."""
+
+BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
+"""What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
+READS = tuple(Read(bin) for bin in BINS)
+MAX_ERROR = 1_000
+"""Characters of an error that are kept with the message."""
+
+
+class Reason(str, Enum):
+    """Why a message is in the sideline or parked: a closed set."""
+
+    REJECTED = "rejected"
+    EXCEPTION = "exception"
+    TIMEOUT = "timeout"
+    UNREADABLE = "unreadable"
+    SATURATED = "saturated"
+    SWEPT = "swept"
+    EXHAUSTED = "exhausted"
+
+
+def reason_of(reason: str) -> str:
+    """The reason, once it is one of the closed set. Raises `InvalidRequest`."""
+    try:
+        return Reason(reason).value
+    except ValueError:
+        names = ", ".join(r.value for r in Reason)
+        raise InvalidRequest(f"reason {reason!r}: use one of {names}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as it is stored. Times in milliseconds since the epoch; 0 = none.
+
+    keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md P6).
+    """
+
+    data: str | bytes
+    msg_id: str
+    attempts: int = 0
+    enqueued_at: int = 0
+    not_before: int = 0
+    reason: str | None = None
+    last_error: str | None = None
+    headers: Mapping[str, str] | None = None
+    keep_id: int = 0
+
+    def ops(self, now_ms: int) -> tuple[Op, ...]:
+        """What writes it into a new record. Bins that would be empty are left out."""
+        written = [
+            Put("data", self.data),
+            Put("msgId", self.msg_id),
+            Put("attempts", self.attempts),
+            Put("enqueuedAt", self.enqueued_at),
+            Put("modified_at", now_ms),
+            _PUT_VERSION,
+        ]
+        optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id)
+        written += [Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value]
+        return tuple(written)
+
+
+_PUT_VERSION = Put("v", VERSION)
+_OPTIONAL = BINS[4:]
+
+
+def from_values(values: Values) -> Envelope | None:
+    """The message that `READS` read; None for a record without a payload: a tombstone, or an id that was kept."""
+    data, msg_id, attempts, enqueued_at, not_before, reason, last_error, headers, keep_id = values
+    if data is None:
+        return None
+    return Envelope(
+        data, msg_id or "", attempts or 0, enqueued_at or 0, not_before or 0, reason, last_error, headers, keep_id or 0
+    )
+
+
+def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
+    """The same from the bins of a record."""
+    return from_values(tuple(bins.get(bin) for bin in BINS))
+
+
+def tombstone(now_ms: int) -> tuple[Op, ...]:
+    """What writes a tombstone: a record without payload and without message id."""
+    return (Put("modified_at", now_ms), _PUT_VERSION)
+
+
+class Codec:
+    """How payloads become the bin `data`: JSON text, bytes as they are, or JSON text read as a msgspec type."""
+
+    def __init__(self, codec: Any = "json") -> None:
+        self.kind = codec
+        self.name = "bytes" if codec == "bytes" else "json"
+        self._decoder = None if codec == "bytes" else _decoder(codec)
+
+    def encode(self, payload: Any) -> str | bytes:
+        """The payload as it is stored. Raises `InvalidRequest` where it cannot be."""
+        if self._decoder is None:
+            if isinstance(payload, bytes | bytearray | memoryview):
+                return bytes(payload)
+            raise InvalidRequest(f"a {type(payload).__name__} is not bytes: this queue's codec is 'bytes'")
+        try:
+            return _JSON.encode(payload).decode()
+        except (TypeError, ValueError, msgspec.MsgspecError) as failure:
+            raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
+
+    def decode(self, data: str | bytes) -> Any:
+        """The payload. Raises `Unreadable`."""
+        if self._decoder is None:
+            if isinstance(data, bytes):
+                return data
+            raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
+        try:
+            return self._decoder.decode(data)
+        except (TypeError, msgspec.MsgspecError, UnicodeDecodeError) as failure:
+            raise Unreadable(f"the payload cannot be decoded: {failure}") from failure
+
+
+_JSON = msgspec.json.Encoder()
+
+
+@lru_cache(maxsize=256)
+def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
+    except TypeError as failure:
+        raise InvalidRequest(f"codec {codec!r} is not a type that msgspec reads from JSON: {failure}") from failure
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as people see it.
+
+    payload: None where `unreadable`; then `raw` is what is stored.  attempts: how often it was handed out.
+    enqueued_at, not_before: UTC; not_before None = due.  reason, last_error: why it was sidelined or parked last.
+    """
+
+    payload: Any
+    message_id: str
+    headers: Mapping[str, str]
+    attempts: int
+    enqueued_at: datetime
+    shard: int
+    pointer: int
+    reason: str | None = None
+    last_error: str | None = None
+    not_before: datetime | None = None
+    unreadable: bool = False
+    raw: str | bytes = field(default="", repr=False)
+
+
+def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Message:
+    """The message in the envelope."""
+    payload, unreadable = None, False
+    try:
+        payload = codec.decode(envelope.data)
+    except Unreadable:
+        unreadable = True
+    return Message(
+        payload,
+        envelope.msg_id,
+        envelope.headers or {},
+        envelope.attempts,
+        date(envelope.enqueued_at),
+        shard,
+        pointer,
+        envelope.reason,
+        envelope.last_error,
+        date(envelope.not_before) if envelope.not_before else None,
+        unreadable,
+        envelope.data,
+    )
+
+
+def date(milliseconds: int) -> datetime:
+    """The time, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+
+
+def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    """The headers, once they are text to text. Raises `InvalidRequest`."""
+    if not headers:
+        return None
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidRequest(f"header {name!r}: {value!r}; names and values must be text")
+    return dict(headers)
+
+
+def checked_id(message_id: str) -> str:
+    """The message id, once it is text of 1 to 256 characters. Raises `InvalidRequest`."""
+    if not isinstance(message_id, str) or not 1 <= len(message_id) <= 256:
+        raise InvalidRequest(f"message id {message_id!r}: it must be text of 1 to 256 characters")
+    return message_id

@@ -1,0 +1,253 @@
+"""One pointer queue: the shards of a name, a counter of what was loaded and of what was fired in each (P5).
+
+Pointers count from 1. A producer reserves pointers and writes data records at them; a consumer claims pointers and
+stamps the records it finds there. The main queue, its sideline and its parked messages are one pointer queue each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
+from ..store.expr import Bound, ListOf, smallest
+from ..store.ops import Op
+from .envelope import READS, Envelope, from_bins, from_values, tombstone
+from .rows import delete_rows, settle
+
+CLAIMS = 64
+"""Claims that a shard remembers, fixed for the layout's life."""
+
+LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+
+_UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
+_ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
+_CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
+_REMEMBER_FROM = Put(FROM, Bin(FIRE))
+
+MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
+_NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
+_COUNT = Add("attempts", 1)
+_DROPPED = ("data", "headers", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "fireTS")
+_DROP = tuple(Put(bin, None) for bin in _DROPPED)
+
+
+class Slot(NamedTuple):
+    """Where a message is within a pointer queue."""
+
+    shard: int
+    pointer: int
+
+
+class Claim(NamedTuple):
+    """Pointers `after + 1` to `last` of a shard, now this caller's to stamp; `loaded` were reserved in all."""
+
+    after: int
+    last: int
+    loaded: int
+
+
+class ShardState(NamedTuple):
+    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message."""
+
+    shard: int
+    loaded: int
+    fired: int
+    stream: str | None
+    expired: int
+
+
+class Written(Enum):
+    """What became of a data record."""
+
+    DONE = "done"
+    SPENT = "spent"  # something else is at the pointer; it has to go to another
+
+
+class Found(Enum):
+    """What a stamp found instead of a message."""
+
+    ABSENT = "absent"
+    TAKEN = "taken"  # a tombstone, a message that is done, or somebody else's
+
+
+class Held(NamedTuple):
+    """A message that was stamped with a delivery id."""
+
+    slot: Slot
+    delivery: str
+    envelope: Envelope
+
+
+class PointerQueue:
+    """The records of one pointer queue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
+
+    def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
+        self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
+            store, client_id, name, shards, ttl, sweep,
+        )  # fmt: skip
+        self._data_set, self._meta_set = f"{client_id}_data_set", f"{client_id}_meta_set"
+        self._tombstone_ttl = int(sweep) + 1
+
+    def key(self, slot: Slot) -> Key:
+        """Where the data record of a slot is."""
+        return Key(self._data_set, f"{self.name}_SHARD_{slot.shard}_{slot.pointer}")
+
+    def pointers_key(self, shard: int) -> Key:
+        """Where the pointers of a shard are."""
+        return Key(self._meta_set, f"{self.name}_SHARD_{shard}_POINTERS")
+
+    def now_ms(self) -> int:
+        """For stored dates, which no protocol compares."""
+        return int(self.store.seams.wall() * 1000)
+
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0."""
+        numbers = range(self.shards) if shards is None else shards
+        records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
+        found = [record.bins if record else {} for record in records]
+        return [
+            ShardState(n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0))
+            for n, bins in zip(numbers, found, strict=True)
+        ]
+
+    # ---- the producer's side
+
+    def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
+        """Reserve pointers: for each shard the first of so many, or the error. One call.
+
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        """
+        rows = [
+            Update(self.pointers_key(shard), (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)), exists=Exists.ANY, ttl=NEVER)
+            for shard, n in counts.items()
+        ]
+        return {
+            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
+            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
+        }
+
+    def write(
+        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
+    ) -> list[Written | LatchworkError]:
+        """Create the data records. One call, and another where something is there already.
+
+        fired: they come from another queue, so they carry the time of this move in `fireTS`.
+        """
+        now = self.now_ms()
+        stamp = (Put("fireTS", now),) if fired else ()
+        rows = [
+            Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
+            for slot, envelope in zip(slots, envelopes, strict=True)
+        ]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
+        ids = self._message_ids([rows[place].key for place in taken])
+        for place, found in zip(taken, ids, strict=True):
+            mine = found == envelopes[place].msg_id
+            outcomes[place] = found if isinstance(found, LatchworkError) else Written.DONE if mine else Written.SPENT
+        return outcomes
+
+    def _message_ids(self, keys: Sequence[Key]) -> list[str | LatchworkError | None]:
+        try:
+            records = self.store.get_many(keys, "msgId")
+        except LatchworkError as failure:
+            unknown = f"{self.name}: whether the message was written could not be read back: {failure}"
+            return [OutcomeUnknown(unknown) for _ in keys]
+        return [record.bins.get("msgId") if record else None for record in records]
+
+    # ---- the consumer's side
+
+    def claim(self, shard: int, n: int) -> Claim | None:
+        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call."""
+        advance = Put(FIRE, Bound(_ADVANCED, {"n": n}))
+        try:
+            (result,) = self.store.operate(
+                self.pointers_key(shard), _REMEMBER_FROM, advance, when=_UNFIRED, ttl=NEVER, once=_CLAIM
+            )
+        except (Refused, NotFound):
+            return None
+        return Claim(*result)
+
+    def stamp(self, slots: Sequence[Slot], me: str, *, count: bool = True) -> list[Envelope | Found | LatchworkError]:
+        """Put the delivery id `me` on the records and read them, counting an attempt. One call.
+
+        Update-only, and never onto a tombstone; a repeat changes nothing.
+        """
+        puts = (Put("delivery", me), Put("fireTS", self.now_ms()))
+        ops: tuple[Op, ...] = (*puts, _COUNT, *READS) if count else (*puts, *READS)
+        guard = Bound(_NOT_MINE, {"me": me})
+        rows = [Update(self.key(slot), ops, guard) for slot in slots]
+        return [self._stamped(slot, me, row) for slot, row in zip(slots, settle(self.store, rows), strict=True)]
+
+    def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+        if isinstance(row, NotFound):
+            return Found.ABSENT
+        if isinstance(row, Refused):
+            return self._whose(slot, me)
+        if isinstance(row, LatchworkError):
+            return row
+        return from_values(row) or Found.TAKEN
+
+    def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
+        """After a refused stamp: mine from an earlier attempt, or not for us."""
+        try:
+            record = self.store.get(self.key(slot))
+        except LatchworkError as failure:
+            return failure
+        if record is None or record.bins.get("delivery") != me:
+            return Found.TAKEN
+        return from_bins(record.bins) or Found.TAKEN
+
+    def bury(self, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+        """Create tombstones, which refuse a late producer: True where one is now, False where a record was."""
+        ops = tombstone(self.now_ms())
+        rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=self._tombstone_ttl) for slot in slots]
+        return [
+            False if isinstance(row, AlreadyExists) else row if isinstance(row, LatchworkError) else True
+            for row in settle(self.store, rows)
+        ]
+
+    def count_expired(self, counts: Mapping[int, int]) -> None:
+        """Note how many claimed pointers held no message; about right only, as a repeat counts twice."""
+        settle(self.store, [Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
+
+    def extend(self, held: Held) -> None:
+        """Start the sweep clock again. Raises `Refused` or `NotFound` where the delivery is no longer this one."""
+        guard = Bound(MINE, {"me": held.delivery})
+        self.store.operate(self.key(held.slot), Put("fireTS", self.now_ms()), when=guard, repeatable=True)
+
+    # ---- the one place that deletes
+
+    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Delete messages that are still this delivery's: True = done, False = absent or somebody else's. One call.
+
+        A message with `keep_id` loses its payload, and its id stays for so many seconds (P6): a late retry of its
+        publisher finds it done. Tombstones are never deleted.
+        """
+        outcomes: dict[Slot, bool | LatchworkError] = {}
+        plain = [h for h in held if not h.envelope.keep_id]
+        marked = [h for h in held if h.envelope.keep_id]
+        guards = {h.delivery: Bound(MINE, {"me": h.delivery}) for h in held}
+        if plain:
+            rows = delete_rows(self.store, [Removal(self.key(h.slot), guards[h.delivery]) for h in plain])
+            outcomes.update(zip((h.slot for h in plain), rows, strict=True))
+        if marked:
+            drop = (*_DROP, Put("modified_at", self.now_ms()))
+            updates = [Update(self.key(h.slot), drop, guards[h.delivery], ttl=h.envelope.keep_id) for h in marked]
+            for h, row in zip(marked, settle(self.store, updates), strict=True):
+                outcomes[h.slot] = self._dropped(h, row)
+        return [False if isinstance(outcomes[h.slot], Refused) else outcomes[h.slot] for h in held]
+
+    def _dropped(self, held: Held, row: Any) -> bool | LatchworkError:
+        if isinstance(row, NotFound):
+            return False
+        if isinstance(row, Refused) and row.details.get("doubt"):
+            try:
+                record = self.store.get(self.key(held.slot), "delivery", "data")
+            except LatchworkError as failure:
+                return failure
+            return record is not None and record.bins == {"delivery": held.delivery}
+        return row if isinstance(row, LatchworkError) else True

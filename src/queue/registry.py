@@ -1,0 +1,157 @@
+"""The queues of a client in a farm: made, found, listed, deactivated and kept up to date."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from ..errors import AlreadyExists, LatchworkError, NotFound
+from ..store import Key, MapPut, Put, RecordStore, Touch, port
+from .config import QueueConfig
+from .records import LastSweep, QueueRecords, config_of, differences, last_sweep_of, live_of
+from .sharded import ShardedQueue, pointer_queues
+
+log = logging.getLogger(__name__)
+
+FIRST_REFRESH, REFRESH = 60.0, 300.0
+"""Seconds until the first refresh, and between later ones."""
+
+
+class QueueRegistry:
+    """The way to the sharded queues of `client_id` in a farm.
+
+    farm_id: None = `$LATCHWORK_FARM`, else "local". Nothing is read or written before the first call. One queue is one
+    object here, shared by all who ask for it.
+    """
+
+    def __init__(self, store: RecordStore, client_id: str, *, farm_id: str | None = None) -> None:
+        self.store, self.client_id = store, client_id
+        self.farm_id = farm_id or os.environ.get("LATCHWORK_FARM") or "local"
+        self.records = QueueRecords(store, client_id, self.farm_id)
+        for set_name in (self.records.set, f"{client_id}_data_set", f"{client_id}_meta_set"):
+            port.checked_key(Key(set_name, "-"))
+        self._queues: dict[str, ShardedQueue] = {}
+        self._lock = store.seams.lock()
+        self._indexed = False
+        self._next_refresh = store.seams.monotonic() + FIRST_REFRESH
+
+    def __repr__(self) -> str:
+        return f"QueueRegistry({self.store!r}, {self.client_id!r}, farm_id={self.farm_id!r})"
+
+    def create(self, config: QueueConfig) -> ShardedQueue:
+        """The queue of these settings: a new one, or the one that has them already (activated again if it was not).
+
+        A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
+        saying which settings differ, where the name is taken.
+        """
+        self._ensure_index()
+        bins = self._found(config.name)
+        if bins is None:
+            main, sideline, _ = pointer_queues(self.store, self.client_id, config)
+            fired, sideline_fired = ([state.fired for state in queue.states()] for queue in (main, sideline))
+            self.records.create(config, fired, sideline_fired)
+            bins = self.records.read(config.name)
+        unequal = differences(config, config_of(config.name, bins))
+        if unequal:
+            raise AlreadyExists(
+                f"there is a queue {config.name!r} with other settings ({'; '.join(unequal)}): use those, or another "
+                "name",
+                queue=config.name,
+            )
+        if bins.get("active") != "true":
+            self.records.change(config, Put("active", "true"))
+            bins["active"] = "true"
+        return self._adopt(config, bins)
+
+    def get(self, name: str) -> ShardedQueue:
+        """The queue of this name, active or not. Raises `NotFound`."""
+        queue = self._queues.get(name)
+        if queue is not None:
+            return queue
+        bins = self.records.read(name)
+        return self._adopt(config_of(name, bins), bins)
+
+    def queues(self, active: bool | None = True) -> list[ShardedQueue]:
+        """All queues that are active, or not, or (None) both, as the store has them now, by name."""
+        self._ensure_index()
+        wanted = ("true", "false") if active is None else ("true" if active else "false",)
+        records = [record for value in wanted for record in self.store.query(self.records.set, "active", value)]
+        adopted = [self._adopt(config_of(r.key.name, r.bins), r.bins) for r in records]
+        return sorted(adopted, key=lambda queue: queue.name)
+
+    def deactivate(self, name: str) -> None:
+        """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.
+
+        Raises `NotFound`.
+        """
+        queue = self.get(name)
+        self.records.change(queue.config, Put("active", "false"))
+        self._reread(queue)
+
+    def refresh(self) -> None:
+        """Adopt queues made elsewhere, drop those that have expired, follow changed settings, keep those in use alive.
+
+        Queues in use ask for it by themselves: first after a minute, then every 5 minutes.
+        """
+        self._next_refresh = self.store.seams.monotonic() + REFRESH
+        found = {queue.name: queue for queue in self.queues(active=None)}
+        for queue in found.values():
+            if queue.used:
+                self.records.change(queue.config, Touch())
+                queue.used = False
+        with self._lock:
+            for name in [name for name in self._queues if name not in found]:
+                del self._queues[name]
+
+    def refresh_if_due(self) -> None:
+        """Refresh where it is time to; a failure is logged, and tried again when it is time again."""
+        if self.store.seams.monotonic() < self._next_refresh:
+            return
+        try:
+            self.refresh()
+        except LatchworkError as failure:
+            log.warning("the queues of %s could not be refreshed: %s", self.records.set, failure)
+
+    def last_sweep(self, name: str) -> LastSweep:
+        """When the queue was last swept with success and without. Raises `NotFound`."""
+        return last_sweep_of(self.records.read(name, "lastSweep"))
+
+    # ---- the number of consumers
+
+    def set_concurrency(self, queue: ShardedQueue, n: int) -> None:
+        """Store how many consumers are wanted; a number above 0 is what `resume` goes back to."""
+        kept = (MapPut("settings", "resumeTo", n),) if n else ()
+        self.records.change(queue.config, Put("concurrency", n), *kept)
+        self._reread(queue)
+
+    def resume(self, queue: ShardedQueue) -> None:
+        """Store the number of consumers that was last wanted, at least 1."""
+        settings = self.records.read(queue.name, "settings").get("settings") or {}
+        self.set_concurrency(queue, settings.get("resumeTo") or queue.config.concurrency or 1)
+
+    # ----
+
+    def _found(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self.records.read(name)
+        except NotFound:
+            return None
+
+    def _ensure_index(self) -> None:
+        if not self._indexed:
+            self.store.ensure_index(self.records.set, "active")
+            self._indexed = True
+
+    def _reread(self, queue: ShardedQueue) -> None:
+        queue.live = live_of(self.records.read(queue.name))
+
+    def _adopt(self, config: QueueConfig, bins: dict[str, Any]) -> ShardedQueue:
+        """The one object of this queue, with what was just read."""
+        live = live_of(bins)
+        with self._lock:
+            queue = self._queues.get(config.name)
+            if queue is None or differences(queue.config, config):
+                queue = self._queues[config.name] = ShardedQueue(self, config, live)
+            queue.live = live
+            return queue

@@ -1,0 +1,198 @@
+"""A sharded work queue: at least once, no broker, nothing acknowledged is lost (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest, LatchworkError, Refused
+from ..store import RecordStore
+from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
+from .envelope import Codec, Envelope, checked_headers, checked_id
+from .loading import load
+from .pointers import PointerQueue, ShardState, Slot
+from .records import Live
+from .view import QueueView, Rules
+
+if TYPE_CHECKING:
+    from .registry import QueueRegistry
+
+SPREAD = 100
+"""Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How much is in a queue, by its pointers.
+
+    ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
+    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
+    loaded, fired: slots reserved and received since the queue's name was first used.
+    """
+
+    ready: int
+    sideline: int
+    parked: int
+    expired: int
+    loaded: int
+    fired: int
+
+
+class ShardedQueue(QueueView):
+    """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
+
+    Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
+    messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
+    see `key`).
+    """
+
+    def __init__(self, registry: QueueRegistry, config: QueueConfig, live: Live) -> None:
+        self.registry, self.config, self.live = registry, config, live
+        main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
+        codec = Codec(config.codec)
+        rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
+        super().__init__(main, codec, rules)
+        self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
+        self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
+        # Processes begin at different shards, or many short-lived publishers would all write to the first.
+        self._turn = int(self.store.seams.uniform(0, config.shards))
+        self.used = False
+
+    def _open(self) -> bool:
+        self.used = True
+        self.registry.refresh_if_due()
+        return self.live.concurrency > 0
+
+    # ---- publishing
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Publish one message; its id once it is safe. Two calls.
+
+        key: messages of one key go to one shard.  message_id: the caller's own id, for people: publishing it twice
+        makes two messages.  Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
+        deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
+        """
+        ids = None if message_id is None else [message_id]
+        return self.publish_many([payload], key=key, headers=headers, message_ids=ids)[0]
+
+    def publish_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Publish many; their ids, in order. Two calls per 1,000 messages.
+
+        key, headers: for all of them.  keys, message_ids: one for each.  Not atomic: where some could not be published
+        it raises the first error, whose `details["published"]` has the ids of those that were.
+        """
+        envelopes = self._envelopes(payloads, headers, message_ids)
+        shards = self._shards(len(envelopes), key, keys)
+        self.used = True
+        self.registry.refresh_if_due()
+        if not self.live.active:
+            raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
+        outcomes = load(self.pointers, envelopes, shards)
+        self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
+        for outcome in outcomes:
+            if isinstance(outcome, LatchworkError):
+                safe = zip(envelopes, outcomes, strict=True)
+                outcome.details["published"] = [envelope.msg_id for envelope, at in safe if isinstance(at, Slot)]
+                raise outcome
+        return [envelope.msg_id for envelope in envelopes]
+
+    def _envelopes(
+        self, payloads: Sequence[Any], headers: Mapping[str, str] | None, message_ids: Sequence[str] | None
+    ) -> list[Envelope]:
+        if isinstance(payloads, str | bytes) or (message_ids is not None and len(message_ids) != len(payloads)):
+            raise InvalidRequest("publish_many takes a sequence of payloads, and as many message ids or none")
+        seams, now, common = self.store.seams, self.pointers.now_ms(), checked_headers(headers)
+        ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
+        return [
+            Envelope(self.codec.encode(payload), msg_id, enqueued_at=now, headers=common)
+            for payload, msg_id in zip(payloads, ids, strict=True)
+        ]
+
+    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
+        if keys is not None and len(keys) != n:
+            raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
+        with self._lock:
+            start, self._turn = self._turn, self._turn + 1 + n // SPREAD
+        wanted = keys or [key] * n
+        return [
+            (start + place // SPREAD) % self.config.shards if k is None else self.shard_of(k)
+            for place, k in enumerate(wanted)
+        ]
+
+    def shard_of(self, key: str) -> int:
+        """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
+        return zlib.crc32(key.encode()) % self.config.shards
+
+    # ---- looking
+
+    def depth(self) -> QueueDepth:
+        """How much is in the queue, its sideline and among its parked messages. Three calls, whatever the shards."""
+        main, sideline, parked = (
+            queue.states() for queue in (self.pointers, self.sideline.pointers, self.parked.pointers)
+        )
+        return QueueDepth(
+            _waiting(main),
+            _waiting(sideline),
+            _waiting(parked),
+            sum(state.expired for state in main + sideline),
+            sum(state.loaded for state in main),
+            sum(state.fired for state in main),
+        )
+
+    # ---- the number of consumers
+
+    @property
+    def concurrency(self) -> int:
+        """Consumers that are wanted, as last read from the queue's record; 0 = paused."""
+        return self.live.concurrency
+
+    def pause(self) -> None:
+        """Stop consumers everywhere, once each process has refreshed. Messages go on expiring, which a warning says."""
+        warnings.warn(
+            f"queue {self.name!r} is paused; its messages go on expiring, each after {self.config.message_expiry}",
+            stacklevel=2,
+        )
+        self.registry.set_concurrency(self, 0)
+
+    def resume(self) -> None:
+        """Go on with the number of consumers that was last asked for, at least 1."""
+        self.registry.resume(self)
+
+    def scale(self, n: int) -> None:
+        """Ask for `n` consumers, 0 to 100. Raises `TooManyConsumers`."""
+        self.registry.set_concurrency(self, check_concurrency(n))
+
+
+def pointer_queues(
+    store: RecordStore, client_id: str, config: QueueConfig
+) -> tuple[PointerQueue, PointerQueue, PointerQueue]:
+    """The main queue, the sideline and the parked messages of a queue."""
+    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
+    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
+    main, sideline, parked = (
+        PointerQueue(store, client_id, config.name + suffix, config.shards, ttl=ttl, sweep=sweep)
+        for suffix, ttl in lives.items()
+    )
+    return main, sideline, parked
+
+
+def _waiting(states: list[ShardState]) -> int:
+    return sum(state.loaded - state.fired for state in states)

@@ -1,0 +1,234 @@
+"""One pointer queue as a consumer sees it: receive, acknowledge, fail, peek. Main, sideline and parked alike."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..errors import InvalidRequest, LatchworkError, Unreadable
+from ..retry import Poll
+from .delivery import Delivery, lost
+from .discovery import ActiveShards
+from .envelope import MAX_ERROR, READS, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of
+from .loading import move
+from .pointers import Found, Held, PointerQueue, Slot
+
+GRACE = 0.25
+"""Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
+GRACE_POLL = 0.02
+MAX_RECEIVE = 1_000
+
+
+class _Aside(NamedTuple):
+    """A claimed slot, and when its grace ends."""
+
+    slot: Slot
+    until: float
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes of messages that fail: where they go, after how many deliveries they are parked, how long they wait.
+
+    sideline: where failed ones go.  parked: where messages go that were delivered more than `max_deliveries` times;
+    None = they are delivered for ever.
+    """
+
+    sideline: PointerQueue
+    parked: PointerQueue | None
+    max_deliveries: int
+    backoff: Poll | None
+
+
+class QueueView:
+    """Consume one pointer queue. Safe to share between threads; share it, for they look for messages together."""
+
+    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules) -> None:
+        self.pointers, self.codec, self.rules = pointers, codec, rules
+        self.store = pointers.store
+        self.active = ActiveShards(pointers)
+        self._aside: list[_Aside] = []
+        self._lock = self.store.seams.lock()
+
+    @property
+    def name(self) -> str:
+        """The name in the keys of its records."""
+        return self.pointers.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, shards={self.pointers.shards})"
+
+    # ---- receiving
+
+    def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        timeout: float | None = 0,
+        shards: Collection[int] | None = None,
+        count: bool = True,
+    ) -> list[Delivery]:
+        """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
+
+        shards: from these only.  count: count this as an attempt (the shovel does not).  It costs one call to claim and
+        one to stamp and read. A slot whose message is not there yet is set aside and tried again for 250 ms, which a
+        call with nothing else to return waits for even beyond its timeout; then the slot is given up, and its producer,
+        if it still lives, publishes again. A message that was delivered too often is parked instead, and one that
+        cannot be decoded is put into the sideline.
+
+        Raises `QueueOwned` where a stream owns the queue, and the store's errors; messages that were claimed before an
+        error come back through the sweeper.
+        """
+        if not 1 <= max_messages <= MAX_RECEIVE:
+            raise InvalidRequest(f"max_messages is {max_messages}; it must be 1 to {MAX_RECEIVE}")
+        seams = self.store.seams
+        began = seams.monotonic()
+        while True:
+            deliveries = self._round(max_messages, shards, count=count) if self._open() else []
+            left = None if timeout is None else began + timeout - seams.monotonic()
+            if deliveries:
+                return deliveries
+            if self._aside and (left is None or left > -GRACE - GRACE_POLL):
+                seams.sleep(GRACE_POLL)
+            elif left is not None and left <= 0:
+                return []
+            else:
+                self.active.wait(left)
+
+    def _open(self) -> bool:
+        """Whether messages may be handed out now."""
+        return True
+
+    def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool) -> list[Delivery]:
+        held = self._revisit(max_messages, count=count)
+        if len(held) < max_messages:
+            end = self.store.seams.monotonic() + GRACE
+            slots = self._claim(max_messages - len(held), shards)
+            held += self._stamp([_Aside(slot, end) for slot in slots], count=count)
+        return self._deliverable(held)
+
+    def _claim(self, wanted: int, shards: Collection[int] | None) -> list[Slot]:
+        slots: list[Slot] = []
+        for shard in self.active.candidates(shards):
+            claim = self.pointers.claim(shard, wanted - len(slots))
+            self.active.claimed(shard, claim)
+            if claim is not None:
+                slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
+            if len(slots) >= wanted:
+                break
+        return slots
+
+    def _stamp(self, claimed: Sequence[_Aside], *, count: bool) -> list[Held]:
+        """The messages at claimed slots; slots that are empty are set aside. One call."""
+        if not claimed:
+            return []
+        me = self.store.seams.unique()
+        found = self.pointers.stamp([entry.slot for entry in claimed], me, count=count)
+        absent = [entry for entry, what in zip(claimed, found, strict=True) if what is Found.ABSENT]
+        if absent:
+            with self._lock:
+                self._aside += absent
+        return [
+            Held(entry.slot, me, what) for entry, what in zip(claimed, found, strict=True) if isinstance(what, Envelope)
+        ]
+
+    # ---- slots that were empty
+
+    def _revisit(self, max_messages: int, *, count: bool) -> list[Held]:
+        """Try slots that were set aside again; bury those whose grace is over."""
+        if not self._aside:
+            return []
+        with self._lock:
+            again, self._aside = self._aside[:max_messages], self._aside[max_messages:]
+        now = self.store.seams.monotonic()
+        over = [entry for entry in again if entry.until <= now]
+        full = set(self._bury([entry.slot for entry in over])) if over else set()
+        return self._stamp([entry for entry in again if entry.until > now or entry.slot in full], count=count)
+
+    def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
+        """The slots whose messages came at the last moment; all others get a tombstone and are counted."""
+        buried = self.pointers.bury(slots)
+        empty = Counter(slot.shard for slot, outcome in zip(slots, buried, strict=True) if outcome is True)
+        if empty:
+            self.pointers.count_expired(empty)
+        return [slot for slot, outcome in zip(slots, buried, strict=True) if outcome is not True]
+
+    # ---- what was found
+
+    def _deliverable(self, held: Sequence[Held]) -> list[Delivery]:
+        received = self.store.seams.monotonic()
+        deliveries: list[Delivery] = []
+        for h in held:
+            if self.rules.parked is not None and h.envelope.attempts > self.rules.max_deliveries:
+                self._park(h, Reason.EXHAUSTED)
+                continue
+            try:
+                payload = self.codec.decode(h.envelope.data)
+            except Unreadable as failure:
+                self._unreadable(h, str(failure))
+                continue
+            deliveries.append(Delivery(payload, h, self, received))
+        return deliveries
+
+    def _unreadable(self, held: Held, error: str) -> None:
+        """Into the sideline once; the second time it is parked, as the shovel would bring it back for ever."""
+        if self.rules.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
+            self._park(held, Reason.UNREADABLE)
+        else:
+            move(self.pointers, [held], self.rules.sideline, [self._failed(held, Reason.UNREADABLE.value, error)])
+
+    def _park(self, held: Held, reason: Reason) -> None:
+        assert self.rules.parked is not None  # noqa: S101 - both callers have asked
+        envelope = replace(held.envelope, reason=reason.value, not_before=0)
+        move(self.pointers, [held], self.rules.parked, [envelope])
+
+    # ---- settling
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge them all, in one call. Raises as `Delivery.ack`, after all others were acknowledged."""
+        given = list(deliveries)
+        if not given:
+            return
+        _raise_first(given, self.pointers.remove([delivery.held for delivery in given]))
+
+    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
+        """What `Delivery.nack` does."""
+        envelope = self._failed(delivery.held, reason_of(reason), error)
+        _raise_first([delivery], move(self.pointers, [delivery.held], self.rules.sideline, [envelope]))
+
+    def _failed(self, held: Held, reason: str, error: str | None) -> Envelope:
+        backoff, not_before = self.rules.backoff, 0
+        if backoff is not None:
+            pause = backoff.pause(max(1, held.envelope.attempts), self.store.seams)
+            not_before = self.pointers.now_ms() + round(pause * 1000)
+        text = error[:MAX_ERROR] if error else held.envelope.last_error
+        return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
+
+    # ---- looking
+
+    def peek(self, limit: int = 10) -> list[Message]:
+        """Up to `limit` messages that nobody has received yet, the oldest of each shard first; nothing changes.
+
+        Two calls. Slots that hold no message are left out, so it may show fewer than there are.
+        """
+        if not 1 <= limit <= MAX_RECEIVE:
+            raise InvalidRequest(f"limit is {limit}; it must be 1 to {MAX_RECEIVE}")
+        slots: list[Slot] = []
+        for state in self.pointers.states():
+            first, last = state.fired + 1, min(state.loaded, state.fired + limit - len(slots))
+            slots += [Slot(state.shard, pointer) for pointer in range(first, last + 1)]
+        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
+        found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
+        return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+
+
+def _raise_first(deliveries: list[Delivery], outcomes: Sequence[Any]) -> None:
+    """Raise what kept the first of them from being settled, if anything did."""
+    for outcome in outcomes:
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+    gone = [delivery for delivery, outcome in zip(deliveries, outcomes, strict=True) if outcome is not True]
+    if gone:
+        raise lost(gone)
