@@ -1,0 +1,142 @@
+"""What a latch promises (docs/design.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..faults.kinds import Kind
+from ..history.record import Entry
+
+if TYPE_CHECKING:
+    from ..workload.latch import LatchScenario
+
+FORGETFUL = (Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY)
+UNNAMED = "?"
+COUNTS = ("count_down", "count_party", "count_up")
+
+
+def check(run: LatchScenario) -> None:
+    """All promises of a latch."""
+    only_released_if_the_target_was_reached(run)
+    if run.happened(*FORGETFUL):
+        return
+    each_arrival_counts_once(run)
+    released_once_the_target_is_reached(run)
+
+
+def only_released_if_the_target_was_reached(run: LatchScenario) -> None:
+    """For every wait that said True: whatever may have been counted by then reaches the target."""
+    for wait in run.history.named("wait"):
+        if not (wait.ok and wait.result):
+            continue
+        counts = [entry for entry in run.history.named(*COUNTS) if entry.order < wait.returned and _may(entry)]
+        latches = {entry.tag for entry in counts} if run.style == "again" else {None}
+        most = max((_total(counts, latch) for latch in latches), default=0)
+        target = sum(run.targets.values())
+        run.require(
+            most >= target, "released only if the target was reached", f"{wait.actor} was released at {most} of {target}"
+        )
+        made = {entry.args[0] for entry in run.history.named("create") if entry.order < wait.returned}
+        run.require(made == set(run.farms), "a farm whose share is missing holds the latch", f"only {made} had theirs")
+
+
+def _may(entry: Entry) -> bool:
+    """Whether the entry may have counted down; NOT_FOUND may follow an attempt that counted on what is gone now."""
+    return (entry.ok or entry.unknown or entry.outcome == "NOT_FOUND") and entry.name != "count_up"
+
+
+def _total(counts: list[Entry], latch: Any) -> int:
+    mine = [entry for entry in counts if latch in (None, entry.tag)]
+    parties = {entry.args for entry in mine if entry.name == "count_party"}
+    return len(parties) + sum(entry.args[1] for entry in mine if entry.name == "count_down")
+
+
+def each_arrival_counts_once(run: LatchScenario) -> None:
+    """Some order of exactly-once effects explains every number that anybody was told."""
+    names = (*COUNTS, "create") if run.style == "farms" else (*COUNTS, "count", "wait", "create", "delete")
+    for farm in run.farms:
+        entries = [
+            part
+            for entry in run.history.named(*names)
+            if not entry.args or entry.args[0] == farm
+            for part in _parts(entry, gone=run.style == "again")
+        ]
+        run.check_linearizable(entries, Model(run, farm), "a latch")
+
+
+def _parts(entry: Entry, *, gone: bool) -> list[Entry]:
+    """A count by party has an effect at one moment and reads what remains at another: a repeat reads afterwards."""
+    if entry.name == "count_party" and entry.ok:
+        return [replace(entry, result=None), replace(entry, name="count", args=())]
+    if gone and entry.name in COUNTS and entry.outcome == "NOT_FOUND":
+        return [replace(entry, outcome="unknown")]
+    if entry.name == "wait" and not (entry.ok and entry.result):
+        return []
+    return [entry]
+
+
+def released_once_the_target_is_reached(run: LatchScenario) -> None:
+    """Once faults have stopped and the operator has counted what remained, a waiter is released."""
+    final = getattr(run, "final", None)
+    made = {entry.args[0] for entry in run.history.named("create") if entry.ok}
+    if made >= set(run.farms):
+        run.require(final is not None and final.ok and final.result, "released once the target is reached", f"{final}")
+
+
+def _means(entry: Entry, latch: str) -> bool:
+    """Whether the entry's handle was made for this latch; one whose creator crashed has no known name."""
+    return entry.tag is None or latch in (UNNAMED, entry.tag)
+
+
+class Model:
+    """A farm's counter as one caller at a time would see it: which latch, what remains (None: no latch), parties."""
+
+    def __init__(self, run: LatchScenario, farm: str) -> None:
+        self.initial: Any = (None, None, frozenset())
+        self.floored = run.style != "farms"
+        self.target = run.targets[farm]
+
+    def step(self, state: Any, entry: Entry) -> Sequence[Any]:
+        if entry.outcome == "UNAVAILABLE":
+            return (state,)
+        if entry.outcome == "NOT_FOUND":
+            return (state,) if state[0] is None or not _means(entry, state[0]) else ()
+        return getattr(self, "_" + entry.name)(state, entry)
+
+    def _create(self, state: Any, entry: Entry) -> Sequence[Any]:
+        if entry.outcome == "ALREADY_EXISTS":
+            return (state,) if state[0] is not None else ()
+        return ((entry.tag or UNNAMED, self.target, frozenset()),) if state[0] is None else ()
+
+    def _delete(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return (self.initial,) if entry.unknown or entry.result == (state[0] is not None) else ()
+
+    def _count_down(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return self._change(state, entry, -entry.args[1])
+
+    def _count_up(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return self._change(state, entry, entry.args[1])
+
+    def _change(self, state: Any, entry: Entry, amount: int) -> Sequence[Any]:
+        latch, remaining, parties = state
+        if latch is None or not _means(entry, latch):
+            return ()
+        after = max(remaining + amount, 0) if self.floored else remaining + amount
+        return ((latch, after, parties),) if entry.unknown or entry.result == after else ()
+
+    def _count_party(self, state: Any, entry: Entry) -> Sequence[Any]:
+        latch, remaining, parties = state
+        if latch is None or not _means(entry, latch):
+            return ()
+        if entry.args[1] in parties:
+            return (state,)
+        after = max(remaining - 1, 0) if self.floored else remaining - 1
+        return ((latch, after, parties | {entry.args[1]}),)
+
+    def _count(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return (state,) if state[1] == entry.result else ()
+
+    def _wait(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return (state,) if state[1] is not None and state[1] <= 0 else ()

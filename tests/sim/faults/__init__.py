@@ -1,0 +1,1 @@
+"""What goes wrong: fault kinds, plans, and the store that suffers them."""

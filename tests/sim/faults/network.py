@@ -1,0 +1,268 @@
+"""The store as one process sees it: every attempt is under way for a while, and may suffer a fault.
+
+The records are in one `MemoryStore`. A write in doubt raises `OutcomeUnknown`, whichever way it went; one that is
+late is applied afterwards, when its guard is evaluated; a read that is lost raises `Unavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from latchwork.errors import LatchworkError, OutcomeUnknown, Unavailable
+from latchwork.store import MemoryStore, RecordStore
+from latchwork.store.memory import outcome
+from latchwork.store.ops import writes
+from latchwork.store.port import Key, Record, Removal, Row, StoreInfo, Update, Values
+
+from ..scheduler import Killed
+from ..world import Process, ServerClock, World
+from .kinds import Fault, Kind
+from .plans import Plan
+
+TIMEOUT = 0.05
+"""Seconds until a client gives up on a reply."""
+
+
+class Server(MemoryStore):
+    """The records, and what can befall all of them at once."""
+
+    def __init__(self, world: World, *, wrap: bool = False) -> None:
+        super().__init__(ServerClock(world))
+        self.wrap = wrap
+        self.deleted: dict[Key, Any] = {}
+        self.trace: list[tuple[float, str, str, str]] | None = None
+        self.world = world
+
+    def _operate(self, update: Update) -> Values:
+        values = super()._operate(update)
+        if self.wrap:
+            self._near_the_wrap(update.key)
+        return values
+
+    def _near_the_wrap(self, key: Key) -> None:
+        stored = self._records.get(key)
+        if stored is not None and stored.generation == 1:
+            object.__setattr__(stored, "generation", 65_534)
+
+    def _delete(self, removal: Removal) -> bool:
+        before = self._records.get(removal.key)
+        there = super()._delete(removal)
+        if there:
+            self.deleted[removal.key] = before
+        return there
+
+    def snapshot(self) -> dict[Key, Any]:
+        """The records as they are now."""
+        return dict(self._records)
+
+    def restart(self, records: dict[Key, Any]) -> None:
+        """Come back with these records."""
+        self._records = dict(records)
+
+    def resurrect(self) -> int:
+        """Come back with what had been deleted; the number of records that came back."""
+        back = {key: stored for key, stored in self.deleted.items() if key not in self._records}
+        self._records.update(back)
+        return len(back)
+
+
+class SimStore(RecordStore):
+    """A process's view of the server."""
+
+    def __init__(self, server: Server, process: Process, plan: Plan) -> None:
+        super().__init__()
+        self.server = server
+        self.process = process
+        self.plan = plan
+        self.world = process.world
+        self.seams = process.seams
+
+    def describe(self) -> StoreInfo:
+        return self.server.describe()
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        return self._read("get", key, lambda: self.server._get(key, bins))
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        return self._read("get_many", keys, lambda: self.server._get_many(keys, bins))
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        return self._read("query", Key(set, bin), lambda: self.server._query(set, bin, equals))
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
+        """Every bin can be asked for."""
+
+    def _operate(self, update: Update) -> Values:
+        if not writes(update.ops):
+            return self._read("operate", update, lambda: self.server._operate(update))
+        return self._write("operate", update, self.server._operate)
+
+    def _delete(self, removal: Removal) -> bool:
+        return self._write("delete", removal, self.server._delete)
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        return self._batch("operate", updates, self.server._operate)
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        return self._batch("delete", removals, self.server._delete)
+
+    # ---- under way
+
+    def _read(self, verb: str, target: Any, apply: Callable[[], Any]) -> Any:
+        fault = self.plan.fault(self.process, verb, target)
+        self._travel()
+        if fault is not None:
+            self._strike_read(fault, verb)
+        found = _caught(apply)
+        self._log(verb, target, found, fault)
+        self._back()
+        if fault is not None and fault.kind is Kind.CRASH_AFTER:
+            self._crash(fault)
+        return _raised(found)
+
+    def _strike_read(self, fault: Fault, verb: str) -> None:
+        if fault.kind is Kind.CRASH_BEFORE:
+            self._crash(fault)
+        if fault.kind in (Kind.PAUSE, Kind.SLOW_PRODUCER):
+            self._pause(fault)
+        if fault.kind in (Kind.BUSY, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE, Kind.ROW):
+            self.plan.fire(fault.kind)
+            self.world.pause(TIMEOUT)
+            raise Unavailable(f"{verb}: no reply came")
+
+    def _write(self, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
+        fault = self.plan.fault(self.process, verb, row)
+        self._travel()
+        if fault is None:
+            found = outcome(apply, row)
+            if self.server.trace is not None:
+                self._log(verb, row, found, fault)
+            self._back()
+        else:
+            found = self._strike(fault, verb, row, apply)
+            if self.process.dead:
+                raise Killed
+        return _raised(found)
+
+    def _batch(self, verb: str, rows: Sequence[Any], apply: Callable[[Any], Any]) -> list[Any]:
+        """Rows apply one by one, each with a fate of its own; the reply comes when the last is done."""
+        self._travel()
+        found = []
+        for row in rows:
+            fault = self.plan.fault(self.process, verb + "_many", row)
+            if fault is None:
+                found.append(outcome(apply, row))
+                self._log(verb + "_many", row, found[-1], fault)
+            else:
+                found.append(self._strike(fault, verb + "_many", row, apply))
+        self._back()
+        return found
+
+    def _strike(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
+        """What the write comes to under the fault: a result, or an error as a value."""
+        kind, plan, world = fault.kind, self.plan, self.world
+        if kind is Kind.CRASH_BEFORE:
+            self._log(verb, row, "never sent", fault)
+            self._crash(fault)
+        if kind in (Kind.PAUSE, Kind.SLOW_PRODUCER):
+            return self._paused(fault, verb, row, apply)
+        if kind is Kind.DUPLICATE:
+            return self._twice(fault, verb, row, apply)
+        plan.fire(kind)
+        if kind in (Kind.BUSY, Kind.ROW):
+            self._log(verb, row, "never sent", fault)
+            return Unavailable(f"{verb}: the server is busy")
+        found: Any = "not yet" if kind is Kind.LATE else "lost"
+        if kind in (Kind.REPLY_LOST, Kind.CRASH_AFTER):
+            found = outcome(apply, row)
+        self._log(verb, row, found, fault)
+        if kind is Kind.LATE:
+            self._later(fault, verb, row, apply)
+        if kind is Kind.CRASH_AFTER:
+            self.process.die()
+            raise Killed
+        world.pause(TIMEOUT)
+        return OutcomeUnknown(f"{verb}: no reply came; it may have been applied")
+
+    def _twice(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
+        """The request arrives now, and once more later; only the first is answered."""
+        found = outcome(apply, row)
+        self._log(verb, row, found, fault)
+        if self.plan.twice_refused or not isinstance(found, LatchworkError):
+            self.plan.fire(fault.kind)
+            self._later(fault, verb, row, apply)
+        return found
+
+    def _later(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> None:
+        def arrive() -> None:
+            self._log(verb, row, outcome(apply, row), fault)
+
+        self.world.at(self.world.now + fault.after, arrive)
+
+    def _paused(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
+        """The process stops just before the request leaves, or between the reply's arrival and its reading."""
+        first = self.world.rng.random() < 0.5
+        if first:
+            self._pause(fault)
+        found = outcome(apply, row)
+        self._log(verb, row, found, fault)
+        if not first:
+            self._pause(fault)
+        return found
+
+    def _pause(self, fault: Fault) -> None:
+        self.plan.fire(fault.kind)
+        self.process.freeze(fault.after)
+        self.world.pause(0.0)
+
+    def _crash(self, fault: Fault) -> None:
+        self.plan.fire(fault.kind)
+        self.process.die()
+        raise Killed
+
+    def _travel(self) -> None:
+        self.world.pause(self.plan.delay())
+
+    def _back(self) -> None:
+        if self.plan.rng.random() < 0.3:
+            self.world.pause(self.plan.delay())
+
+    def _log(self, verb: str, target: Any, found: Any, fault: Fault | None) -> None:
+        trace = self.server.trace
+        if trace is not None:
+            note = f"{verb} {describe(target)} -> {describe(found)}"
+            trace.append((self.world.now, self.process.name, note, fault.kind.value if fault else ""))
+
+
+def describe(value: Any) -> str:
+    """A call's target or result in a few words."""
+    if isinstance(value, LatchworkError):
+        return f"{type(value).__name__}"
+    if isinstance(value, Update):
+        return f"{value.key.name} [{', '.join(type(op).__name__ + _bin(op) for op in value.ops)}]"
+    if isinstance(value, Removal):
+        return value.key.name
+    if isinstance(value, Key):
+        return value.name
+    if isinstance(value, Record):
+        return repr(value.bins)
+    return repr(value)
+
+
+def _bin(op: Any) -> str:
+    name = getattr(op, "bin", "")
+    return f" {name}" if name else ""
+
+
+def _caught(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except LatchworkError as failure:
+        return failure
+
+
+def _raised(found: Any) -> Any:
+    if isinstance(found, LatchworkError):
+        raise found
+    return found

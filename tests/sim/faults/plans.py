@@ -1,0 +1,120 @@
+"""Which call suffers which fault: by chance, exactly one, or by a script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ..world import World
+from .kinds import Fault, Kind
+
+
+class Plan:
+    """No faults; short random delays. `point` numbers every store call of the run, each row of a batch alone."""
+
+    def __init__(self) -> None:
+        self.fired: Counter[Kind] = Counter()
+        self.point = 0
+        self.scale = 0.002
+        self.calm = False
+        self.spared: set[str] = set()
+        """Processes whose calls suffer nothing."""
+        self.twice_refused = True
+        """Whether a request that was refused may be delivered once more, later."""
+
+    def bind(self, world: World) -> None:
+        """Draw this run's settings."""
+        self.world = world
+        self.rng = world.rng
+        self.scale = self.rng.choice((0.0005, 0.002, 0.01))
+
+    def delay(self) -> float:
+        """How long a request or a reply is under way: mostly short, now and then long."""
+        draw = self.rng.random()
+        return self.scale * draw if draw < 0.9 else self.scale * 10 * draw
+
+    def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
+        """What goes wrong with this call, if anything."""
+        self.point += 1
+        return None
+
+    def fire(self, kind: Kind) -> None:
+        """Count a fault that has really happened."""
+        self.fired[kind] += 1
+
+
+class RandomPlan(Plan):
+    """A random mix: each run draws which kinds it has at all, how often, and how many before it becomes calm."""
+
+    def __init__(self, kinds: tuple[Kind, ...], lease: float) -> None:
+        super().__init__()
+        self.allowed = kinds
+        self.lease = lease
+
+    def bind(self, world: World) -> None:
+        super().bind(world)
+        rng = self.rng
+        self.kinds = [kind for kind in self.allowed if rng.random() < 0.5] if rng.random() < 0.95 else []
+        self.rate = rng.choice((0.02, 0.05, 0.1, 0.25, 0.7))
+        self.budget = rng.choice((1, 2, 4, 10))
+
+    def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
+        self.point += 1
+        rng = self.rng
+        if self.calm or not self.kinds or rng.random() >= self.rate or self.budget <= 0:
+            return None
+        if process.name in self.spared:
+            return None
+        kind = rng.choice(self.kinds)
+        if kind is Kind.ROW and not verb.endswith("_many"):
+            return None
+        self.budget -= 1
+        return Fault(kind, self._after(kind))
+
+    def _after(self, kind: Kind) -> float:
+        if kind in (Kind.PAUSE, Kind.SLOW_PRODUCER):
+            return self.rng.choice((0.3, 1.05, 1.5, 3.0)) * self.lease
+        return self.rng.choice((0.001, 0.05, 0.5, 1.2, 3.0)) * self.lease
+
+
+class SinglePlan(Plan):
+    """Given faults at given points, and nothing else."""
+
+    def __init__(self, faults: Mapping[int, Fault]) -> None:
+        super().__init__()
+        self.faults = faults
+
+    def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
+        self.point += 1
+        return self.faults.get(self.point)
+
+
+class ScriptPlan(Plan):
+    """Faults and delays by process: `{"a": {2: Fault(...), 3: 1.5}}` = the second call of a fails, the third waits.
+
+    A number delays the call by so many seconds before it applies; every other call takes one millisecond.
+    """
+
+    def __init__(self, script: Mapping[str, Mapping[int, Fault | float]]) -> None:
+        super().__init__()
+        self.script = script
+        self.calls: Counter[str] = Counter()
+        self.held = 0.0
+
+    def bind(self, world: World) -> None:
+        super().bind(world)
+        world.preempt = 0.0
+
+    def delay(self) -> float:
+        held, self.held = self.held, 0.0
+        return 0.001 + held
+
+    def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
+        self.point += 1
+        self.calls[process.name] += 1
+        entry = self.script.get(process.name, {}).get(self.calls[process.name])
+        if isinstance(entry, Fault) or entry is None:
+            return entry
+        self.held = entry
+        return None

@@ -1,0 +1,1 @@
+"""What happened: invocations and returns in virtual time."""

@@ -1,0 +1,89 @@
+"""The recording of what actors asked for and what they were told, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from latchwork.errors import LatchworkError, OutcomeUnknown, Unavailable
+
+from ..scheduler import Killed
+from ..world import World
+
+OPEN = math.inf
+"""The return time of an operation that never returned, or whose effect may still come."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One operation. `outcome` is 'ok', 'unknown' (open-ended: it may have landed) or the code of an error."""
+
+    actor: str
+    name: str
+    args: tuple[Any, ...]
+    called: float
+    order: int
+    returned: float = OPEN
+    closed: float = OPEN
+    outcome: str = "unknown"
+    result: Any = None
+    tag: Any = None
+    """What the actor knew, for the checkers: which incarnation of the object it meant."""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def unknown(self) -> bool:
+        return self.outcome == "unknown"
+
+
+class History:
+    """The entries of one run in the order of their invocation, and the notes of the environment."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.entries: list[Entry] = []
+        self.notes: list[tuple[float, str, str]] = []
+        self._order = 0
+
+    def _tick(self) -> int:
+        self._order += 1
+        return self._order
+
+    def call(self, actor: str, name: str, run: Callable[[], Any], *args: Any) -> Entry:
+        """Run an operation and record it. Errors of the package become outcomes; a crash stays open-ended."""
+        entry = Entry(actor, name, args, self.world.now, self._tick())
+        self.entries.append(entry)
+        try:
+            entry.result = run()
+            entry.outcome = "ok"
+        except Killed:
+            raise
+        except OutcomeUnknown as failure:
+            entry.closed = self.world.now
+            entry.result = failure.code
+            return entry
+        except Unavailable as failure:
+            entry.outcome = failure.code
+        except LatchworkError as failure:
+            entry.outcome = failure.code
+        entry.returned = self._tick()
+        entry.closed = self.world.now
+        return entry
+
+    def note(self, who: str, what: str) -> None:
+        """Something that the environment did, or that an actor observed."""
+        self.notes.append((self.world.now, who, what))
+
+    def named(self, *names: str) -> list[Entry]:
+        """The entries of these operations."""
+        return [entry for entry in self.entries if entry.name in names]
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """All of it as one comparable value."""
+        rows = [(e.actor, e.name, repr(e.args), e.called, e.closed, e.outcome, repr(e.result)) for e in self.entries]
+        return (tuple(rows), tuple(self.notes))

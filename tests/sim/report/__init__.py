@@ -1,0 +1,1 @@
+"""What was run: counts, tables and floors."""

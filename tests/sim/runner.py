@@ -1,0 +1,82 @@
+"""One run: a scenario, a seed, a plan; and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .faults.kinds import Kind
+from .faults.plans import Plan, RandomPlan
+from .workload.base import Scenario
+from .world import World
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run came to."""
+
+    primitive: str
+    seed: int
+    violations: list[str]
+    fired: Counter[Kind]
+    histories: int
+    undecided: int
+    points: int
+    steps: int
+    scenario: Scenario = field(repr=False)
+
+    def digest(self) -> str:
+        """The whole history and the final records in one short word."""
+        whole = repr((self.scenario.history.fingerprint(), self.scenario.state(), self.violations, self.steps))
+        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+
+
+def simulate(
+    kind: type[Scenario], seed: int, plan: Plan | None = None, *, trace: bool = False, quiet: bool = False
+) -> Outcome:
+    """Run the scenario under the seed: set up, let things go wrong, let them calm down, check.
+
+    quiet: no faults of the environment either, as in the modes that place their faults themselves.
+    """
+    world = World(seed)
+    plan = plan or RandomPlan(kind.kinds, kind.lease)
+    plan.bind(world)
+    scenario = kind(world, plan)
+    if trace:
+        scenario.server.trace = []
+    plan.calm = True
+    _phase(scenario, scenario.setup, "setup")
+    plan.calm = False
+    scenario.people()
+    if not quiet:
+        scenario.environs.schedule()
+    world.run(world.now + kind.horizon, done=lambda: world.busy == 0)
+    plan.calm = True
+    _phase(scenario, scenario.settle, "settle")
+    scenario.stuck = [actor.name for process in world.processes for actor in process.actors if _stuck(actor)]
+    world.end()
+    for name, failure in world.failures:
+        scenario.complain("no error but the package's own", f"{name}: {failure!r}")
+    scenario.check()
+    return Outcome(
+        kind.name, seed, scenario.violations, plan.fired, scenario.histories, scenario.undecided, plan.point,
+        world.steps, scenario,
+    )  # fmt: skip
+
+
+def _stuck(actor: Any) -> bool:
+    return actor.main and not actor.done and not actor.process.dead
+
+
+def _phase(scenario: Scenario, body: Callable[[], None], name: str) -> None:
+    world = scenario.world
+    process = world.process(name)
+    scenario.operator, scenario.operator_store = process, scenario.store_of(process)
+    task = process.spawn(body, "phase")
+    finished = world.run(world.now + scenario.patience, done=lambda: task.actor.done)
+    if not finished:
+        scenario.complain("liveness once faults stop", f"{name} did not finish in {scenario.patience} s")
+    process.die()

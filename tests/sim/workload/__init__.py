@@ -1,0 +1,9 @@
+"""What the actors do: one scenario a primitive."""
+
+from __future__ import annotations
+
+from .base import Scenario
+from .latch import LatchScenario
+from .store import Store
+
+SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario)}
