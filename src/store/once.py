@@ -12,8 +12,21 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from .expr import SERVER_NOW, Bound, Expr, MapHas, MapKeyAt, MapSize, Negate, Param, exists, missing
-from .ops import Compute, MapGet, MapPut, MapTrim
+from .expr import (
+    SERVER_NOW,
+    Bound,
+    Expr,
+    MapHas,
+    MapKeyAt,
+    MapSize,
+    Param,
+    all_of,
+    any_of,
+    exists,
+    lacks,
+    missing,
+)  # fmt: skip
+from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
 
 if TYPE_CHECKING:
     from ..seams import Seams
@@ -31,7 +44,9 @@ class Once:
 
     capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
     remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  token: a token minted
+    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  answer: a bin whose value
+    after the update is the result, and which is read anew where the update turns out to have been applied before;
+    instead of `result`, cheaper where a later value serves as well.  token: a token minted
     before, to go on with an update that was begun earlier; minted when None.
     """
 
@@ -39,6 +54,7 @@ class Once:
     bin: str = "ops"
     result: Any | Expr | Bound = None
     monotone: bool = False
+    answer: str | None = None
     token: str | None = None
 
 
@@ -82,9 +98,22 @@ def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
 
 @lru_cache(maxsize=4096)
 def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
+    """The guard "the map has room, or its smallest token is older", and the update's own."""
     token = Param("token", str)
-    fresh = missing(bin) | (Negate(MapHas(bin, token)) & ((MapSize(bin) < capacity) | (MapKeyAt(bin, 0) < token)))
-    return fresh if when is None else fresh & when
+    # The likely answer first: in an old map all but the newest tokens have been trimmed.
+    fresh = any_of(MapKeyAt(bin, 0) < token, MapSize(bin) < capacity, missing(bin))
+    return fresh if when is None else all_of(fresh, when)
+
+
+@lru_cache(maxsize=4096)
+def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
+    """The same, and "the token is not there": for a result that is an expression, which cannot be put as new."""
+    return all_of(lacks(bin, Param("token", str)), _fresh(bin, capacity, when))
+
+
+@lru_cache(maxsize=4096)
+def _trim(bin: str, capacity: int) -> MapTrim:
+    return MapTrim(bin, capacity)
 
 
 class _Attempt:
@@ -96,6 +125,15 @@ class _Attempt:
         self.doubt = once.token is not None
 
     def run(self) -> Values:
+        try:
+            return self._answer()
+        except (NotFound, Unavailable) as failure:
+            # With an attempt in doubt neither is an answer: it may have been applied before the record went away.
+            if self.doubt:
+                raise self._unknown("its record is gone, or cannot be read back") from failure
+            raise
+
+    def _answer(self) -> Values:
         for _ in range(self.store.policy.attempts):
             try:
                 return self._send()
@@ -105,31 +143,32 @@ class _Attempt:
                 answer = self._resolve(refusal)
                 if answer is not None:
                     return answer
-            except (OutcomeUnknown, Unavailable) as failure:
-                if self.doubt:
-                    raise self._unknown("no attempt was answered") from failure
-                raise
+            except OutcomeUnknown as failure:
+                raise self._unknown("no attempt was answered") from failure
         raise self._unknown("its token keeps being older than the window")
 
     def _send(self) -> Values:
+        store, clock = self.store, self.store.token_clock
+        attempt = self._attempt()
+        learning = clock.wants_to_learn(store.seams)
+        if learning:
+            attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
+        values = store.policy.run(store.seams, lambda: store._operate(attempt), doubt=self._doubted)
+        if learning:
+            clock.learn(store.seams, values[-1])
+        return (values[-2] if learning else values[-1],)
+
+    def _attempt(self) -> Update:
+        """The update with its token: refused where the token is there, or may have been and was trimmed."""
         update, once, token = self.update, self.once, self.token
-        expr, params = update.when if isinstance(update.when, Bound) else (update.when, {})
-        learn = (Compute(SERVER_NOW),) if self.store.token_clock.wants_to_learn(self.store.seams) else ()
-        attempt = replace(
-            update,
-            ops=(
-                *update.ops,
-                MapPut(once.bin, token, once.result),
-                MapTrim(once.bin, once.capacity),
-                MapGet(once.bin, token),
-                *learn,
-            ),
-            when=Bound(_fresh(once.bin, once.capacity, expr), {**params, "token": token}),
-        )
-        values = self.store.policy.run(self.store.seams, lambda: self.store._operate(attempt), doubt=self._doubted)
-        if learn:
-            self.store.token_clock.learn(self.store.seams, values[-1])
-        return (values[len(values) - 1 - len(learn)],)
+        when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
+        computed = isinstance(once.result, Expr | Bound)
+        guard = (_unused if computed else _fresh)(once.bin, once.capacity, when)
+        put = MapPut(once.bin, token, once.result, new=not computed)
+        answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
+        ops = (*update.ops, put, _trim(once.bin, once.capacity), answer)
+        bound = Bound(guard, {**params, "token": token})
+        return type(update)(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _doubted(self) -> None:
         self.doubt = True
@@ -137,19 +176,17 @@ class _Attempt:
     def _resolve(self, refusal: LatchworkError) -> Values | None:
         """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
         once, token = self.once, self.token
-        try:
-            had, size, oldest, newest, result = self.store.operate(
-                self.update.key,
-                Compute(_has(once.bin).bind(token=token)),
-                Compute(_size(once.bin)),
-                Compute(_key_at(once.bin, 0)),
-                Compute(_key_at(once.bin, -1)),
-                MapGet(once.bin, token),
-            )
-        except Unavailable as failure:
-            raise (self._unknown("it could not be read back") if self.doubt else failure) from failure
+        had, size, oldest, newest, result, answer = self.store.operate(
+            self.update.key,
+            Compute(_has(once.bin).bind(token=token)),
+            Compute(_size(once.bin)),
+            Compute(_key_at(once.bin, 0)),
+            Compute(_key_at(once.bin, -1)),
+            MapGet(once.bin, token),
+            Read(once.answer or once.bin),
+        )
         if had:
-            return self._remembered(result)
+            return self._remembered(result, answer)
         if size is not None and size >= once.capacity and oldest >= token:
             if self.doubt:
                 raise self._unknown("its token is older than the window")
@@ -161,26 +198,25 @@ class _Attempt:
             return self._cancel()
         raise self._refused()
 
-    def _remembered(self, result: Any) -> Values:
+    def _remembered(self, result: Any, answer: Any) -> Values:
         if result == CANCELLED:
             raise self._refused()
-        return (result,)
+        return (result if self.once.answer is None else answer,)
 
     def _cancel(self) -> Values:
         """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
         once, token = self.once, self.token
         guard = Bound(_fresh(once.bin, once.capacity, None), {"token": token})
-        ops = (MapPut(once.bin, token, CANCELLED), MapTrim(once.bin, once.capacity))
+        ops = (MapPut(once.bin, token, CANCELLED, new=True), _trim(once.bin, once.capacity))
         try:
             self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
         except Refused:
-            found = self.store.operate(self.update.key, MapGet(once.bin, token))[0]
-            if found is None:
+            reads = (Compute(_has(once.bin).bind(token=token)), MapGet(once.bin, token), Read(once.answer or once.bin))
+            had, result, answer = self.store.operate(self.update.key, *reads)
+            if not had:
                 raise self._unknown("it could not be cancelled") from None
-            return self._remembered(found)
-        except NotFound:
-            raise
-        except LatchworkError as failure:
+            return self._remembered(result, answer)
+        except OutcomeUnknown as failure:
             raise self._unknown("it could not be cancelled") from failure
         raise self._refused()
 

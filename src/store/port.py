@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from ..errors import LatchworkError, OutcomeUnknown
+from ..errors import LatchworkError, OutcomeUnknown, Unavailable
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .expr import Bound, Expr, Guard
@@ -95,7 +95,7 @@ class RecordStore(ABC):
             return operate_once(self, update, once)
         if not repeatable:
             return self.policy.run(self.seams, lambda: self._operate(update))
-        return self._repeated(lambda: self._operate(update))
+        return self._repeated(lambda: self._operate(update), [])
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
         """The same for many records in one round trip per node; an outcome for each row, each classified alone.
@@ -117,8 +117,7 @@ class RecordStore(ABC):
         if not repeatable:
             return self.policy.run(self.seams, lambda: self._delete(removal))
         doubts: list[bool] = []
-        there = self.policy.run(self.seams, lambda: self._delete(removal), doubt=lambda: doubts.append(True))
-        return there or bool(doubts)
+        return self._repeated(lambda: self._delete(removal), doubts) or bool(doubts)
 
     def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
         """The same for many records: for each row True, False, or the error that `delete` would have raised."""
@@ -168,11 +167,12 @@ class RecordStore(ABC):
 
     # ---- retrying
 
-    def _repeated(self, call: Callable[[], T]) -> T:
-        doubts: list[bool] = []
+    def _repeated(self, call: Callable[[], T], doubts: list[bool]) -> T:
         try:
             return self.policy.run(self.seams, call, doubt=lambda: doubts.append(True))
         except LatchworkError as failure:
+            if doubts and isinstance(failure, Unavailable):
+                raise OutcomeUnknown(f"an attempt may have been applied; the last one was not: {failure}") from failure
             failure.details["doubt"] = bool(doubts)
             raise
 
@@ -255,5 +255,5 @@ def _reads_are_repeatable() -> None:
 
 __all__ = [
     "KEEP", "MAX_BIN", "MAX_SET", "MAX_TTL", "NEVER", "Bound", "Exists", "Expr", "Guard", "Key", "Once",
-    "OutcomeUnknown", "Record", "RecordStore", "Removal", "Row", "StoreInfo", "Update", "Values", "checked_bin",
+    "OutcomeUnknown", "Record", "RecordStore", "Removal", "Row", "StoreInfo", "Update", "Values", "checked_bin", "checked_key",
 ]  # fmt: skip
