@@ -19,9 +19,10 @@ from .ops import (
     Touch,
 )
 from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
+from .sqlite import SQLiteStore
 
 __all__ = [
     "KEEP", "NEVER", "Add", "Bin", "Compute", "Exists", "Key", "ListAppend", "ListRange", "ListSet", "MapAdd", "MapGet",
     "MapPut", "MapRemove", "MapTrim", "MemoryStore", "Once", "Param", "Put", "Read", "Record", "RecordStore", "Removal",
-    "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
+    "SQLiteStore", "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
 ]  # fmt: skip

@@ -89,10 +89,15 @@ Row = Values | LatchworkError
 def checked_key(key: Key) -> Key:
     """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
     set_name, name = key
-    if not set_name or len(set_name.encode()) > MAX_SET:
-        raise InvalidRequest(
-            f"set name {set_name!r} has {len(set_name.encode())} bytes; it must have 1 to {MAX_SET}: use shorter ids"
-        )
+    if not isinstance(set_name, str) or not isinstance(name, str):
+        raise InvalidRequest(f"{key!r}: the set and the name of a record are text")
+    try:
+        name.encode()
+        size = len(set_name.encode())
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"{key!r} is no valid Unicode ({failure.reason})") from None
+    if not 0 < size <= MAX_SET:
+        raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
     if not name:
         raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
     return key if isinstance(key, Key) else Key(set_name, name)
@@ -109,6 +114,7 @@ def checked_bin(name: str) -> str:
 
 def checked(update: Update) -> Update:
     """The update, once it is one that every backend takes. Raises `InvalidRequest`."""
+    checked_key(update.key)
     if not update.ops:
         raise InvalidRequest(f"no operation for {update.key}: name at least one")
     for op in update.ops:

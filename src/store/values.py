@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidRequest
+from ..errors import Corrupt, InvalidRequest
 
 MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
 HEADER = 9
@@ -60,8 +60,11 @@ def encode(bins: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The bins that `encode` wrote."""
-    return _DECODER.decode(data)
+    """The bins that `encode` wrote. Raises `Corrupt`."""
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+        raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -1,0 +1,125 @@
+"""From a URL to a store: `memory:`, `sqlite:PATH`, `aerospike://...`, and whatever else is registered."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote
+
+import platformdirs
+
+from ..errors import InvalidRequest, Misconfigured
+from .memory import MemoryStore
+from .port import RecordStore
+from .sqlite import SQLiteStore
+
+VARIABLE = "LATCHWORK_STORE"
+"""The environment variable that names the store where no argument does."""
+EXAMPLES = "memory:, sqlite:PATH or aerospike://HOST:PORT/NAMESPACE"
+
+
+def connect(url: str | None = None) -> RecordStore:
+    """The store that a URL names: the argument, else `$LATCHWORK_STORE`, else a SQLite file in the user's data folder.
+
+    Nothing is opened yet: the first call does that, in each process anew. Each `memory:` is a new, empty store.
+    `sqlite:PATH[?synchronous=full|normal|off&busy_timeout=SECONDS]` takes a relative, absolute or `~` path; a `?` or
+    `%` in it is written `%3F`, `%25`.
+
+    Raises `InvalidRequest` for a URL that no backend understands.
+    """
+    url = url or os.environ.get(VARIABLE) or _default()
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in _BACKENDS:
+        raise InvalidRequest(f"no store has the URL {hidden(url)!r}; use {EXAMPLES}")
+    return _BACKENDS[scheme](url, rest)
+
+
+def register(scheme: str, make: Callable[[str], RecordStore]) -> None:
+    """Let `connect` make the stores of another backend: `make(url)` for every URL that begins with `scheme:`."""
+    if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme):
+        raise InvalidRequest(f"{scheme!r} is no URL scheme: use small letters, digits and +.-")
+    _BACKENDS[scheme] = lambda url, _: make(url)
+
+
+def as_store(store: object) -> RecordStore:
+    """The store itself, if it is one. Primitives ask this first, so that a URL or a client is not taken for a store.
+
+    Raises `InvalidRequest`.
+    """
+    if isinstance(store, RecordStore):
+        return store
+    given = f"the URL {hidden(store)!r}" if isinstance(store, str) else f"a {type(store).__name__}"
+    raise InvalidRequest(f"{given} is not a store: pass what latchwork.connect(...) or AerospikeStore(...) returns")
+
+
+def hidden(url: str) -> str:
+    """The URL without its password."""
+    return re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
+
+
+def _default() -> str:
+    folder = Path(platformdirs.user_data_dir("latchwork", appauthor=False))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as failure:
+        raise Misconfigured(
+            f"cannot make {folder}: {failure.strerror}; name a store in ${VARIABLE} or in connect(...)"
+        ) from None
+    return "sqlite:" + str(folder / "store.db").replace("%", "%25").replace("?", "%3F")
+
+
+def _memory(url: str, rest: str) -> RecordStore:
+    if rest:
+        raise InvalidRequest(f"{url!r}: a store in memory has no name and no options; write memory:")
+    return MemoryStore()
+
+
+def _sqlite(url: str, rest: str) -> RecordStore:
+    path, _, query = rest.partition("?")
+    if not path or path == ":memory:":
+        raise InvalidRequest(f"{url!r} names no file: write sqlite:PATH, or memory: for a store in memory")
+    if re.match("//[^/]", path):
+        raise InvalidRequest(f"{url!r} names a host: write sqlite:/absolute/path or sqlite:relative/path")
+    options = options_of(url, query, {"synchronous", "busy_timeout"})
+    return SQLiteStore(
+        unquote(path),
+        synchronous=options.get("synchronous", "full").lower(),
+        busy_timeout=seconds(url, "busy_timeout", options.get("busy_timeout", "5")),
+    )
+
+
+def _aerospike(url: str, _: str) -> RecordStore:
+    from .aerospike import AerospikeStore  # noqa: PLC0415 - its C client is loaded only where it is used
+
+    store: RecordStore = AerospikeStore.from_url(url)
+    return store
+
+
+def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
+    """The options of a URL by name. Raises `InvalidRequest` for one that is unknown, doubled or has no value."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    for name, value in pairs:
+        if name not in known or not value or len(options) < len(pairs):
+            raise InvalidRequest(
+                f"option {name!r} of {hidden(url)!r}: unknown, empty or given twice; "
+                f"there are {', '.join(sorted(known))}"
+            )
+    return options
+
+
+def seconds(url: str, name: str, value: str) -> float:
+    """The value of an option that is a number of seconds. Raises `InvalidRequest`."""
+    try:
+        return float(value)
+    except ValueError:
+        raise InvalidRequest(f"option {name} of {hidden(url)!r} is {value!r}: give seconds, such as 5") from None
+
+
+_BACKENDS: dict[str, Callable[[str, str], RecordStore]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "aerospike": _aerospike,
+}

@@ -1,0 +1,316 @@
+"""The embedded store: one SQLite file that many threads and processes share.
+
+Each update is one transaction that takes the write lock first, and is on the disk when it is acknowledged
+(`synchronous=full`, the default; docs/design.md section 2). Reads take no lock that a writer waits for.
+
+Threads borrow a connection from a pool, so that readers do not queue behind a writer's sync, and threads that come and
+go do not each open the file. Writers of one process queue at a lock of that process, which wakes the next at once;
+writers of several processes ask again after short pauses, for at most `busy_timeout` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..retry import Poll
+from ..seams import SYSTEM, Seams
+from . import local, values
+from .memory import outcome
+from .ops import writes
+from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from .sqlite_file import is_busy, meaning, never_commits, open_file
+
+T = TypeVar("T")
+
+SYNCHRONOUS = ("full", "normal", "off")
+"""How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
+SWEEP_EVERY, SWEEP_AT_MOST = 5_000, 200
+"""Milliseconds between two removals of expired records by one process, and records removed in one."""
+_WAIT = Poll(low=0.0005, high=0.01)
+
+_LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
+_CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
+_CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
+_REMOVE = "DELETE FROM records WHERE id = ?"
+_SWEEP = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?)"
+
+
+class SQLiteStore(RecordStore):
+    """Records in the file `path`, which is made, readable by its owner only, at the first call; its directory must be
+    there. Pickles as its URL; every process makes its own connections.
+
+    synchronous: `full` survives a power cut with every acknowledged write, `normal` may lose the newest, `off` may
+    lose the file. All survive the death of the process. busy_timeout: seconds that one attempt waits for other
+    writers before it raises `Unavailable`; the retry policy may make several attempts.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: str = "full", busy_timeout: float = 5.0,
+        seams: Seams = SYSTEM,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if synchronous not in SYNCHRONOUS:
+            raise InvalidRequest(f"synchronous is {synchronous!r}; it must be one of {', '.join(SYNCHRONOUS)}")
+        if not 0 <= busy_timeout <= 3600:
+            raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
+        self.path = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
+        self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
+        self._idle: list[sqlite3.Connection] = []
+        self._sweep_after = 0
+        self._start_afresh()
+        _STORES.add(self)
+
+    @property
+    def url(self) -> str:
+        """What `connect` takes to get at the same file from anywhere on this machine."""
+        return f"sqlite:{quote(str(self.path))}?synchronous={self.synchronous}&busy_timeout={self.busy_timeout:g}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (str(self.path), self.synchronous, self.busy_timeout)
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({self.url!r})"
+
+    def describe(self) -> StoreInfo:
+        """One file, one copy, one writer at a time, so strongly consistent."""
+        extra = {"path": str(self.path), "synchronous": self.synchronous, "sqlite": sqlite3.sqlite_version}
+        return StoreInfo("sqlite", "local", True, SWEEP_EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+
+    def close(self) -> None:
+        """Close this process's idle connections; the next call makes another."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def after_fork(self) -> None:
+        """Let go of the parent process's connections, which a child may neither use nor close."""
+        _ABANDONED.append(self._idle)
+        self._start_afresh()
+
+    # ---- reading
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        return self._read(lambda connection, now: self._record(connection, key, bins, now))
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        return self._read(lambda connection, now: [self._record(connection, key, bins, now) for key in keys])
+
+    def _record(self, connection: sqlite3.Connection, key: Key, bins: Sequence[str], now: int) -> Record | None:
+        stored = local.live(_load(connection, key)[1], now)
+        return None if stored is None else local.as_record(key, stored, bins, now)
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
+        question = (
+            f"SELECT name, generation, updated, expires, bins FROM records WHERE set_name = {_text(set)} "  # noqa: S608 - quoted
+            f"AND latchwork_bin(bins, {_text(bin)}) = ?"
+        )
+
+        def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
+            found = [(Key(set, row[0]), _stored(row)) for row in connection.execute(question, (equals,))]
+            return [local.as_record(key, stored, (), now) for key, stored in found if not stored.expired(now)]
+
+        return self._read(ask)
+
+    # ---- writing
+
+    def _operate(self, update: Update) -> Values:
+        if writes(update.ops):
+            return self._write(lambda connection, now: _apply(connection, update, now))
+        return self._read(lambda connection, now: local.apply(_load(connection, update.key)[1], update, now)[1])
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        return self._write(
+            lambda connection, now: [outcome(lambda update: _apply(connection, update, now), row) for row in updates]
+        )
+
+    def _delete(self, removal: Removal) -> bool:
+        return self._write(lambda connection, now: _delete(connection, removal, now))
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        return self._write(
+            lambda connection, now: [
+                outcome(lambda removal: _delete(connection, removal, now), row) for row in removals
+            ]
+        )
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:  # noqa: ARG002 - one index serves both kinds
+        name = "by_" + f"{set}\0{bin}".encode().hex()  # any two differ, though SQLite ignores case
+        make = (
+            f"CREATE INDEX IF NOT EXISTS {name} ON records (latchwork_bin(bins, {_text(bin)})) "
+            f"WHERE set_name = {_text(set)}"
+        )
+        self._write(lambda connection, _: connection.execute(make) and None)
+
+    # ---- transactions
+
+    def _now(self) -> int:
+        return int(self.seams.wall() * 1000)
+
+    def _read(self, ask: Callable[[sqlite3.Connection, int], T]) -> T:
+        with self._connection() as connection:
+            return self._patiently(lambda: ask(connection, self._now()))
+
+    def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
+        """What `change` returns, once it is committed; an error leaves nothing of it behind."""
+        if not self._writing.acquire(timeout=self.busy_timeout):
+            raise Unavailable(f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later")
+        try:
+            with self._connection() as connection:
+                self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+                try:
+                    result = change(connection, self._now())
+                    self._sweep(connection)
+                except BaseException:
+                    _undo(connection)
+                    raise
+                self._commit(connection)
+                return result
+        finally:
+            self._writing.release()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as failure:
+            _undo(connection)
+            if never_commits(failure):
+                raise
+            raise OutcomeUnknown(
+                f"{self.path}: {failure} at the commit; read the record before going on", path=str(self.path)
+            ) from failure
+
+    def _sweep(self, connection: sqlite3.Connection) -> None:
+        now = self._now()
+        if now >= self._sweep_after:
+            connection.execute(_SWEEP, (now, SWEEP_AT_MOST))
+            self._sweep_after = now + SWEEP_EVERY
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns, once nobody is in its way any more, or its error after `busy_timeout` seconds."""
+        try:
+            return attempt()
+        except sqlite3.OperationalError as failure:
+            if not is_busy(failure):
+                raise
+            busy: list[sqlite3.Error] = [failure]
+
+        def again() -> tuple[T] | None:
+            try:
+                return (attempt(),)
+            except sqlite3.OperationalError as failure:
+                if not is_busy(failure):
+                    raise
+                busy[0] = failure
+                return None
+
+        done = _WAIT.until(self.seams, again, timeout=self.busy_timeout)
+        if done is None:
+            raise busy[0]
+        return done[0]
+
+    # ---- connections
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection of this process for one call; one that has failed is not used again."""
+        try:
+            connection = self._borrow()
+        except sqlite3.Error as failure:
+            raise meaning(failure, self.path) from failure
+        sound = False
+        try:
+            yield connection
+            sound = True
+        except sqlite3.Error as failure:
+            raise meaning(failure, self.path) from failure
+        except (NotFound, Refused, AlreadyExists, InvalidRequest):
+            sound = True
+            raise
+        finally:
+            if sound:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _borrow(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._patiently(lambda: open_file(self.path, self.synchronous))
+
+    def _start_afresh(self) -> None:
+        self._idle = []
+        self._writing = self.seams.lock()
+        self._sweep_after = 0
+
+
+def _undo(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:  # SQLite has rolled back by itself after some errors
+        connection.execute("ROLLBACK")
+
+
+def _load(connection: sqlite3.Connection, key: Key) -> tuple[int | None, local.Stored | None]:
+    """The row's number and the record in it, expired or not."""
+    row = connection.execute(_LOAD, key).fetchone()
+    return (None, None) if row is None else (row[0], _stored(row))
+
+
+def _stored(row: tuple[Any, ...]) -> local.Stored:
+    _, generation, updated, expires, data = row
+    return local.Stored(values.decode(data), generation, updated, expires, len(data))
+
+
+def _apply(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+    number, before = _load(connection, update.key)
+    after, results = local.apply(before, update, now)
+    if after is None:
+        if number is not None:
+            connection.execute(_REMOVE, (number,))
+    elif after is not before:
+        columns = (after.generation, after.updated, after.expires, values.encode(after.bins))
+        if number is None:
+            connection.execute(_CREATE, (*columns, *update.key))
+        else:
+            connection.execute(_CHANGE, (*columns, number))
+    return results
+
+
+def _delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
+    number, stored = _load(connection, removal.key)
+    stored = local.live(stored, now)
+    if stored is None:
+        return False
+    local.check_guard(stored, removal.when, now, removal.key)
+    connection.execute(_REMOVE, (number,))
+    return True
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise InvalidRequest(f"{value!r} holds a NUL character, which a query cannot name")
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _rebuild(path: str, synchronous: str, busy_timeout: float) -> SQLiteStore:
+    return SQLiteStore(path, synchronous=synchronous, busy_timeout=busy_timeout)
+
+
+_STORES: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+_ABANDONED: list[list[sqlite3.Connection]] = []
+"""Kept from being collected, which would close them (sqlite.org/howtocorrupt.html, 2.6)."""
+
+
+def _after_fork() -> None:
+    for store in _STORES:
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
