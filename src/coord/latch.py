@@ -117,7 +117,7 @@ class CountUpDownLatch(Latch):
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
             farms=farms,
         )  # fmt: skip
-        return latch, latch._create(layout.checked_number("count", count, 0), layout.UP_DOWN_TOKENS)
+        return latch, latch._create(layout.checked_number("count", count, 0), layout.MAX_TOKENS)
 
     def count_up(self, n: int = 1) -> int:
         """Count up by `n`, exactly once; what remains in this farm. One store call. Raises as `count_down`.

@@ -122,7 +122,7 @@ class Latch:
     def _count(self, change: Op) -> int:
         bins, nonce = bins_of(self._farm), self._identity()
         # A nonce never comes back, so a refusal by it is final; a latch made by the Java library has none.
-        once = Once(layout.token_capacity(nonce), bins.ops, result=bins.remaining, monotone=nonce is not None)
+        once = Once(layout.token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None)
         try:
             return int(
                 self._store.operate(self._key, change, when=self._same_latch(nonce), ttl=self._ttl, once=once)[0]

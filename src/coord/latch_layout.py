@@ -16,9 +16,9 @@ from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
 COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
 MAX_FARM = 15 - len(COUNT)
 MAX_COUNT = 2**53
-MIN_TOKENS, MAX_TOKENS = 64, 10_000
-"""Tokens that a latch remembers: ten thousand of them fill 400 KB of a record of 1 MiB."""
-UP_DOWN_TOKENS = 1_024
+MIN_TOKENS, MAX_TOKENS = 64, 1_024
+"""How many tokens a farm remembers: one for each count, within these. A count in doubt is resolved as long as fewer than
+so many others have come after it; beyond that it is unknown, never doubled. The map is copied with each count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,6 @@ class FarmBins:
     is_mine: Expr  # the latch that the parameter `nonce` names
     is_unmarked: Expr  # a latch that the Java library made
     floored: Expr  # the count less the parameter `n`, not below zero
-    remaining: Expr
 
     def same_latch(self, nonce: str | None) -> Expr:
         """The guard "this farm's count is there, and the latch is still the one that the handle was made for"."""
@@ -57,7 +56,6 @@ def bins_of(farm: str) -> FarmBins:
         is_mine=exists(count) & Bin(ident, str).eq(Param("nonce", str)),
         is_unmarked=exists(count) & missing(ident),
         floored=largest(Bin(count) - Param("n"), 0),
-        remaining=Bin(count),
     )
 
 
@@ -132,7 +130,7 @@ def checked_store(store: RecordStore) -> RecordStore:
 
 def token_capacity(nonce: str | None) -> int:
     """How many tokens a farm's `ops#` bin keeps: fixed when the latch is made, and carried by its nonce."""
-    return int(nonce.rpartition("/")[2]) if nonce else UP_DOWN_TOKENS
+    return int(nonce.rpartition("/")[2]) if nonce else MAX_TOKENS
 
 
 def new_nonce(unique: str, capacity: int) -> str:

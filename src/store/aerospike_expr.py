@@ -39,6 +39,7 @@ _BINS: dict[type, Callable[[str], Any]] = {
 }
 ORDERED = {"map_order": aerospike.MAP_KEY_ORDERED}
 """Maps are made in key order, so that their first and last keys are found without sorting."""
+NEW = {**ORDERED, "map_write_flags": aerospike.MAP_WRITE_FLAGS_CREATE_ONLY}
 
 
 class _Slot:

@@ -15,7 +15,7 @@ from aerospike_helpers.operations import operations as on_bin
 from ..errors import InvalidRequest
 from . import expr as e
 from . import ops as o
-from .aerospike_expr import ORDERED, compiled, compiled_put
+from .aerospike_expr import NEW, ORDERED, compiled, compiled_put
 from .values import MAX_INT, MIN_INT, map_key, taken
 
 Built = Any
@@ -110,7 +110,7 @@ def _map_put(op: o.MapPut, _: int) -> Built:
     key = map_key(op.key)
     plain, value = _plain(op.value)
     if plain:
-        return on_map.map_put(op.bin, key, value, ORDERED)
+        return on_map.map_put(op.bin, key, value, NEW if op.new else ORDERED)
     return on_expr.expression_write(op.bin, compiled_put(op.bin, key, op.value))
 
 

@@ -142,7 +142,10 @@ def _add(op: o.Add, change: _Change) -> Any:
 
 def _map_put(op: o.MapPut, change: _Change) -> Any:
     key, value = map_key(op.key), _new_value(op.value, change)
-    entries = with_entry(_held(change, op.bin, dict, {}), key, value)
+    entries = _held(change, op.bin, dict, {})
+    if op.new and key in entries:
+        raise Refused(f"key {key!r} is in map bin {op.bin!r} already; nothing was written")
+    entries = with_entry(entries, key, value)
     return _set(change, op.bin, entries, bound(key) + bound(value))
 
 

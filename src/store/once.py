@@ -55,7 +55,7 @@ class Once:
     result: Any | Expr | Bound = None
     monotone: bool = False
     answer: str | None = None
-    token: str | None = None
+    token: bytes | None = None
 
 
 class TokenClock:
@@ -77,12 +77,12 @@ class TokenClock:
         """Take note of the server's time in milliseconds, from a reply that has just come."""
         self._skew, self._learned = server_ms - int(seams.wall() * 1000), seams.monotonic()
 
-    def mint(self, seams: Seams, above: str = "") -> str:
-        """A token in order of time: 14 hex digits of microseconds, later than those of `above`; a unique part."""
+    def mint(self, seams: Seams, above: bytes = b"") -> bytes:
+        """A token in order of time: 7 bytes of microseconds, later than those of `above`; 10 unique ones."""
         if above:
-            self._floor = max(self._floor, int(above[:14], 16) + 1)
+            self._floor = max(self._floor, int.from_bytes(above[:7], "big") + 1)
         now = max(int(seams.wall() * 1_000_000) + (self._skew or 0) * 1000, self._floor)
-        return f"{now:014x}{seams.unique()}"
+        return now.to_bytes(7, "big") + bytes.fromhex(seams.unique())
 
 
 def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
@@ -99,16 +99,16 @@ def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
 @lru_cache(maxsize=4096)
 def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
     """The guard "the map has room, or its smallest token is older", and the update's own."""
-    token = Param("token", str)
+    token = Param("token", bytes)
     # The likely answer first: in an old map all but the newest tokens have been trimmed.
-    fresh = any_of(MapKeyAt(bin, 0) < token, MapSize(bin) < capacity, missing(bin))
+    fresh = any_of(MapKeyAt(bin, 0, bytes) < token, MapSize(bin) < capacity, missing(bin))
     return fresh if when is None else all_of(fresh, when)
 
 
 @lru_cache(maxsize=4096)
 def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
     """The same, and "the token is not there": for a result that is an expression, which cannot be put as new."""
-    return all_of(lacks(bin, Param("token", str)), _fresh(bin, capacity, when))
+    return all_of(lacks(bin, Param("token", bytes)), _fresh(bin, capacity, when))
 
 
 @lru_cache(maxsize=4096)
@@ -233,7 +233,7 @@ class _Attempt:
 
 @lru_cache(maxsize=256)
 def _has(bin: str) -> Expr:
-    return exists(bin) & MapHas(bin, Param("token", str))
+    return exists(bin) & MapHas(bin, Param("token", bytes))
 
 
 @lru_cache(maxsize=256)
@@ -243,4 +243,4 @@ def _size(bin: str) -> Expr:
 
 @lru_cache(maxsize=256)
 def _key_at(bin: str, index: int) -> Expr:
-    return MapKeyAt(bin, index)
+    return MapKeyAt(bin, index, bytes)

@@ -48,11 +48,15 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class MapPut:
-    """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value."""
+    """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value.
+
+    new: the whole update is refused where the key is there already; only with a plain value.
+    """
 
     bin: str
-    key: str | int
+    key: str | int | bytes
     value: Any | Expr | Bound
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class MapAdd:
     """Add an integer to an entry of a map bin; a missing entry counts as 0."""
 
     bin: str
-    key: str | int
+    key: str | int | bytes
     amount: int
 
 
@@ -69,7 +73,7 @@ class MapRemove:
     """Remove the entries with these keys from a map bin; those that are not there are no error."""
 
     bin: str
-    keys: tuple[str | int, ...]
+    keys: tuple[str | int | bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class MapGet:
     """Read the value at a key of a map bin; None where it is not there."""
 
     bin: str
-    key: str | int
+    key: str | int | bytes
 
 
 @dataclass(frozen=True, slots=True)
