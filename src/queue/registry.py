@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 from ..errors import AlreadyExists, LatchworkError, NotFound
-from ..store import Key, MapPut, Put, RecordStore, Touch, port
+from ..store import Key, MapPut, Put, RecordStore, Touch
+from ..store.record import checked_key
 from .config import QueueConfig
 from .records import LastSweep, QueueRecords, config_of, differences, last_sweep_of, live_of
 from .sharded import ShardedQueue, pointer_queues
@@ -30,7 +31,7 @@ class QueueRegistry:
         self.farm_id = farm_id or os.environ.get("LATCHWORK_FARM") or "local"
         self.records = QueueRecords(store, client_id, self.farm_id)
         for set_name in (self.records.set, f"{client_id}_data_set", f"{client_id}_meta_set"):
-            port.checked_key(Key(set_name, "-"))
+            checked_key(Key(set_name, "-"))
         self._queues: dict[str, ShardedQueue] = {}
         self._lock = store.seams.lock()
         self._indexed = False
