@@ -90,7 +90,7 @@ class PageReader:
     def _page(self, file: File, page: int, start: int, end: int | None) -> Iterator[PagedEntry]:
         """One page: a sealed one to where its records end, the live one to `end`."""
         path, stop = self._view.layout.page(page), self._view.page_size if end is None else end
-        expected = self._named(page) if end is None else _always
+        expected = self._indexed(file, page) if end is None else _always
         position: int | None = start
         while position is not None:
             try:
@@ -127,9 +127,18 @@ class PageReader:
             return kind == LAST
         return False
 
-    def _named(self, page: int) -> Callable[[int], bool]:
-        """Whether the index knows of a record; asked once a page, where its records seem to end."""
-        return lambda position: self._view.index(page).names(position)
+    def _indexed(self, file: File, page: int) -> Callable[[int], bool]:
+        """Whether a sealed page has more than a zero length at a position: the index names it, or a good one after."""
+
+        def more(position: int) -> bool:
+            index = self._view.index(page)
+            number = index.from_position(position)
+            if number == len(index):
+                return False
+            entry = index.entry(number)
+            return entry[1] == position or _holds(file, page, entry, self._view.page_size)
+
+        return more
 
 
 def seek(view: View, arrival: int) -> Place:

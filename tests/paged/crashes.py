@@ -44,14 +44,15 @@ class Shape:
     sizes: tuple[int, ...]
     actions: str  # a: append, m: append_many, c: cursor reads and commits, f: force, r: reclaim, o: close and open
     lifetime: float | None = None
+    length: int = 26
 
 
 SHAPES = (
     Shape("synced one by one", 256, 1, (10, 20, 40), "aaamc"),
     Shape("every third synced", 256, 3, (10, 20, 40), "aaaamco"),
     Shape("left to the system", 256, 0, (16,), "aaaaamcfo"),
-    Shape("larger than a page", 128, 1, (10, 60, 105, 106, 250), "aaac"),
-    Shape("larger than a page, unsynced", 128, 0, (10, 60, 105, 106, 250), "aaamcfo"),
+    Shape("larger than a page", 128, 1, (10, 60, 105, 106, 250), "aaac", length=16),
+    Shape("larger than a page, unsynced", 128, 0, (10, 60, 105, 106, 250), "aaamcfo", length=20),
     Shape("reclaimed", 128, 1, (20, 30), "aaamccr", lifetime=3.0),
 )
 
@@ -177,7 +178,7 @@ class Checker:
             again = self._recovered(RecordingFiles.holding(state, sector=sector), progress)
             self._require(again == found or len(again) >= progress.durable, "recovery lost what was acknowledged")
         self._require(self._read(files, close=False) == found, "a second process reads something else")
-        self._goes_on(files, found)
+        self._goes_on(files, found, progress)
 
     def _recovered(self, files: RecordingFiles, progress: Progress) -> list[bytes]:
         queue = self._opened(files)
@@ -205,11 +206,15 @@ class Checker:
             self._require(False, "the cursor is gone")
         return messages
 
-    def _goes_on(self, files: RecordingFiles, found: list[bytes]) -> None:
-        """After recovery the queue takes messages, and another crash still leaves a prefix and all that was found."""
+    def _goes_on(self, files: RecordingFiles, found: list[bytes], progress: Progress) -> None:
+        """After recovery the queue takes messages, and another crash still leaves a prefix and all that was found.
+
+        They are as long as those that the crash took, so that whatever is left of these lies where it could do harm.
+        """
         queue = self._opened(files.killed())
         files = queue._layout.files
-        fresh = [found[-1] if found else b"000000", b"next"]
+        taken = progress.sent[int(found[-1][:6]) + 1 :] if found else progress.sent
+        fresh = [b"-" * len(message) for message in taken[:2]] or [b"one", b"two"]
         for message in fresh:
             queue.append(message)
         for keep in KEEPS:
@@ -232,10 +237,10 @@ class Checker:
             raise Violation(promise)
 
 
-def explore(shape: Shape, seed: int, *, actions: int, each_step: int) -> Counter:
+def explore(shape: Shape, seed: int, *, each_step: int, actions: int | None = None) -> Counter:
     """All crash states of one run; `Violation` at the first that breaks a promise."""
     checker = Checker(shape, seed, each_step=each_step)
     workload = Workload(shape, seed, checker.at_step)
-    workload.run(actions)
+    workload.run(actions or shape.length)
     checker.counts.update({f"did {kind}": count for kind, count in workload.files.done.items()})
     return checker.counts

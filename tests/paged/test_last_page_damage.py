@@ -1,0 +1,138 @@
+"""The last page cut, zeroed and garbled at every byte: a prefix is recovered, and bad bytes are never data."""
+
+from random import Random
+
+import pytest
+
+from latchwork.errors import Corrupt
+
+from .promises import messages, open_in
+from .recording import RecordingFiles
+
+PAGE = 192
+HEAD = 17
+
+
+def small(queue):
+    sent = [b"message %02d" % number for number in range(5)]
+    for message in sent:
+        queue.append(message)
+    return sent
+
+
+def full_to_the_last_byte(queue):
+    sent = [b"earlier page" * 14, b"x" * 30, b"", b"y" * (PAGE - 30 - 3 * HEAD)]
+    queue.append_many(sent)
+    return sent
+
+
+def end_of_a_long_message(queue):
+    sent = [b"first", b"long" * 100, b"z" * 40, b"after"]
+    for message in sent:
+        queue.append(message)
+    return sent
+
+
+SHAPES = (small, full_to_the_last_byte, end_of_a_long_message)
+
+
+def cut(page, at):
+    return page[:at]
+
+
+def zeroed(page, at):
+    return page[:at] + bytes(len(page) - at)
+
+
+def one_byte_zero(page, at):
+    return page[:at] + b"\0" + page[at + 1 :]
+
+
+def one_byte_garbled(page, at):
+    return page[:at] + bytes([page[at] ^ 0x5A]) + page[at + 1 :]
+
+
+def garbage(page, at):
+    return page[:at] + Random(at).randbytes(len(page) - at)
+
+
+def garbage_beyond_the_end(page, at):
+    return page + Random(at).randbytes(at)
+
+
+DAMAGES = (cut, zeroed, one_byte_zero, one_byte_garbled, garbage, garbage_beyond_the_end)
+
+
+@pytest.fixture(params=SHAPES, ids=lambda shape: shape.__name__)
+def shape(request):
+    return request.param
+
+
+@pytest.fixture(params=[True, False], ids=["closed", "killed"])
+def written(request, shape):
+    """What was sent, the files, the name of the last page, and where its messages end."""
+    files = RecordingFiles()
+    queue = open_in(files, page_size=PAGE)
+    sent = shape(queue)
+    ends = [(entry.page, entry.position + HEAD + len(entry.data)) for entry in queue.read()]
+    last, end = queue._writer.tail
+    if request.param:
+        queue.close()
+    name = f"q-{last}.page"
+    whole = sum(1 for page, stop in ends if page < last)
+    return sent, files.contents(), name, [stop for page, stop in ends if page == last], whole, end
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_last_page_yields_a_prefix_and_never_bad_bytes(written, damage):
+    sent, contents, name, ends, earlier, end = written
+    for at in range(PAGE):
+        page = damage(contents[name], at)
+        same = page[:end] == contents[name][:end]
+        files = RecordingFiles.holding({**contents, name: page})
+        queue = open_in(files, page_size=PAGE)
+        got, error = read_until_damage(queue)
+        assert got == sent[: len(got)]
+        assert same or len(got) >= earlier + sum(stop <= at for stop in ends) - (name != "q-1.page")
+        assert not same or (got == sent and error is None)
+        if error is not None:  # only for damage in the middle, which is reported and can be passed by
+            assert error.details["file"].endswith(name)
+            rest = [entry.data for entry in queue.read(skip_corrupt=True)]
+            assert [message for message in sent if message in rest] == rest
+            assert rest[-1] == sent[-1]
+        queue.append(b"goes on")
+        queue.close()
+        again, later = read_until_damage(open_in(RecordingFiles.holding(files.contents()), page_size=PAGE))
+        assert again == (got if error else [*got, b"goes on"])
+        assert str(later) == str(error)
+
+
+@pytest.mark.parametrize("what", ["q-writeMeta", "q-readMeta", "index"])
+def test_a_torn_or_missing_help_file_changes_nothing(written, what):
+    sent, contents, name, *_ = written
+    what = name.replace(".page", ".idx") if what == "index" else what
+    for torn in [contents[what][:at] for at in range(len(contents[what]))]:
+        files = RecordingFiles.holding({**contents, what: torn})
+        assert messages(files, page_size=PAGE) == sent
+    del contents[what]
+    files = RecordingFiles.holding(contents)
+    assert messages(files, page_size=PAGE) == sent
+
+
+def test_an_index_that_disagrees_with_its_page_is_made_again(written):
+    sent, contents, name, *_ = written
+    index = name.replace(".page", ".idx")
+    for at in range(len(contents[index])):
+        files = RecordingFiles.holding({**contents, index: one_byte_garbled(contents[index], at)})
+        assert messages(files, page_size=PAGE) == sent
+        assert files.contents()[index] == contents[index]
+
+
+def read_until_damage(queue):
+    entries, got = queue.read(), []
+    try:
+        while (entry := next(entries, None)) is not None:
+            got.append(entry.data)
+    except Corrupt as error:
+        return got, error
+    return got, None

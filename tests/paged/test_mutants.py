@@ -1,0 +1,40 @@
+"""The checkers can fail: each seeded bug is caught."""
+
+import pytest
+
+from . import mutants
+from .crashes import SHAPES, Violation, explore
+from .promises import acknowledged_survive_a_failed_sync, copied_records_are_not_data, length_comes_last
+
+
+def explore_all():
+    for seed in range(8):
+        for shape in SHAPES:
+            explore(shape, seed, actions=12, each_step=5)
+
+
+@pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_CRASHES, ids=lambda mutant: mutant.__name__)
+def test_the_crash_checker_catches(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(Violation):
+        explore_all()
+
+
+@pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_FAILED_SYNCS, ids=lambda mutant: mutant.__name__)
+def test_the_failed_sync_checker_catches(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(Violation):
+        acknowledged_survive_a_failed_sync()
+
+
+@pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_THE_ORDER_OF_WRITES, ids=lambda mutant: mutant.__name__)
+def test_the_order_of_writes_catches(mutant, monkeypatch):
+    mutant(monkeypatch)
+    with pytest.raises(Violation):
+        length_comes_last()
+
+
+def test_a_copied_record_catches_a_checksum_without_place(monkeypatch):
+    mutants.checksum_without_place(monkeypatch)
+    with pytest.raises(Violation):
+        copied_records_are_not_data()
