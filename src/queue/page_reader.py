@@ -172,22 +172,25 @@ def _agrees(view: View, page: int, index: PageIndex, arrival: int) -> bool:
     except FileNotFoundError:
         return True
     try:
-        return all(
-            _holds(file, page, index.entry(near), view.page_size)
-            for near in (number - 1, number)
-            if 0 <= near < len(index)
-        )
+        near = [index.entry(at) for at in (number - 1, number) if 0 <= at < len(index)]
+        return all(_holds(file, page, entry, view.page_size, last=number == len(index)) for entry in near)
     finally:
         file.close()
 
 
-def _holds(file: File, page: int, entry: tuple[int, int], page_size: int) -> bool:
+def _holds(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> bool:
+    """Whether the page has the record of an index entry, and no other after it if that entry is the `last`."""
+    found = records(file, page, entry[1], page_size, expected=_never if last else _always)
     try:
-        found = next(records(file, page, entry[1], page_size, expected=_always), None)
+        record = next(found, None)
+        return record is not None and record[0] == entry[0] and not (last and next(found, None) is not None)
     except Corrupt:
         return False
-    return found is not None and found[0] == entry[0]
 
 
 def _always(_: int) -> bool:
     return True
+
+
+def _never(_: int) -> bool:
+    return False

@@ -1,0 +1,184 @@
+"""The files are those of the documented layout, private, and nobody else's are touched."""
+
+import os
+import struct
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from latchwork.errors import AlreadyOpen, InvalidRequest, LatchworkError, Misconfigured, Unreadable
+from latchwork.queue.paged import PagedQueue
+
+from .crashes import Ticking
+from .promises import length_comes_last
+from .recording import RecordingFiles
+
+
+def lengths(page):
+    position = 0
+    while position + 4 <= len(page) and (length := struct.unpack_from(">i", page, position)[0]) > 0:
+        yield position, page[position + 4 : position + 4 + length]
+        position += 4 + length
+
+
+def contents(directory):
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_pages_indexes_and_meta_files_are_as_documented(tmp_path):
+    sent = [b"message %04d" % number for number in range(40)]
+    with PagedQueue.open(tmp_path, "q", page_size=512, seams=Ticking()) as queue:
+        queue.append_many(sent)
+        entries = list(queue.read())
+    files = contents(tmp_path)
+    pages = sorted(int(name[2:-5]) for name in files if name.endswith(".page"))
+    assert pages == list(range(1, pages[-1] + 1))
+    found = []
+    for number in pages:
+        page, index = files[f"q-{number}.page"], files[f"q-{number}.idx"]
+        assert len(page) == 512
+        records = list(lengths(page))
+        assert [position for _, position in struct.iter_unpack(">qi", index)] == [place for place, _ in records]
+        assert records[0][0] == 0
+        found += [content for _, content in records]
+    assert [content.endswith(message) for content, message in zip(found, sent, strict=True)] == [True] * 40
+    times = [time / 1000 for n in pages for time, _ in struct.iter_unpack(">qi", files[f"q-{n}.idx"])]
+    assert times == [entry.timestamp for entry in entries]
+    assert struct.unpack(">ii", files["q-allMeta"]) == (512, 1)
+    assert struct.unpack(">i", files["q-readMeta"]) == (1,)
+    last = entries[-1]
+    assert struct.unpack(">ii", files["q-writeMeta"]) == (last.position + 17 + len(last.data), last.page)
+
+
+def test_the_length_is_written_last_between_zero_lengths():
+    length_comes_last()
+
+
+def test_files_and_directories_are_private(tmp_path):
+    old = os.umask(0)
+    try:
+        with PagedQueue.open(tmp_path / "new" / "deeper", "q") as queue:
+            queue.append(b"secret")
+            queue.cursor("c")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "new" / "deeper").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "new" / "deeper").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    "present",
+    [
+        {"q-allMeta": struct.pack(">ii", 512, 2)},
+        {"q-allMeta": struct.pack(">i", 512)},
+        {"q-allMeta": b"something else altogether"},
+        {"q-1.page": b"pages of another program", "q-1.idx": b""},
+        {"q-writeMeta": b"12345678"},
+    ],
+    ids=["newer version", "without a version", "foreign", "pages alone", "meta alone"],
+)
+def test_what_is_not_ours_is_refused_and_left_untouched(tmp_path, present):
+    for name, data in present.items():
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(Unreadable):
+        PagedQueue.open(tmp_path, "q")
+    assert contents(tmp_path) == present
+
+
+def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
+    (tmp_path / "d").write_bytes(b"mine")
+    with pytest.raises(Misconfigured):
+        PagedQueue.open(tmp_path / "d", "q")
+    assert (tmp_path / "d").read_bytes() == b"mine"
+
+
+def test_without_permission_nothing_is_touched():
+    class Forbidden(RecordingFiles):
+        def lock(self, path):
+            raise PermissionError(13, "Permission denied", path)
+
+    files = Forbidden()
+    with pytest.raises(Misconfigured, match="Permission denied"):
+        PagedQueue.open("/d", "q", files=files)
+    assert files.contents() == {}
+
+
+def test_queues_whose_prefixes_contain_one_another_do_not_meet(tmp_path):
+    queues = [PagedQueue.open(tmp_path, prefix, page_size=64) for prefix in ("a", "a-1", "a-b", "a-1-b.cursor")]
+    for queue in queues:
+        for message in (b"x", b"y" * 40, b"z" * 40):
+            queue.append(queue._layout.prefix.encode() + message)
+        queue.cursor("1-b").read(1)
+        queue.cursor("b").commit()
+        queue.close()
+    for prefix in ("a", "a-1", "a-b", "a-1-b.cursor"):
+        with PagedQueue.open(tmp_path, prefix, page_size=64) as queue:
+            assert [entry.data[: len(prefix)] for entry in queue.read()] == [prefix.encode()] * 3
+
+
+def test_the_stored_page_size_wins_with_a_warning(tmp_path):
+    PagedQueue.open(tmp_path, "q", page_size=4096).close()
+    with pytest.warns(UserWarning, match="4096"):
+        PagedQueue.open(tmp_path, "q", page_size=512).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PagedQueue.open(tmp_path, "q", page_size=4096).close()
+    assert (tmp_path / "q-1.page").stat().st_size == 4096
+
+
+def test_a_second_owner_is_refused_in_this_process_and_in_another(tmp_path):
+    opening = f"from latchwork.queue.paged import PagedQueue; PagedQueue.open({str(tmp_path)!r}, 'q')"
+    with PagedQueue.open(tmp_path, "q"):
+        with pytest.raises(AlreadyOpen):
+            PagedQueue.open(tmp_path, "q")
+        other = subprocess.run([sys.executable, "-c", opening], capture_output=True, text=True, timeout=60, check=False)
+        assert "AlreadyOpen" in other.stderr
+        with PagedQueue.open(tmp_path, "other"):
+            pass
+    PagedQueue.open(tmp_path, "q").close()
+
+
+def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
+    queue = PagedQueue.open(tmp_path, "q")
+    queue.append(b"parent's")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            queue.append(b"child's")
+        except AlreadyOpen:
+            os.write(writer, b"refused")
+        os.read(reader, 0)
+        os._exit(0)
+    assert os.read(reader, 10) == b"refused"
+    queue.append(b"parent's again")
+    queue.close()
+    with PagedQueue.open(tmp_path, "q") as queue:
+        assert [entry.data for entry in queue.read()] == [b"parent's", b"parent's again"]
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prefix": ""}, {"prefix": "a/b"}, {"prefix": "a\0"}, {"page_size": 63}, {"page_size": 2**31},
+        {"force_every": -1}, {"lifetime": 0}, {"codec": 7},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_arguments_are_refused_before_any_file_is_made(tmp_path, arguments):
+    arguments = {"prefix": "q", **arguments}
+    with pytest.raises(InvalidRequest):
+        PagedQueue.open(tmp_path / "new", arguments.pop("prefix"), **arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_closed_queue_says_so(tmp_path):
+    queue = PagedQueue.open(tmp_path, "q")
+    queue.close()
+    queue.close()
+    for use in (lambda: queue.append(b"x"), lambda: queue.append_many([b"x"]), queue.read, lambda: queue.cursor("c")):
+        with pytest.raises(LatchworkError, match="closed"):
+            use()

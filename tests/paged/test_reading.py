@@ -1,0 +1,264 @@
+"""Reading from a point in time, following, codecs, and what is said about damage."""
+
+import threading
+from datetime import datetime, timedelta, timezone
+
+import msgspec
+import pytest
+
+from latchwork.errors import Corrupt, Expired, InvalidRequest, Unreadable
+from latchwork.queue.paged import PagedQueue
+from tests.clock import START, ManualClock
+
+from .crashes import Ticking
+from .promises import copied_records_are_not_data, open_in
+from .recording import RecordingFiles
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def files():
+    return RecordingFiles()
+
+
+def filled(files, clock, count=60, **settings):
+    queue = open_in(files, seams=clock, **settings)
+    for number in range(count):
+        queue.append(b"%04d" % number)
+        clock.advance(0.25)
+    return queue
+
+
+def datas(entries):
+    return [entry.data for entry in entries]
+
+
+def test_reading_since_any_moment_gives_exactly_what_arrived_then_or_later(files, clock):
+    queue = filled(files, clock)
+    everything = list(queue.read())
+    assert [entry.timestamp for entry in everything] == [START + number / 4 for number in range(60)]
+    for tick in range(-2, 62 * 4):
+        since = START + tick / 16
+        assert datas(queue.read(since)) == [entry.data for entry in everything if entry.timestamp >= since]
+    assert datas(queue.read(everything[7].timestamp)) == datas(everything[7:])
+
+
+def test_since_takes_datetimes_aware_and_naive(files, clock):
+    queue = filled(files, clock, 8)
+    aware = datetime.fromtimestamp(START + 1, timezone.utc)
+    assert datas(queue.read(aware)) == datas(queue.read(START + 1)) == [b"0004", b"0005", b"0006", b"0007"]
+    assert datas(queue.read(datetime.fromtimestamp(START + 1))) == datas(queue.read(aware))  # noqa: DTZ006
+    with pytest.raises(InvalidRequest):
+        queue.read(float("nan"))
+
+
+def test_a_moment_within_a_millisecond_misses_nothing(files, clock):
+    clock.advance(0.0007)
+    before = clock.wall() - 0.0001
+    queue = open_in(files, seams=clock)
+    queue.append(b"x")
+    assert datas(queue.read(before)) == [b"x"]
+
+
+def test_messages_of_one_instant_over_several_pages_are_all_found(files, clock):
+    queue = open_in(files, seams=clock, page_size=64)
+    queue.append(b"earlier")
+    clock.advance(1)
+    queue.append_many([b"same %02d" % number for number in range(20)])
+    assert queue._writer.tail[0] > 5
+    assert len(datas(queue.read(clock.wall()))) == 20
+
+
+def test_arrival_times_never_run_backwards_not_even_over_a_restart(files, clock):
+    queue = open_in(files, seams=clock)
+    queue.append(b"a")
+    clock.step(-3600)
+    queue.append(b"b")
+    queue.close()
+    queue = open_in(files, seams=clock)
+    queue.append(b"c")
+    clock.step(7200)
+    queue.append(b"d")
+    assert [entry.timestamp for entry in queue.read()] == [START, START, START, START + 3600]
+
+
+def test_reading_ends_with_what_was_there_at_the_call(files, clock):
+    queue = filled(files, clock, 10)
+    copied = [queue.append(entry.data) for entry in queue.read()]
+    assert len(copied) == 10
+
+
+def test_following_ends_when_nothing_came_for_the_timeout(files, clock):
+    queue = filled(files, clock, 3)
+    clock.at(4.0, lambda: queue.append(b"late"))
+    begun = clock.monotonic()
+    assert datas(queue.read(follow=True, timeout=5)) == [b"0000", b"0001", b"0002", b"late"]
+    assert clock.monotonic() - begun == 10
+
+
+def test_a_reader_that_follows_is_woken_by_an_append_and_by_close(tmp_path):
+    queue = PagedQueue.open(tmp_path, "q")
+    seen, arrived = [], threading.Event()
+
+    def follow():
+        for entry in queue.read(follow=True):
+            seen.append(entry.data)
+            arrived.set()
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    for message in (b"one", b"two"):
+        queue.append(message)
+        assert arrived.wait(30)
+        arrived.clear()
+    queue.close()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert seen == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("size", [46, 47, 48, 94, 95, 1000])
+def test_messages_larger_than_a_page_come_back_whole(files, clock, size):
+    queue = open_in(files, seams=clock, page_size=64)
+    sent = [b"before", bytes(range(256)) * 4, b"x" * size, b"", b"after"]
+    queue.append_many(sent[:2])
+    for message in sent[2:]:
+        queue.append(message)
+    assert datas(queue.read()) == sent
+    assert datas(queue.cursor("c").read(10)) == sent
+    queue.close()
+    assert datas(open_in(files, page_size=64).read(clock.wall())) == sent
+
+
+def test_a_message_whose_last_piece_is_missing_was_never_there(files):
+    queue = open_in(files, page_size=64)
+    queue.append(b"before")
+    tried = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(kind, name):
+        tried.append(name)
+        if name == "q-4.page":
+            raise Stopped
+
+    files.before_step = stop
+    with pytest.raises(Stopped):
+        queue.append(b"x" * 300)
+    files = files.killed()
+    queue = open_in(files, page_size=64)
+    assert datas(queue.read()) == [b"before"]
+    queue.append(b"y" * 300)
+    queue.append(b"after")
+    assert datas(queue.read()) == [b"before", b"y" * 300, b"after"]
+
+
+def damaged_in_the_middle(files, clock, change):
+    filled(files, clock, 60, page_size=256).close()
+    contents = files.contents()
+    for name, edit in change.items():
+        contents[name] = edit(contents[name])
+    contents = {name: data for name, data in contents.items() if data is not None}
+    return open_in(RecordingFiles.holding(contents), seams=clock)
+
+
+@pytest.mark.parametrize(
+    ("edit", "position", "lost"),
+    [
+        (lambda page: page[:50] + b"\xff" + page[51:], 42, {14}),
+        (lambda page: page[:42] + b"\x7f" + page[43:], 42, {14}),
+        (lambda page: page[:42] + bytes(4) + page[46:], 42, {14}),
+        (lambda page: page[:42] + bytes(214), 42, set(range(14, 24))),
+        (lambda page: page[:60], 42, set(range(14, 24))),
+        (lambda page: None, 0, set(range(12, 24))),
+    ],
+    ids=["content", "length", "zero length", "zeroed to the end", "cut", "page missing"],
+)
+def test_a_corrupt_page_in_the_middle_is_reported_and_passed_only_on_request(files, clock, edit, position, lost):
+    queue = damaged_in_the_middle(files, clock, {"q-2.page": edit})
+    found = []
+    with pytest.raises(Corrupt, match=r"q-2\.page") as error:
+        found.extend(entry.data for entry in queue.read())
+    assert error.value.details == {"file": "/d/q-2.page", "position": position}
+    good = [b"%04d" % number for number in range(60) if number not in lost]
+    assert datas(queue.read(skip_corrupt=True)) == good
+    cursor = queue.cursor("c")
+    first = datas(cursor.read(60))
+    assert first == good[: min(lost)]
+    with pytest.raises(Corrupt):
+        cursor.read(1)
+    assert first + datas(cursor.read(60, skip_corrupt=True)) == good
+
+
+@pytest.mark.parametrize(
+    "edit", [lambda _: None, lambda index: b"", lambda index: index[::-1], lambda index: index[:25]]
+)
+def test_a_bad_index_in_the_middle_costs_time_and_nothing_else(files, clock, edit):
+    queue = damaged_in_the_middle(files, clock, {"q-2.idx": edit})
+    assert len(datas(queue.read())) == 60
+    for number in range(60):
+        assert datas(queue.read(START + number / 4))[0] == b"%04d" % number
+
+
+def test_bytes_of_a_record_inside_a_message_are_not_a_message():
+    copied_records_are_not_data()
+
+
+def test_a_reader_whose_page_was_reclaimed_is_told(files, clock):
+    queue = filled(files, clock, 60, lifetime=100.0)
+    reader = queue.read()
+    assert next(reader).data == b"0000"
+    clock.advance(1000)
+    assert queue.reclaim() > 1
+    with pytest.raises(Expired, match="reclaimed"):
+        list(reader)
+
+
+class Order(msgspec.Struct):
+    item: str
+    count: int
+
+
+class Reversed:
+    def encode(self, text):
+        return text.encode()[::-1]
+
+    def decode(self, data):
+        return data[::-1].decode()
+
+
+@pytest.mark.parametrize(
+    ("codec", "values", "wrong"),
+    [
+        (bytes, [b"", b"x", bytes(range(256))], "text"),
+        (str, ["", "x", "\N{SNOWMAN}"], b"bytes"),
+        (dict, [{}, {"a": [1, None]}], [1]),
+        (Order, [Order("apple", 3)], {"item": "apple", "count": 3}),
+        (Reversed(), ["abc"], "\udc80"),
+    ],
+)
+def test_codecs_give_back_what_was_appended_and_refuse_the_rest(files, codec, values, wrong):
+    queue = open_in(files, codec=codec)
+    queue.append_many(values)
+    with pytest.raises(InvalidRequest):
+        queue.append(wrong)
+    with pytest.raises(InvalidRequest):
+        queue.append_many([values[0], wrong])
+    assert datas(queue.read()) == values
+
+
+def test_bytes_that_the_codec_does_not_understand_are_unreadable(files):
+    queue = open_in(files)
+    queue.append(b"not json")
+    queue.close()
+    with pytest.raises(Unreadable, match="page 1 at 0"):
+        list(open_in(files, codec=dict).read())
+
+
+def test_a_lifetime_may_be_a_timedelta(files):
+    assert open_in(files, lifetime=timedelta(hours=1), seams=Ticking())._lifetime == 3600
