@@ -20,6 +20,8 @@ from ..store.ops import Add, Op, Put, Read
 LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
 RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"
 BINS = (LOCKED, OWNER, TIME, LEASE, RENEWALS, FENCE, GRANT)
+WAITING = "waiting-ms"
+"""When somebody last waited. No guard looks at it; a release reads it, so that the next acquisition can be polite."""
 
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 """Seconds."""
@@ -38,6 +40,12 @@ RENEW: tuple[Op, ...] = (Put(TIME, SERVER_NOW), Add(RENEWALS, 1))
 """Start the lease again; guarded by `held`. Harmless when repeated."""
 RELEASE: tuple[Op, ...] = (Put(LOCKED, 0),)
 """Give the lease back; guarded by `held`. The fence stays, so a repeat frees nobody else's acquisition."""
+MARK: tuple[Op, ...] = (Put(WAITING, SERVER_NOW),)
+"""Say that somebody waits: once at the start of a wait, and again before it is stale."""
+STALE = 1.0
+"""Seconds for which a mark counts."""
+ANYBODY_WAITING = SERVER_NOW - Bin(WAITING) < round(STALE * 1000)
+"""To be computed with a release: whether others want the lease."""
 NEVER_HELD: tuple[Op, ...] = (Put(LOCKED, 0), Put(FENCE, 0), Put(RENEWALS, 0))
 """The bins of a record that is made before its lease is first taken."""
 

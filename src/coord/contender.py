@@ -1,0 +1,196 @@
+"""Taking a lease: the first try, looking, breaking, and what to do in doubt (docs/protocols.md P2).
+
+A `Contender` is one party on one record. It remembers since when it has seen the lease stand still, which is what
+entitles it to break it. Each `Acquisition` is one wish to have the lease, under an id of its own that every repeat
+carries: an attempt whose reply was lost is recognised in the record, and counts only if the record still shows it.
+An attempt that lands after everybody has given up holds the lease for nobody, until it runs out.
+
+Waiting is fair by politeness: who waits leaves a mark, a release reads it, and who has released so lets others go
+first. Otherwise a holder that comes straight back would always win against those who ask now and then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..retry import Poll
+from ..seams import Event
+from ..store.expr import Bound
+from ..store.ops import Compute, Op, Read
+from ..store.port import NEVER, Exists, Key, RecordStore
+from . import lease as rules
+from .lease import LeaseView, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lease that was taken: its fence, until when to believe in it (seconds, boottime), and what was read."""
+
+    fence: int
+    until: float
+    values: tuple[Any, ...] = ()
+
+
+class Contender:
+    """One party that wants the lease on one record. Safe to share between threads.
+
+    create: whether a record that is absent is a free lease; else it must exist.  extra: operations that belong to the
+    acquisition.  reads: operations whose values the claim brings along; they come after the extra ones.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        key: Key,
+        owner: str,
+        lease: float,
+        *,
+        create: bool = False,
+        extra: tuple[Op, ...] = (),
+        reads: tuple[Op, ...] = (),
+    ) -> None:
+        self.store, self.key, self.owner, self.lease = store, key, owner, lease
+        self.create, self.extra, self.reads = create, extra, reads
+        self.observed: Observation | None = None
+        self._marked = self._asked_for = float("-inf")
+
+    def renew(self, fence: int) -> Claim:
+        """Start the lease again. Raises `Refused` or `NotFound` where it is not held under this fence any more."""
+        began = self.store.seams.boottime()
+        ops = (*rules.RENEW, *self.reads)
+        values = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)
+        return Claim(fence, rules.believed_until(began, self.lease), values)
+
+    def release(self, fence: int) -> bool:
+        """Give the lease back; False where it was not held under this fence any more."""
+        ops = (*rules.RELEASE, Compute(rules.ANYBODY_WAITING))
+        try:
+            wanted = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
+        except (Refused, NotFound) as refusal:
+            return bool(refusal.details["doubt"])
+        if wanted:
+            self._asked_for = self.store.seams.monotonic()
+        return True
+
+    def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:
+        """Pause for about as long as others pause between two looks, where they waited at this party's last release."""
+        seams = self.store.seams
+        rest = self._asked_for + seams.uniform(0.5, 1.5) * poll.high - seams.monotonic()
+        if rest > 0:
+            seams.sleep(rest if timeout is None else min(rest, timeout))
+
+    def look(self, *, waiting: bool = False) -> LeaseView | None:
+        """The lease as it is now, observed; None where there is no record. Leaves a mark if `waiting`."""
+        bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
+        if bins is None:
+            self.observed = None
+            return None
+        view, now = LeaseView.of(bins), self.store.seams.monotonic()
+        self.observed = self.observed.then(view, now) if self.observed else Observation(view, now)
+        return view
+
+    def may_break(self) -> bool:
+        """Whether the lease has stood still for one whole lease of its holder, as far as this party has seen."""
+        return self.observed is not None and self.observed.ran_out(self.store.seams.monotonic())
+
+    def _reading(self) -> dict[str, Any] | None:
+        record = self.store.get(self.key, *rules.BINS)
+        return None if record is None else record.bins
+
+    def _marking(self) -> dict[str, Any] | None:
+        reads = tuple(Read(bin) for bin in rules.BINS)
+        try:
+            values = self.store.operate(self.key, *rules.MARK, *reads, ttl=NEVER, repeatable=True)
+        except NotFound:
+            return None
+        self._marked = self.store.seams.monotonic()
+        return dict(zip(rules.BINS, values, strict=True))
+
+    def _mark_is_stale(self) -> bool:
+        return self.store.seams.monotonic() - self._marked > rules.STALE / 2
+
+
+class Acquisition:
+    """One wish to have the lease. For one thread."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._contender, self._store, self._seams = contender, contender.store, contender.store.seams
+        self._grant = self._seams.unique()
+        self._began = 0.0
+        self.doubt = False
+
+    def take(self) -> Claim | None:
+        """Take it without looking if it is free: one call where it is, None where it is not."""
+        return self._take(rules.free(self._grant))
+
+    def look(self, *, waiting: bool = False) -> Claim | None:
+        """Look, and take it if it is free or may be broken; None where it is somebody else's."""
+        view = self._look(waiting=waiting)
+        if view is None or not view.locked:
+            return self._take(rules.free(self._grant))
+        if self._is_mine(view):
+            return self._confirm(view.fence)
+        return self._take(rules.broken(view, self._grant)) if self._contender.may_break() else None
+
+    def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None) -> Claim | None:
+        """Look again and again; None once `timeout` seconds are over or `stop` is set."""
+
+        def probe() -> tuple[Claim | None] | None:
+            if stop is not None and stop.is_set():
+                return (None,)
+            claim = self.look(waiting=True)
+            return None if claim is None else (claim,)
+
+        found = poll.until(self._seams, probe, timeout=timeout, wake=stop)
+        return None if found is None else found[0]
+
+    def _take(self, guard: Bound) -> Claim | None:
+        party = self._contender
+        exists = Exists.ANY if party.create else Exists.UPDATE
+        if not self.doubt:
+            self._began = self._seams.boottime()
+        ops = (*rules.acquire(party.owner, party.lease, self._grant), *party.extra, *party.reads)
+        try:
+            fence, *values = self._store.operate(
+                party.key, *ops, when=guard, exists=exists, or_absent=party.create, ttl=NEVER, repeatable=True
+            )
+        except Refused as refusal:
+            self.doubt = self.doubt or refusal.details["doubt"]
+            return self._recognised() if self.doubt else None
+        except OutcomeUnknown:
+            self.doubt = True
+            return self._recognised()
+        until = rules.believed_until(self._began, party.lease)
+        if self._seams.boottime() >= until:
+            return self._confirm(fence)
+        return Claim(fence, until, tuple(values))
+
+    def _recognised(self) -> Claim | None:
+        """The lease, if an attempt in doubt turns out to have taken it."""
+        view = self._look()
+        return self._confirm(view.fence) if view is not None and self._is_mine(view) else None
+
+    def _is_mine(self, view: LeaseView) -> bool:
+        return view.locked and view.grant == self._grant
+
+    def _look(self, *, waiting: bool = False) -> LeaseView | None:
+        try:
+            return self._contender.look(waiting=waiting)
+        except LatchworkError as failure:
+            if not self.doubt:
+                raise
+            raise OutcomeUnknown(
+                f"an attempt to take the lease on {self._contender.key} may have been applied, and the record cannot "
+                f"be read; if it was, the lease ends by itself after {self._contender.lease} s",
+                key=self._contender.key,
+            ) from failure
+
+    def _confirm(self, fence: int) -> Claim | None:
+        """A claim that is old, or was found in the record, counts only once it is renewed."""
+        try:
+            return self._contender.renew(fence)
+        except (Refused, NotFound):
+            self._grant, self.doubt = self._seams.unique(), False
+            return None

@@ -1,0 +1,174 @@
+"""Fenced locks: a resource refuses every holder but the newest it has seen (docs/protocols.md P2).
+
+    with lock.acquire(timeout=5) as grant:
+        grant.operate(Key("accounts", "42"), Add("balance", -10))
+
+Not claimed: mutual exclusion by the lock alone. A holder that is paused past its lease does not know it; what it then
+writes through `grant.operate` is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..retry import Poll
+from ..store.port import Key, RecordStore
+from .contender import Acquisition, Claim, Contender
+from .fenced import Fenced, Lost
+from .inputs import checked_name, checked_owner, checked_store, checked_timeout
+from .lease import checked_lease
+
+LOCKS = "latchwork_locks"
+"""The set of all locks and elections."""
+LOCK_POLL = Poll(low=0.005, high=0.02, factor=1.3, jitter=0.5)
+"""Half of all releases are seen within 10 ms; at most 50 reads a second and waiter."""
+
+
+class FencedLock:
+    """A lock with a lease and a fence, in one record. Handles are cheap, pickle with their store, and are not
+    re-entrant: a second `acquire` waits for the first one's release, in whichever thread.
+
+    store: where the lock lives; whoever uses the same store and name contends for the same lock.  owner: a name for
+    people and logs; default `host:pid:unique`. It decides nothing: two acquisitions of one owner are two.  lease:
+    seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded; it must exceed any pause that a
+    live holder should survive.
+    """
+
+    def __init__(
+        self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
+    ) -> None:
+        self._store, self._poll = checked_store(store), poll
+        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.owner = checked_owner(owner, store.seams)
+        self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease, create=True)
+
+    def __repr__(self) -> str:
+        return f"FencedLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"
+
+    def acquire(self, timeout: float | None = None, *, keep_alive: bool = False) -> Grant:
+        """Wait for the lock and take it. One store call where it is free.
+
+        timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew it in the
+        background until it is released or lost.  Waiting is fair by politeness, not first come, first served: a handle
+        that releases while others wait lets them go first. A lock whose holder died is broken
+        once it has run out by the server's clock *and* has been seen standing still for one whole lease.
+
+        Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken the lock and
+        cannot be resolved (it then ends by itself after one lease), `Unavailable`.
+        """
+        claim = self._wait(checked_timeout(timeout))
+        if claim is None:
+            raise LockUnavailable(
+                f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._party.key
+            )
+        return self._granted(claim, keep_alive=keep_alive)
+
+    def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
+        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait."""
+        acquisition = Acquisition(self._party)
+        claim = acquisition.take() or acquisition.look()
+        return None if claim is None else self._granted(claim, keep_alive=keep_alive)
+
+    def _wait(self, timeout: float | None) -> Claim | None:
+        seams = self._store.seams
+        began = seams.monotonic()
+        self._party.let_others_go_first(self._poll, timeout)
+        acquisition = Acquisition(self._party)
+        claim = acquisition.take()
+        if claim is not None or timeout == 0:
+            return claim or acquisition.look()
+        rest = None if timeout is None else max(0.0, timeout - (seams.monotonic() - began))
+        return acquisition.wait(self._poll, timeout=rest)
+
+    def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
+        grant = Grant(self.name, self._party, claim)
+        if keep_alive:
+            grant.keep_alive()
+        return grant
+
+    def _holder(self) -> str:
+        seen = self._party.observed
+        if seen is None or not seen.view.locked:
+            return "others were faster"
+        return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
+
+
+class Grant(Fenced):
+    """One acquisition of a lock. Leaving its `with` block releases it.
+
+    `lost` is an event that is set the moment the lease can no longer be believed: it ran out by this process's own
+    clock, it was found taken over, or it was released. It may be waited for, and needs no background activity.
+    """
+
+    def __init__(self, name: str, party: Contender, claim: Claim) -> None:
+        super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
+        self._party = party
+        self._given_back = False
+
+    def __repr__(self) -> str:
+        return f"Grant({self._name!r}, fence={self.fence}, owner={self.owner!r})"
+
+    @property
+    def fence(self) -> int:
+        """Greater than the fence of every earlier acquisition of this lock, for ever; renewing keeps it."""
+        return self._fence
+
+    @property
+    def owner(self) -> str:
+        """The name that the lock was acquired under."""
+        return self._party.owner
+
+    def renew(self) -> None:
+        """Start the lease again. One store call.
+
+        Raises `FencedOut` where the lease has been lost, `OutcomeUnknown` and `Unavailable` where that cannot be said:
+        the grant then holds for as long as `lost` is not set, and renewing again is harmless.
+        """
+        self.check()
+        try:
+            claim = self._party.renew(self.fence)
+        except (Refused, NotFound):
+            self.lost.set()
+            raise self._ended() from None
+        if not self.lost.extend(claim.until):
+            self.release()
+            raise self._ended()
+
+    def release(self) -> bool:
+        """Give the lock back. True if this freed it, False if it was no longer this grant's. One store call.
+
+        It frees this acquisition only, never another one of the same owner. Calling it again does nothing.
+        Raises `OutcomeUnknown` or `Unavailable`; the lock then ends by itself after its lease, or call again.
+        """
+        self.lost.set()
+        if self._given_back:
+            return False
+        freed = self._party.release(self.fence)
+        self._given_back = True
+        return freed
+
+    def keep_alive(self) -> None:
+        """Renew in the background from now on, three times a lease, until it is released or lost."""
+        self._store.seams.spawn(self._renew_until_lost, f"latchwork-lease-{self._name}")
+
+    def __enter__(self) -> Grant:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        try:
+            self.release()
+        except LatchworkError:
+            if error is None:
+                raise
+
+    def _renew_until_lost(self) -> None:
+        pause = self._party.lease / 3
+        while not self.lost.wait(pause):
+            try:
+                self.renew()
+                pause = self._party.lease / 3
+            except FencedOut:
+                return
+            except (OutcomeUnknown, Unavailable):
+                pause = self._party.lease / 20
