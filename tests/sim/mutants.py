@@ -1,32 +1,35 @@
 """Rules taken out, one at a time: each mutant is a protocol without one of its guards.
 
 A mutant is a context manager that patches the code for as long as it lasts. Whoever adds a rule adds its mutant here,
-with a seed under which the checkers catch it: a checker that catches nothing proves nothing.
+and the search finds the first seed under which the checkers catch it: a checker that catches nothing proves nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from latchwork.coord import latch_base, latch_layout
+from latchwork.errors import NotFound, OutcomeUnknown
+from latchwork.retry import RetryPolicy
 from latchwork.store import once
-from latchwork.store.expr import Const, MapHas, MapKeyAt, MapSize, Negate, Param, missing
+from latchwork.store.expr import Bin, Bound, Const, MapKeyAt, MapSize, Param, exists, lacks, missing
+from latchwork.store.ops import MapPut
 
 TRUE = Const(True)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A rule that is taken out: which primitive, which rule, how, and a seed that shows it."""
+    """A rule that is taken out: which primitive, what is wrong then, which rule it was, and how."""
 
     primitive: str
     name: str
     rule: str
     patch: Callable[[], Any]
-    seed: int
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -36,18 +39,37 @@ def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
 # ---- the record store: once (P1)
 
 
-def _blind_retry(bin: str, capacity: int, when: Any) -> Any:
-    return TRUE if when is None else when
+def _guarded(guard: Callable[[Any, Any], Any]) -> Callable[[], Any]:
+    """Attempts with another guard for their token, and a put that overwrites."""
+
+    def attempt(self: Any, real: Any = once._Attempt._attempt) -> Any:
+        update = real(self)
+        ops = tuple(replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops)
+        when, params = self.update.when if isinstance(self.update.when, Bound) else (self.update.when, {})
+        fresh = guard(self.once, when)
+        return replace(update, ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))
+
+    return _swap(once._Attempt, "_attempt", attempt)
 
 
-def _no_window(bin: str, capacity: int, when: Any) -> Any:
-    fresh = missing(bin) | Negate(MapHas(bin, Param("token", str)))
+TOKEN = Param("token", bytes)
+
+
+def _and(fresh: Any, when: Any) -> Any:
     return fresh if when is None else fresh & when
 
 
-def _window_only(bin: str, capacity: int, when: Any) -> Any:
-    fresh = missing(bin) | (MapSize(bin) < capacity) | (MapKeyAt(bin, 0) < Param("token", str))
-    return fresh if when is None else fresh & when
+def _no_token(memory: Any, when: Any) -> Any:
+    return when
+
+
+def _no_window(memory: Any, when: Any) -> Any:
+    return _and(lacks(memory.bin, TOKEN), when)
+
+
+def _window_only(memory: Any, when: Any) -> Any:
+    older = MapKeyAt(memory.bin, 0, bytes) < TOKEN
+    return _and(missing(memory.bin) | (MapSize(memory.bin) < memory.capacity) | older, when)
 
 
 def _refused_without_cancelling(self: Any) -> Any:
@@ -58,27 +80,7 @@ def _absent_means_done(self: Any) -> Any:
     return (None,)
 
 
-@contextmanager
-def _minted_below_the_retry() -> Iterator[None]:
-    send = once._Attempt._send
-
-    def fresh(self: Any) -> Any:
-        def doubted() -> None:
-            self.token = self.store.token_clock.mint(self.store.seams)
-
-        attempt = self.store.policy.run
-        del attempt
-        self._doubted = doubted
-        return _resending(self, send)
-
-    with mock.patch.object(once._Attempt, "_send", fresh):
-        yield
-
-
-def _resending(self: Any, send: Any) -> Any:
-    from latchwork.errors import OutcomeUnknown
-    from latchwork.retry import RetryPolicy
-
+def _minted_below_the_retry(self: Any, send: Any = once._Attempt._send) -> Any:
     policy, store = self.store.policy, self.store
     self.store = store.with_policy(RetryPolicy(attempts=1))
     for _ in range(policy.attempts):
@@ -90,13 +92,55 @@ def _resending(self: Any, send: Any) -> Any:
 
 
 STORE = (
-    Mutant("store", "retry of an in-doubt add", "P1: not has(t)", _swap(once, "_fresh", _blind_retry), 0),
-    Mutant("store", "token checked, window not", "P1: smallest key < t", _swap(once, "_fresh", _no_window), 0),
-    Mutant("store", "window checked, token not", "P1: not has(t)", _swap(once, "_fresh", _window_only), 0),
-    Mutant("store", "token minted below the retry", "P1: minted above the retry", _minted_below_the_retry, 0),
+    Mutant("store", "retry of an in-doubt add", "P1: not has(t)", _guarded(_no_token)),
+    Mutant("store", "token checked, window not", "P1: smallest key < t", _guarded(_no_window)),
+    Mutant("store", "window checked, token not", "P1: not has(t)", _guarded(_window_only)),
+    Mutant("store", "token minted below the retry", "P1: minted above the retry",
+           _swap(once._Attempt, "_send", _minted_below_the_retry)),
     Mutant("store", "refused after doubt without cancelling", "P0.6",
-           _swap(once._Attempt, "_cancel", _refused_without_cancelling), 0),
-    Mutant("store", "absent after doubt means done", "P0.6", _swap(once._Attempt, "_cancel", _absent_means_done), 0),
+           _swap(once._Attempt, "_cancel", _refused_without_cancelling)),
+    Mutant("store", "absent after doubt means done", "P0.6", _swap(once._Attempt, "_cancel", _absent_means_done)),
 )  # fmt: skip
 
-MUTANTS = STORE
+
+# ---- latches (P8)
+
+
+def _bins(**changes: Any) -> Callable[[], Any]:
+    """The latch's bins with other guards in them."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        def bins_of(farm: str, real: Any = latch_layout.bins_of) -> Any:
+            bins = real(farm)
+            return replace(bins, **{name: make(bins) for name, make in changes.items()})
+
+        with mock.patch.object(latch_base, "bins_of", bins_of):
+            yield
+
+    return patch
+
+
+def _gone_reads_as_released(self: Any, real: Any = latch_base.Latch.progress) -> Any:
+    try:
+        return real(self)
+    except NotFound:
+        return latch_base.LatchProgress({}, 0)
+
+
+LATCH = (
+    Mutant("latch", "retry of an in-doubt count", "P1", _guarded(_no_token)),
+    Mutant("latch", "a party counts every time", "P8: not has(done, party)",
+           _swap(latch_layout, "first_time", lambda same, done: same)),
+    Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
+           _bins(is_mine=lambda bins: exists(bins.count))),
+    Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
+           _swap(latch_base.Latch, "progress", _gone_reads_as_released)),
+    Mutant("latch", "released without every farm's share", "P8: every farm in farms has its bin",
+           _swap(latch_base.LatchProgress, "released", property(lambda self: self.remaining <= 0))),
+    Mutant("latch", "create overwrites", "P8: not exists(count#farm)", _bins(is_free=lambda bins: TRUE)),
+    Mutant("latch", "counts below zero", "a DC latch never goes below zero",
+           _bins(floored=lambda bins: Bin(bins.count) - Param("n"))),
+)  # fmt: skip
+
+MUTANTS = STORE + LATCH

@@ -22,6 +22,7 @@ class Process:
         self.world = world
         self.name = name
         self.dead = False
+        self.doubts = 0
         self.frozen_until = 0.0
         self.wall_offset = EPOCH + rng.uniform(-2.0, 2.0)
         self.boot = rng.uniform(0.0, 100_000.0)

@@ -67,8 +67,8 @@ def each_arrival_counts_once(run: LatchScenario) -> None:
 
 
 def _parts(entry: Entry, *, gone: bool) -> list[Entry]:
-    """A count by party has an effect at one moment and reads what remains at another: a repeat reads afterwards."""
-    if entry.name == "count_party" and entry.ok:
+    """A count that repeats another, or follows doubt, has its effect at one moment and reads at another."""
+    if entry.name in COUNTS and entry.ok and (entry.doubted or entry.name == "count_party"):
         return [replace(entry, result=None), replace(entry, name="count", args=())]
     if gone and entry.name in COUNTS and entry.outcome == "NOT_FOUND":
         return [replace(entry, outcome="unknown")]
@@ -124,7 +124,7 @@ class Model:
         if latch is None or not _means(entry, latch):
             return ()
         after = max(remaining + amount, 0) if self.floored else remaining + amount
-        return ((latch, after, parties),) if entry.unknown or entry.result == after else ()
+        return ((latch, after, parties),) if entry.unknown or entry.result in (after, None) else ()
 
     def _count_party(self, state: Any, entry: Entry) -> Sequence[Any]:
         latch, remaining, parties = state

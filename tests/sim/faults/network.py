@@ -182,6 +182,7 @@ class SimStore(RecordStore):
         if kind is Kind.CRASH_AFTER:
             self.process.die()
             raise Killed
+        self.process.doubts += 1
         world.pause(TIMEOUT)
         return OutcomeUnknown(f"{verb}: no reply came; it may have been applied")
 

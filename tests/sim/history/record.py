@@ -29,6 +29,8 @@ class Entry:
     closed: float = OPEN
     outcome: str = "unknown"
     result: Any = None
+    doubted: bool = False
+    """Whether one of its attempts was in doubt, so that its answer may be one that was read anew."""
     tag: Any = None
     """What the actor knew, for the checkers: which incarnation of the object it meant."""
 

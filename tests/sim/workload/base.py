@@ -84,7 +84,10 @@ class Scenario:
 
     def call(self, process: Process, name: str, run: Callable[[], Any], *args: Any) -> Entry:
         """Record an operation of a process."""
-        return self.history.call(process.name, name, run, *args)
+        before = process.doubts
+        entry = self.history.call(process.name, name, run, *args)
+        entry.doubted = process.doubts > before
+        return entry
 
     def idle(self, process: Process, most: float) -> None:
         """The process does something else for up to so many seconds."""

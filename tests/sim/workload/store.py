@@ -6,7 +6,7 @@ from typing import Any
 
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
 
-from ..checkers.models import Counter
+from ..checkers.models import Counter, read_anew
 from ..faults.kinds import Kind
 from ..world import Process
 from .base import Scenario, SimStore
@@ -27,6 +27,7 @@ class Store(Scenario):
         # A refused compare-and-set is final only where its request cannot arrive again: docs/reliability.md.
         self.plan.twice_refused = False
         self.capacity = self.rng.choice((2, 3, 8, 64))
+        self.remembers = self.rng.random() < 0.5
         self.adds = self.rng.choice((0.0, 0.6, 0.8))
         self.operator_store.operate(COUNTER, Put("n", 0), exists=Exists.CREATE, ttl=NEVER)
 
@@ -51,10 +52,11 @@ class Store(Scenario):
             self.call(process, "swap", lambda: self._swap(store, was, then), was, then)
 
     def _add(self, store: SimStore, amount: int) -> int:
-        return store.operate(COUNTER, Add("n", amount), once=Once(self.capacity, result=N))[0]
+        remembered = Once(self.capacity, result=N) if self.remembers else Once(self.capacity, answer="n")
+        return store.operate(COUNTER, Add("n", amount), once=remembered)[0]
 
     def _swap(self, store: SimStore, was: int, then: int) -> int:
-        once = Once(self.capacity, result=N)
+        once = Once(self.capacity, result=then)
         return store.operate(COUNTER, Put("n", then), when=WAS.bind(was=was), once=once)[0]
 
     def _read(self, store: SimStore) -> Any:
@@ -66,7 +68,8 @@ class Store(Scenario):
         self.call(self.operator, "read", lambda: self._read(self.operator_store))
 
     def check(self) -> None:
-        self.check_linearizable(self.history.entries, Counter(), "a record")
+        entries = [part for entry in self.history.entries for part in read_anew(entry, "read")]
+        self.check_linearizable(entries, Counter(), "a record")
         self.require(not self.stuck, "liveness once faults stop", f"{self.stuck} hang")
 
 
