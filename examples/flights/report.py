@@ -70,10 +70,11 @@ def chart(merged: pd.DataFrame, path: Path) -> None:
     by_farm = _mean_delay(merged, "origin").unstack("origin").loc[5:]
     lines.plot(by_farm.index, by_farm, marker="o", markersize=3, label=list(by_farm.columns))
     lines.set(title="Mean departure delay by airport", xlabel="scheduled hour", ylabel="minutes")
+    lines.set_xticks(by_farm.index[::2])
     lines.legend(frameon=False)
     lines.grid(alpha=0.3)
     by_carrier = _mean_delay(merged, "carrier").unstack("hour").loc[:, 5:]
-    image = grid.imshow(by_carrier, aspect="auto", cmap="RdYlBu_r", vmin=-30, vmax=30)
+    image = grid.imshow(by_carrier, aspect="auto", cmap="RdYlBu_r", vmin=-40, vmax=40)
     grid.set(title="Mean departure delay by carrier and hour", xlabel="scheduled hour")
     grid.set_xticks(range(by_carrier.shape[1]), by_carrier.columns)
     grid.set_yticks(range(by_carrier.shape[0]), by_carrier.index)

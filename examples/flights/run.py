@@ -2,7 +2,7 @@
 
     python examples/flights/run.py                          # or: make demo
     LATCHWORK_STORE=aerospike://host:3000/test  python examples/flights/run.py
-    python examples/flights/run.py --resume DIR             # go on where a run was killed; --farm JFK: with that farm
+    python examples/flights/run.py --resume DIR             # run again the farms that were killed; --farm JFK: that one
 
 Each farm (an airport) is a process with a Spark driver of its own. The coordinator waits on one latch for all
 partitions of all farms, merges what they wrote, checks it against a direct computation, prints a table and draws a
@@ -54,7 +54,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this directory")
-    parser.add_argument("--farm", action="append", choices=data.FARMS, help="with --resume: run only this farm again")
+    parser.add_argument(
+        "--farm",
+        action="append",
+        choices=data.FARMS,
+        help="with --resume: run this farm again (default: all that have not finished)",
+    )
     options = parser.parse_args()
     if options.farm and not options.resume:
         parser.error("--farm goes with --resume DIR: the answer needs all farms")
@@ -74,8 +79,9 @@ def begin(options: argparse.Namespace, flights: data.pd.DataFrame) -> Plan:
 def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespace) -> int:
     """Start the farms, wait for every partition of every farm, report."""
     latch = plan.latch(data.FARMS[0])
-    with Farms(plan.directory, options.farm or data.FARMS) as farms:
-        print(f"waiting for {', '.join(farms.names())}; three Spark drivers take half a minute to come up", flush=True)
+    unfinished = sorted({party.partition("/")[0] for party in latch.missing()})
+    with Farms(plan.directory, options.farm or unfinished) as farms:
+        print(f"started {', '.join(farms.names())}; Spark takes up to half a minute to come up", flush=True)
         if not latch.wait(options.timeout, progress=show_progress()):
             print(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}", file=sys.stderr)
             print(f"to go on: {sys.argv[0]} --resume {plan.directory}", file=sys.stderr)
