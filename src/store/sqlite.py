@@ -2,31 +2,24 @@
 
 Each update is one transaction that takes the write lock first, and is on the disk when it is acknowledged
 (`synchronous=full`, the default; docs/design.md section 2). Reads take no lock that a writer waits for.
-
-Threads borrow a connection from a pool, so that readers do not queue behind a writer's sync, and threads that come and
-go do not each open the file. Writers of one process queue at a lock of that process, which wakes the next at once;
-writers of several processes ask again after short pauses, for at most `busy_timeout` seconds.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ..retry import Poll
+from ..errors import InvalidRequest, LatchworkError
 from ..seams import SYSTEM, Seams
 from . import local, values
 from .memory import outcome
 from .ops import writes
 from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
-from .sqlite_file import is_busy, meaning, never_commits, open_file
+from .sqlite_pool import SQLitePool
 
 T = TypeVar("T")
 
@@ -34,7 +27,6 @@ SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
 SWEEP_EVERY, SWEEP_AT_MOST = 5_000, 200
 """Milliseconds between two removals of expired records by one process, and records removed in one."""
-_WAIT = Poll(low=0.0005, high=0.01)
 
 _LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
@@ -63,10 +55,8 @@ class SQLiteStore(RecordStore):
             raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
         self.path = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
-        self._idle: list[sqlite3.Connection] = []
+        self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep_after = 0
-        self._start_afresh()
-        _STORES.add(self)
 
     @property
     def url(self) -> str:
@@ -86,13 +76,7 @@ class SQLiteStore(RecordStore):
 
     def close(self) -> None:
         """Close this process's idle connections; the next call makes another."""
-        while self._idle:
-            self._idle.pop().close()
-
-    def after_fork(self) -> None:
-        """Let go of the parent process's connections, which a child may neither use nor close."""
-        _ABANDONED.append(self._idle)
-        self._start_afresh()
+        self._pool.close()
 
     # ---- reading
 
@@ -155,106 +139,21 @@ class SQLiteStore(RecordStore):
         return int(self.seams.wall() * 1000)
 
     def _read(self, ask: Callable[[sqlite3.Connection, int], T]) -> T:
-        with self._connection() as connection:
-            return self._patiently(lambda: ask(connection, self._now()))
+        return self._pool.read(lambda connection: ask(connection, self._now()))
 
     def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
-        """What `change` returns, once it is committed; an error leaves nothing of it behind."""
-        if not self._writing.acquire(timeout=self.busy_timeout):
-            raise Unavailable(f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later")
-        try:
-            with self._connection() as connection:
-                self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-                try:
-                    result = change(connection, self._now())
-                    self._sweep(connection)
-                except BaseException:
-                    _undo(connection)
-                    raise
-                self._commit(connection)
-                return result
-        finally:
-            self._writing.release()
+        def run(connection: sqlite3.Connection) -> T:
+            now = self._now()
+            result = change(connection, now)
+            self._sweep(connection, now)
+            return result
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as failure:
-            _undo(connection)
-            if never_commits(failure):
-                raise
-            raise OutcomeUnknown(
-                f"{self.path}: {failure} at the commit; read the record before going on", path=str(self.path)
-            ) from failure
+        return self._pool.write(run)
 
-    def _sweep(self, connection: sqlite3.Connection) -> None:
-        now = self._now()
+    def _sweep(self, connection: sqlite3.Connection, now: int) -> None:
         if now >= self._sweep_after:
             connection.execute(_SWEEP, (now, SWEEP_AT_MOST))
             self._sweep_after = now + SWEEP_EVERY
-
-    def _patiently(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, once nobody is in its way any more, or its error after `busy_timeout` seconds."""
-        try:
-            return attempt()
-        except sqlite3.OperationalError as failure:
-            if not is_busy(failure):
-                raise
-            busy: list[sqlite3.Error] = [failure]
-
-        def again() -> tuple[T] | None:
-            try:
-                return (attempt(),)
-            except sqlite3.OperationalError as failure:
-                if not is_busy(failure):
-                    raise
-                busy[0] = failure
-                return None
-
-        done = _WAIT.until(self.seams, again, timeout=self.busy_timeout)
-        if done is None:
-            raise busy[0]
-        return done[0]
-
-    # ---- connections
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of this process for one call; one that has failed is not used again."""
-        try:
-            connection = self._borrow()
-        except sqlite3.Error as failure:
-            raise meaning(failure, self.path) from failure
-        sound = False
-        try:
-            yield connection
-            sound = True
-        except sqlite3.Error as failure:
-            raise meaning(failure, self.path) from failure
-        except (NotFound, Refused, AlreadyExists, InvalidRequest):
-            sound = True
-            raise
-        finally:
-            if sound:
-                self._idle.append(connection)
-            else:
-                connection.close()
-
-    def _borrow(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._patiently(lambda: open_file(self.path, self.synchronous))
-
-    def _start_afresh(self) -> None:
-        self._idle = []
-        self._writing = self.seams.lock()
-        self._sweep_after = 0
-
-
-def _undo(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:  # SQLite has rolled back by itself after some errors
-        connection.execute("ROLLBACK")
 
 
 def _load(connection: sqlite3.Connection, key: Key) -> tuple[int | None, local.Stored | None]:
@@ -301,16 +200,3 @@ def _text(value: str) -> str:
 
 def _rebuild(path: str, synchronous: str, busy_timeout: float) -> SQLiteStore:
     return SQLiteStore(path, synchronous=synchronous, busy_timeout=busy_timeout)
-
-
-_STORES: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
-_ABANDONED: list[list[sqlite3.Connection]] = []
-"""Kept from being collected, which would close them (sqlite.org/howtocorrupt.html, 2.6)."""
-
-
-def _after_fork() -> None:
-    for store in _STORES:
-        store.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

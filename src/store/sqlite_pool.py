@@ -1,0 +1,144 @@
+"""The connections of one process to one SQLite file: lent to threads, patient with other writers, lost in a fork.
+
+Threads borrow a connection, so that readers do not queue behind a writer's sync, and threads that come and go do not
+each open the file. Writers of one process queue at a lock of that process, which wakes the next at once; writers of
+several processes ask again after short pauses, for at most `busy_timeout` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from ..errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..retry import Poll
+from ..seams import Seams
+from .sqlite_file import is_busy, meaning, never_commits, open_file
+
+T = TypeVar("T")
+_WAIT = Poll(low=0.0005, high=0.01)
+_ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
+"""Errors that say nothing against the connection."""
+
+
+class SQLitePool:
+    """Runs reads and writes over connections that it makes when they are needed."""
+
+    def __init__(self, path: Path, synchronous: str, busy_timeout: float, seams: Seams) -> None:
+        self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
+        self._idle: list[sqlite3.Connection] = []
+        self._writing = seams.lock()
+        _POOLS.add(self)
+
+    def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """What `ask` returns; it may be called again while another connection is in its way."""
+        with self._connection() as connection:
+            return self._patiently(lambda: ask(connection))
+
+    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """What `change` returns, once it is committed; an error leaves nothing of it behind."""
+        if not self._writing.acquire(timeout=self.busy_timeout):
+            raise Unavailable(f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later")
+        try:
+            with self._connection() as connection:
+                self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+                try:
+                    result = change(connection)
+                except BaseException:
+                    if connection.in_transaction:  # SQLite has rolled back by itself after some errors
+                        connection.execute("ROLLBACK")
+                    raise
+                self._commit(connection)
+                return result
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """Close the connections that are not lent at the moment."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def after_fork(self) -> None:
+        """Let go of the parent process's connections, which a child may neither use nor close."""
+        _ABANDONED.append(self._idle)
+        self._idle, self._writing = [], self.seams.lock()
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as failure:  # the connection is closed after it, which undoes what can be undone
+            if never_commits(failure):
+                raise
+            raise OutcomeUnknown(
+                f"{self.path}: {failure} at the commit; read the record before going on", path=str(self.path)
+            ) from failure
+
+    def _patiently(self, attempt: Callable[[], T]) -> T:
+        """What `attempt` returns, once nobody is in its way any more, or its error after `busy_timeout` seconds."""
+        try:
+            return attempt()
+        except sqlite3.OperationalError as failure:
+            if not is_busy(failure):
+                raise
+            busy: list[sqlite3.Error] = [failure]
+
+        def again() -> tuple[T] | None:
+            try:
+                return (attempt(),)
+            except sqlite3.OperationalError as failure:
+                if not is_busy(failure):
+                    raise
+                busy[0] = failure
+                return None
+
+        done = _WAIT.until(self.seams, again, timeout=self.busy_timeout)
+        if done is None:
+            raise busy[0]
+        return done[0]
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection of this process for one call; one that has failed is not used again."""
+        try:
+            connection = self._borrow()
+        except sqlite3.Error as failure:
+            raise meaning(failure, self.path) from failure
+        sound = False
+        try:
+            yield connection
+            sound = True
+        except sqlite3.Error as failure:
+            raise meaning(failure, self.path) from failure
+        except _ANSWERS:
+            sound = True
+            raise
+        finally:
+            if sound:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _borrow(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._patiently(lambda: open_file(self.path, self.synchronous))
+
+
+_POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()
+_ABANDONED: list[list[sqlite3.Connection]] = []
+"""Kept from being collected, which would close them (sqlite.org/howtocorrupt.html, 2.6)."""
+
+
+def _after_fork() -> None:
+    for pool in _POOLS:
+        pool.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
