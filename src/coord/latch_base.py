@@ -14,9 +14,7 @@ from typing import Any, TypeVar
 
 from ..errors import InvalidRequest, NotFound, Refused
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
-from ..store.expr import Bound
-from ..store.once import Once
-from ..store.ops import Add, MapGet, MapPut, Op, Put, Read
+from ..store.ops import MapGet, MapPut, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
 from .latch_layout import bins_of
@@ -115,25 +113,35 @@ class Latch:
         expired; `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
         """
         layout.checked_number("n", n, 1)
-        bins = bins_of(self._farm)
-        down: Op = Put(bins.count, bins.floored.bind(n=n)) if self._level is LatchLevel.DC else Add(bins.count, -n)
-        return self._count(down) if party is None else self._count_party(down, n, layout.checked_party(party))
+        floor = self._level is LatchLevel.DC
+        if party is not None:
+            return self._count_party(layout.count_down(self._farm, n, floor=floor), n, layout.checked_party(party))
+        if floor:
+            # Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
+            remaining = self._count(layout.count_down(self._farm, n, floor=False), at_least=n)
+            if remaining is not None:
+                return remaining
+        return self._counted(layout.count_down(self._farm, n, floor=floor))
 
-    def _count(self, change: Op) -> int:
-        bins, nonce = bins_of(self._farm), self._identity()
-        # A nonce never comes back, so a refusal by it is final; a latch made by the Java library has none.
-        once = Once(layout.token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None)
+    def _counted(self, change: Op) -> int:
+        remaining = self._count(change)
+        if remaining is None:
+            raise self._gone()
+        return remaining
+
+    def _count(self, change: Op, at_least: int | None = None) -> int | None:
+        """Change the count, where it is at least so much; what remains, or None where the guard refused."""
+        nonce = self._identity()
+        guard, once = layout.exactly_once(self._farm, nonce, enough=at_least is not None)
+        when = guard.bind(nonce=nonce, n=at_least)
         try:
-            return int(
-                self._store.operate(self._key, change, when=self._same_latch(nonce), ttl=self._ttl, once=once)[0]
-            )
+            return int(self._store.operate(self._key, change, when=when, ttl=self._ttl, once=once)[0])
         except Refused:
-            raise self._gone() from None
+            return None
 
     def _count_party(self, change: Op, n: int, party: str | int) -> int:
         bins, nonce = bins_of(self._farm), self._identity()
-        same, params = self._same_latch(nonce)
-        guard = Bound(layout.first_time(same, bins.done), {**params, "party": party})
+        guard = layout.first_time(self._farm, nonce is None).bind(nonce=nonce, party=party)
         ops = (change, MapPut(bins.done, party, n), Read(bins.count))
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
@@ -145,9 +153,6 @@ class Latch:
             if remaining is None or ident != nonce or counted is None:
                 raise self._gone() from None
             return int(remaining)
-
-    def _same_latch(self, nonce: str | None) -> Bound:
-        return bins_of(self._farm).same_latch(nonce).bind(nonce=nonce)
 
     def _identity(self) -> str | None:
         """The nonce of the latch that this handle means: known from `create`, else read with the first count."""
@@ -241,7 +246,7 @@ class Latch:
 
         Waiters get `NotFound`. Counts that arrive late are refused, also when the latch is made again.
         """
-        guard = self._same_latch(self._nonce) if self._nonce is not None else None
+        guard = None if self._nonce is None else bins_of(self._farm).is_mine.bind(nonce=self._nonce)
         try:
             return self._store.delete(self._key, when=guard, repeatable=True)
         except Refused:

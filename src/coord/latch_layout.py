@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import InvalidRequest
-from ..store.expr import Bin, Expr, Param, exists, lacks, largest, missing
+from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing
+from ..store.once import Once
+from ..store.ops import Add, Op, Put
 from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
 
 COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
 MAX_FARM = 15 - len(COUNT)
 MAX_COUNT = 2**53
 MIN_TOKENS, MAX_TOKENS = 64, 1_024
-"""How many tokens a farm remembers: one for each count, within these. A count in doubt is resolved as long as fewer than
-so many others have come after it; beyond that it is unknown, never doubled. The map is copied with each count."""
+"""How many tokens a farm remembers: one for each count, within these. A count in doubt is resolved as long as fewer
+others have come after it; beyond that it is unknown, never doubled. The server copies the map with each count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,6 @@ class FarmBins:
     is_unmarked: Expr  # a latch that the Java library made
     floored: Expr  # the count less the parameter `n`, not below zero
 
-    def same_latch(self, nonce: str | None) -> Expr:
-        """The guard "this farm's count is there, and the latch is still the one that the handle was made for"."""
-        return self.is_unmarked if nonce is None else self.is_mine
-
 
 @lru_cache(maxsize=1024)
 def bins_of(farm: str) -> FarmBins:
@@ -53,16 +51,40 @@ def bins_of(farm: str) -> FarmBins:
         ident,
         FARMS + farm,
         is_free=missing(count),
-        is_mine=exists(count) & Bin(ident, str).eq(Param("nonce", str)),
+        is_mine=Bin(ident, str).eq(Param("nonce", str)),
         is_unmarked=exists(count) & missing(ident),
         floored=largest(Bin(count) - Param("n"), 0),
     )
 
 
 @lru_cache(maxsize=4096)
-def first_time(same_latch: Expr, done: str) -> Expr:
+def first_time(farm: str, unmarked: bool) -> Expr:
     """The guard "the same latch, and the parameter `party` has not counted"; `party` may be a str or an int."""
-    return same_latch & lacks(done, Param("party", str))
+    bins = bins_of(farm)
+    return (bins.is_unmarked if unmarked else bins.is_mine) & lacks(bins.done, Param("party", str))
+
+
+@lru_cache(maxsize=4096)
+def exactly_once(farm: str, nonce: str | None, *, enough: bool = False) -> tuple[Expr, Once]:
+    """The guard "the same latch, and where `enough` is asked, at least `n` left", and how a count is remembered."""
+    bins = bins_of(farm)
+    same = bins.is_unmarked if nonce is None else bins.is_mine
+    # A nonce never comes back, so a refusal by it is final; a count may rise again, and the Java library has no nonce.
+    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None and not enough)
+    return (_enough(farm, nonce is None) if enough else same), once
+
+
+@lru_cache(maxsize=2048)
+def _enough(farm: str, unmarked: bool) -> Expr:
+    bins = bins_of(farm)
+    return all_of(bins.is_unmarked if unmarked else bins.is_mine, Bin(bins.count) >= Param("n"))
+
+
+@lru_cache(maxsize=4096)
+def count_down(farm: str, n: int, *, floor: bool) -> Op:
+    """The operation that takes `n` from the count; with a floor, not below zero."""
+    bins = bins_of(farm)
+    return Put(bins.count, bins.floored.bind(n=n)) if floor else Add(bins.count, -n)
 
 
 def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
@@ -128,7 +150,7 @@ def checked_store(store: RecordStore) -> RecordStore:
     return store
 
 
-def token_capacity(nonce: str | None) -> int:
+def _token_capacity(nonce: str | None) -> int:
     """How many tokens a farm's `ops#` bin keeps: fixed when the latch is made, and carried by its nonce."""
     return int(nonce.rpartition("/")[2]) if nonce else MAX_TOKENS
 

@@ -77,17 +77,18 @@ class Template:
         return entries
 
 
-_templates: WeakKeyDictionary[e.Expr, Template] = WeakKeyDictionary()
 _puts: WeakKeyDictionary[e.Expr, dict[str, Template]] = WeakKeyDictionary()
 
 
 def compiled(expression: e.Expr | e.Bound) -> Entries:
     """The client's structure for an expression."""
-    root, params = (expression, {}) if isinstance(expression, e.Expr) else expression
-    template = _templates.get(root)
+    root, params = expression if isinstance(expression, e.Bound) else (expression, {})
+    template = root.__dict__.get(_COMPILED)
     if template is None:
-        template = _templates[root] = Template(_build(root).compile())
-    return template.filled(params)
+        # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as the rest of this function.
+        template = root.__dict__[_COMPILED] = Template(_build(root).compile())
+    filled: Entries = template.filled(params)
+    return filled
 
 
 def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
@@ -103,6 +104,7 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
 
 
 _KEY = "\0key"
+_COMPILED = "_compiled"
 
 
 def _put(bin: str, value: e.Expr) -> Any:

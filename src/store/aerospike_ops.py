@@ -36,10 +36,12 @@ def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
 
 def answering(ops: Sequence[o.Op], compiled_ops: list[Built]) -> list[Built]:
     """The operations such that each of them is answered, where any of them reads."""
-    kinds = {type(op) for op in ops}
-    if kinds.isdisjoint(_READS) or not kinds.isdisjoint(_LOUD):
-        return compiled_ops
-    return [*compiled_ops, _EVERY_OP_ANSWERS]
+    reads = False
+    for op in ops:
+        if type(op) in _LOUD:
+            return compiled_ops
+        reads = reads or type(op) in _READS
+    return [*compiled_ops, _EVERY_OP_ANSWERS] if reads else compiled_ops
 
 
 def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
@@ -83,14 +85,14 @@ def _name(place: int) -> str:
 
 def _plain(value: Any) -> tuple[bool, Any]:
     """Whether a value needs no expression, and what it is then, once a bin can hold it."""
+    if not isinstance(value, e.EXPRESSIONS):
+        return True, taken(value)
     expression, params = value if isinstance(value, e.Bound) else (value, {})
     if isinstance(expression, e.Const):
         return True, taken(expression.value)
     if isinstance(expression, e.Param) and expression.name in params:
         return True, taken(params[expression.name])
-    if isinstance(expression, e.Expr):
-        return False, None
-    return True, taken(value)
+    return False, None
 
 
 def _put(op: o.Put, _: int) -> Built:

@@ -75,6 +75,8 @@ class Bound(NamedTuple):
 
 
 Guard = Expr | Bound
+EXPRESSIONS = (Expr, Bound)
+"""What a value may be an instance of where the server is to compute it."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,13 @@ an attempt that lands late, changes nothing. The token is minted here, above the
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from .expr import (
+    EXPRESSIONS,
     SERVER_NOW,
     Bound,
     Expr,
@@ -152,7 +153,7 @@ class _Attempt:
         attempt = self._attempt()
         learning = clock.wants_to_learn(store.seams)
         if learning:
-            attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
+            attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
         values = store.policy.run(store.seams, lambda: store._operate(attempt), doubt=self._doubted)
         if learning:
             clock.learn(store.seams, values[-1])
@@ -162,13 +163,13 @@ class _Attempt:
         """The update with its token: refused where the token is there, or may have been and was trimmed."""
         update, once, token = self.update, self.once, self.token
         when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
-        computed = isinstance(once.result, Expr | Bound)
+        computed = isinstance(once.result, EXPRESSIONS)
         guard = (_unused if computed else _fresh)(once.bin, once.capacity, when)
         put = MapPut(once.bin, token, once.result, new=not computed)
         answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
         ops = (*update.ops, put, _trim(once.bin, once.capacity), answer)
         bound = Bound(guard, {**params, "token": token})
-        return type(update)(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
+        return update._replace(ops=ops, when=bound)
 
     def _doubted(self) -> None:
         self.doubt = True

@@ -46,8 +46,7 @@ class Exists(Enum):
     ANY = "any"
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(NamedTuple):
     """One row of `operate_many`; the fields are the arguments of `operate`."""
 
     key: Key
@@ -86,9 +85,16 @@ Row = Values | LatchworkError
 """The outcome of one row of a batch: what it read, or the error that the single verb would have raised."""
 
 
+_known_sets: set[str] = set()
+_known_bins: set[str] = set()
+"""Names that have been checked before; a namespace has at most 4,095 sets, and few names of bins."""
+
+
 def checked_key(key: Key) -> Key:
     """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
     set_name, name = key
+    if type(key) is Key and set_name in _known_sets and type(name) is str and name and name.isascii():
+        return key
     if not isinstance(set_name, str) or not isinstance(name, str):
         raise InvalidRequest(f"{key!r}: the set and the name of a record are text")
     try:
@@ -100,7 +106,8 @@ def checked_key(key: Key) -> Key:
         raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
     if not name:
         raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
-    return key if isinstance(key, Key) else Key(set_name, name)
+    _known_sets.add(set_name)
+    return key if type(key) is Key else Key(set_name, name)
 
 
 def checked_bin(name: str) -> str:
@@ -109,6 +116,7 @@ def checked_bin(name: str) -> str:
         raise InvalidRequest(
             f"bin name {name!r} has {len(name.encode())} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
         )
+    _known_bins.add(name)
     return name
 
 
@@ -118,14 +126,14 @@ def checked(update: Update) -> Update:
     if not update.ops:
         raise InvalidRequest(f"no operation for {update.key}: name at least one")
     for op in update.ops:
-        name = getattr(op, "bin", "x")
-        if not 0 < len(name) <= MAX_BIN or not name.isascii():
+        name = getattr(op, "bin", None)
+        if name not in _known_bins and name is not None:
             checked_bin(name)
     if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
         raise InvalidRequest(
             f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "
             "record; use exists=UPDATE, or say or_absent=True"
         )
-    if update.ttl not in (KEEP, NEVER) and not 1 <= update.ttl <= MAX_TTL:
+    if not 1 <= update.ttl <= MAX_TTL and update.ttl not in (KEEP, NEVER):
         raise InvalidRequest(f"ttl is {update.ttl} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
     return update
