@@ -90,7 +90,7 @@ class RecordStore(ABC):
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
         """
-        update = checked(Update(checked_key(key), ops, when, exists, or_absent, ttl))
+        update = checked(Update(key if type(key) is Key else Key(*key), ops, when, exists, or_absent, ttl))
         if once is not None:
             return operate_once(self, update, once)
         if not repeatable:
@@ -255,5 +255,5 @@ def _reads_are_repeatable() -> None:
 
 __all__ = [
     "KEEP", "MAX_BIN", "MAX_SET", "MAX_TTL", "NEVER", "Bound", "Exists", "Expr", "Guard", "Key", "Once",
-    "OutcomeUnknown", "Record", "RecordStore", "Removal", "Row", "StoreInfo", "Update", "Values", "checked_bin", "checked_key",
+    "OutcomeUnknown", "Record", "RecordStore", "Removal", "Row", "StoreInfo", "Update", "Values", "checked_bin",
 ]  # fmt: skip
