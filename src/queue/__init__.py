@@ -6,8 +6,10 @@ from .envelope import Message, Reason
 from .records import LastSweep
 from .registry import QueueRegistry
 from .sharded import QueueDepth, ShardedQueue
+from .sweep_report import ShardReport, SweepReport
+from .sweeper import Sweeper
 
 __all__ = [
     "BatchingConfig", "Delivery", "LastSweep", "Message", "QueueConfig", "QueueDepth", "QueueRegistry", "Reason",
-    "ShardedQueue", "ShovelConfig",
+    "ShardReport", "ShardedQueue", "ShovelConfig", "SweepReport", "Sweeper",
 ]  # fmt: skip

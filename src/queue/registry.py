@@ -75,11 +75,15 @@ class QueueRegistry:
 
     def queues(self, active: bool | None = True) -> list[ShardedQueue]:
         """All queues that are active, or not, or (None) both, as the store has them now, by name."""
+        return [queue for queue, _ in self.listed(active=active)]
+
+    def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
+        """The same, each with its record."""
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         records = [record for value in wanted for record in self.store.query(self.records.set, "active", value)]
-        adopted = [self._adopt(config_of(r.key.name, r.bins), r.bins) for r in records]
-        return sorted(adopted, key=lambda queue: queue.name)
+        records.sort(key=lambda record: record.key.name)
+        return [(self._adopt(config_of(r.key.name, r.bins), r.bins), r.bins) for r in records]
 
     def deactivate(self, name: str) -> None:
         """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.

@@ -1,0 +1,281 @@
+"""The sweeper: the safety net of all queues of a client, run by one elected leader (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ..seams import Task
+from ..store import Compute, Put, Read, Update
+from ..store.expr import SERVER_NOW, Bound
+from .config import milliseconds
+from .pointers import FIRE
+from .records import lifetime, sweep_note
+from .registry import QueueRegistry
+from .rows import settle
+from .sharded import ShardedQueue
+from .sweep_report import Kind, ShardReport, ShardTask, Stop, SweepReport
+from .sweeping import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
+
+log = logging.getLogger(__name__)
+
+INITIAL_DELAY, INTERVAL = 600.0, 900.0
+"""Seconds until the first sweep, and between sweeps: the figures of the source."""
+PARALLELISM = 64
+
+Bins = dict[str, Any]
+Listed = tuple[ShardedQueue, Bins]
+"""A queue and its record."""
+
+
+class Leads(Protocol):
+    """What a sweep needs of a leadership."""
+
+    @property
+    def epoch(self) -> int: ...
+    def check(self) -> None: ...
+
+
+class Elects(Protocol):
+    """What the sweeper needs of an election."""
+
+    @property
+    def leadership(self) -> Leads | None: ...
+
+
+class _Seen(NamedTuple):
+    """A fire pointer, and when it was seen at the latest, on this process's monotonic clock."""
+
+    fired: int
+    at: float
+
+
+class _Shard(NamedTuple):
+    """A shard with something to sweep: its sweep pointer and its fire pointer."""
+
+    kind: Kind
+    shard: int
+    swept: int
+    fired: int
+
+
+class Sweeper:
+    """Sweeps all queues of a registry while `election` says that this process leads.
+
+    parallelism: queues swept at once.  initial_delay, interval: seconds, for `start`. Any number of processes may run
+    one; only the leader's does anything, and two that both believe to lead do no harm.
+    """
+
+    def __init__(
+        self,
+        registry: QueueRegistry,
+        election: Elects,
+        *,
+        parallelism: int = PARALLELISM,
+        initial_delay: float = INITIAL_DELAY,
+        interval: float = INTERVAL,
+    ) -> None:
+        if not 1 <= parallelism <= PARALLELISM:
+            raise InvalidRequest(f"parallelism is {parallelism}; it must be 1 to {PARALLELISM}")
+        self.registry, self.election, self.parallelism = registry, election, parallelism
+        self.initial_delay, self.interval = initial_delay, interval
+        self._seams = registry.store.seams
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._stop = self._seams.event()
+        self._running: Task | None = None
+
+    # ---- running
+
+    def run_once(self) -> SweepReport:
+        """Sweep every queue once, active or not, if this process leads; what came of it.
+
+        Raises only where the queues cannot be listed.
+        """
+        leadership = self.election.leadership
+        if leadership is None:
+            return SweepReport(0)
+        listed = self.registry.listed(active=None)
+        parts = self._each(listed, lambda queue, bins: self._sweep(queue, bins, leadership))
+        return sum(parts, SweepReport(leadership.epoch))
+
+    def start(self) -> Sweeper:
+        """Sweep in the background: first after 10 minutes, then every 15."""
+        if self._running is None:
+            self._stop.clear()
+            self._running = self._seams.spawn(self._run, "latchwork-sweeper")
+        return self
+
+    def stop(self, timeout: float | None = 30) -> bool:
+        """Stop before the next queue's next batch; whether it has within `timeout` seconds."""
+        task = self._running
+        self._stop.set()
+        if task is None:
+            return True
+        task.join(timeout)
+        if task.is_alive():
+            return False
+        self._running = None
+        return True
+
+    def _run(self) -> None:
+        pause = self.initial_delay
+        while not self._stop.wait(pause):
+            pause = self.interval
+            try:
+                report = self.run_once()
+                if report.led:
+                    log.log(logging.INFO if report.ok else logging.WARNING, "%s", report)
+            except LatchworkError as failure:
+                log.warning("the sweep failed: %s", failure)
+
+    def _each(self, queues: Sequence[Listed], sweep: Callable[[ShardedQueue, Bins], SweepReport]) -> list[SweepReport]:
+        """The parts' reports; several queues at once where that is allowed."""
+        parts: list[SweepReport] = []
+        waiting = list(reversed(queues))
+        workers = min(self.parallelism, len(queues))
+
+        def work() -> None:
+            while waiting:
+                try:
+                    queue, bins = waiting.pop()
+                except IndexError:
+                    return
+                parts.append(sweep(queue, bins))
+
+        if workers <= 1:
+            work()
+        else:
+            for task in [self._seams.spawn(work, f"latchwork-sweep-{n}") for n in range(workers)]:
+                task.join()
+        return parts
+
+    # ---- one queue
+
+    def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        epoch = leadership.epoch
+        try:
+            self._check(leadership)
+            tasks = self.tasks(queue, bins)
+            shards = sweep_shards(self.registry.store, tasks, epoch, lambda: self._check(leadership))
+            self.swept(shards)
+            error = next((_complaint(shard) for shard in shards if shard.stop in _FAILURES), None)
+            # A write of the sweep pointers has noted the success already.
+            if error or (queue.live.active and not _written(tasks, shards)):
+                self.note(queue, epoch, error)
+        except LatchworkError as failure:
+            return self._failed(queue, epoch, f"{failure.code}: {failure}")
+        return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
+
+    def _failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
+        try:
+            self.note(queue, epoch, error)
+        except LatchworkError as failure:
+            log.warning("the failed sweep of %s could not be noted: %s", queue.name, failure)
+        return SweepReport(epoch, (queue.name,), (), ((queue.name, error),))
+
+    def _check(self, leadership: Leads) -> None:
+        if self._stop.is_set():
+            raise LatchworkError("the sweeper was stopped")
+        leadership.check()
+
+    def tasks(self, queue: ShardedQueue, bins: Bins) -> list[ShardTask]:
+        """What there is to sweep in a queue whose record holds `bins`: one call, whatever the number of shards.
+
+        Bins that are a little old do no harm: sweep pointers never go back, and a mark stays true.
+        """
+        marks = bins.get("sweepMarks") or {}
+        fired = self._fired(queue)
+        tasks = []
+        for (kind, shard), (fire, now) in fired.items():
+            swept = (bins.get(pointer_bin(kind)) or {}).get(str(shard), 0)
+            if swept < fire:
+                tasks.append(
+                    self._plan(queue, _Shard(kind, shard, swept, fire), marks.get(mark_name(kind, shard)), now)
+                )
+        return tasks
+
+    def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
+        """The fire pointers of both pointer queues, and the server's time when they were read."""
+        sides = {Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers}
+        places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
+        ops = (Read(FIRE), Compute(SERVER_NOW))
+        rows = settle(self.registry.store, [Update(sides[kind].pointers_key(shard), ops) for kind, shard in places])
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                raise row
+        return {
+            place: (row[0] or 0, row[1])
+            for place, row in zip(places, rows, strict=True)
+            if not isinstance(row, LatchworkError)
+        }
+
+    def _plan(self, queue: ShardedQueue, at: _Shard, mark: list[int] | None, now: int) -> ShardTask:
+        duration = milliseconds(queue.config.sweep_duration)
+        fired, since = mark if mark and mark[0] > at.swept else (0, 0)
+        # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
+        limit, passable, old = at.fired, 0, True
+        if fired:
+            known = self._known(queue.name, mark_name(at.kind, at.shard), fired)
+            old = now - since >= duration and known * 1000 >= duration
+            limit, passable = (at.fired, min(fired, at.fired)) if old else (min(fired, at.fired), 0)
+        return ShardTask(
+            self.registry.client_id,
+            self.registry.farm_id,
+            queue.config,
+            at.kind,
+            at.shard,
+            at.swept,
+            limit,
+            passable,
+            old,
+            self._age_ms(queue, at.kind),
+        )
+
+    def _known(self, queue: str, name: str, fired: int) -> float:
+        """Seconds, on this process's own clock, that the mark has been known here: a stepped server clock ages none."""
+        now = self._seams.monotonic()
+        seen = self._seen.get((queue, name))
+        if seen is None or seen.fired != fired:
+            seen = self._seen[queue, name] = _Seen(fired, now)
+        return now - seen.at
+
+    @staticmethod
+    def _age_ms(queue: ShardedQueue, kind: Kind) -> int:
+        """How long a message must have been left alone. In the sideline at least two intervals of its shovel."""
+        duration = milliseconds(queue.config.sweep_duration)
+        if kind is Kind.MAIN or queue.live.shovel is None:
+            return duration
+        return max(duration, 2 * milliseconds(queue.live.shovel.interval))
+
+    def swept(self, reports: Iterable[ShardReport]) -> None:
+        """Take note of the marks that were set, wherever the shards were swept."""
+        now = self._seams.monotonic()
+        for report in reports:
+            if report.marked:
+                self._seen[report.queue, mark_name(report.kind, report.shard)] = _Seen(report.marked, now)
+
+    def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> None:
+        """Store when the queue was swept, and what went wrong if anything did. Nothing where a later leader has."""
+        guard = Bound(EPOCH_GUARD, {"epoch": epoch})
+        ops = (*sweep_note(success=error is None, error=error), Put("epoch", epoch))
+        key, ttl = self.registry.records.key(queue.name), lifetime(queue.config)
+        try:
+            self.registry.store.operate(key, *ops, when=guard, ttl=ttl, repeatable=True)
+        except Refused:
+            log.info("the sweep of %s by epoch %d was not noted: a later leader has taken over", queue.name, epoch)
+
+
+_FAILURES = (Stop.DEPOSED, Stop.FAILED, Stop.REFUSED)
+
+
+def _complaint(shard: ShardReport) -> str:
+    what = shard.error or f"{shard.refused} messages could not be moved to the sideline"
+    return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
+
+
+def _written(tasks: Sequence[ShardTask], shards: Sequence[ShardReport]) -> bool:
+    """Whether the sweep has written to the queue's record."""
+    began = {(task.kind, task.shard): task.swept for task in tasks}
+    return any(shard.rehomed or shard.marked or shard.swept > began[shard.kind, shard.shard] for shard in shards)
