@@ -18,7 +18,7 @@ from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
 COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
 MAX_FARM = 15 - len(COUNT)
 MAX_COUNT = 2**53
-MIN_TOKENS, MAX_TOKENS = 64, 1_024
+MIN_TOKENS, MAX_TOKENS = 64, 256
 """How many tokens a farm remembers: one for each count, within these. A count in doubt is resolved as long as fewer
 others have come after it; beyond that it is unknown, never doubled. The server copies the map with each count."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 
 import pytest
 
@@ -20,8 +21,14 @@ XDC = LatchLevel.XDC
 ID = "run"
 
 
-def key(latch_id=ID, client="shop", suffix="distributed_latch"):
-    return Key(f"D_LTCH#{suffix}", f"D_LTCH#{client}#{latch_id}")
+def key(latch_id=None, client="shop", suffix="distributed_latch"):
+    return Key(f"D_LTCH#{suffix}", f"D_LTCH#{client}#{latch_id or ID}")
+
+
+@pytest.fixture(autouse=True)
+def _a_latch_of_its_own(monkeypatch):
+    """The real server is shared, so each test names its own records."""
+    monkeypatch.setitem(globals(), "ID", f"run-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -301,10 +308,10 @@ def test_a_latch_in_the_java_layout_is_counted_down_by_ours_and_the_other_way_ro
     store.operate(key(), Add("count#dc1", -1))
     assert latch.wait(0)
 
-    ours = CountDownLatch.create(store, "shop", "ours", 2, farm_id="dc1")
-    store.operate(key("ours"), Add("count#dc1", -1))
+    ours = CountDownLatch.create(store, "shop", f"{ID}-ours", 2, farm_id="dc1")
+    store.operate(key(f"{ID}-ours"), Add("count#dc1", -1))
     assert ours.count_down() == 0
-    assert store.get(key("ours"), "count#dc1").bins == {"count#dc1": 0}
+    assert store.get(key(f"{ID}-ours"), "count#dc1").bins == {"count#dc1": 0}
 
 
 def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_old_handle(store):
