@@ -1,0 +1,41 @@
+"""What every backend must do, as checks that the author of a new backend can run.
+
+With pytest, name a fixture `store` and inherit:
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        def store(self):
+            return MyStore(...)
+
+Without it, `run(make_store)` calls each check with a new store. Records have names that are never used twice, so a
+shared server may be used. Set `shared = False` where a store lives in one process only, and override `pass_time` where
+its clock is injected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .contract_many import BatchContract, QueryContract, SharingContract
+from .contract_once import OnceContract
+from .contract_records import GuardContract, RecordContract
+from .contract_ttl import LifetimeContract
+from .port import RecordStore
+
+
+class StoreContract(
+    RecordContract, GuardContract, LifetimeContract, BatchContract, QueryContract, OnceContract, SharingContract
+):
+    """All of it."""
+
+
+def run(make_store: Callable[[], RecordStore], contract: type[StoreContract] = StoreContract) -> int:
+    """Call every check with a new store; how many there were. An `AssertionError` says which promise is broken."""
+    checks = [name for name in dir(contract) if name.startswith("test_")]
+    for name in checks:
+        store = make_store()
+        try:
+            getattr(contract(), name)(store)
+        finally:
+            store.close()
+    return len(checks)

@@ -1,0 +1,7 @@
+"""Failed checks of the public contract show their values, as those of the tests do."""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(f"latchwork.store.contract_{part}" for part in ("records", "ttl", "many", "once")),
+)
