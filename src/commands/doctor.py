@@ -191,7 +191,7 @@ def doctor(
 
 
 def _found(examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    found = []
+    found: list[Finding] = []
     try:
         found.extend(examination())
     except LatchworkError as failure:

@@ -70,7 +70,14 @@ def exactly_once(farm: str, nonce: str | None, *, enough: bool = False) -> tuple
     bins = bins_of(farm)
     same = bins.is_unmarked if nonce is None else bins.is_mine
     # A nonce never comes back, so a refusal by it is final; a count may rise again, and the Java library has no nonce.
-    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None and not enough)
+    marked = nonce is not None
+    once = Once(
+        _token_capacity(nonce),
+        bins.ops,
+        answer=bins.count,
+        monotone=marked and not enough,
+        scope=same if marked else None,
+    )
     return (_enough(farm, nonce is None) if enough else same), once
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the coordination primitives: `store` is each backend in turn, `shared_store` those that processes share."""
+"""`store` is each backend in turn, `shared_store` those that processes can share."""
 
 from __future__ import annotations
 

@@ -388,3 +388,29 @@ def test_deleting_twice_is_no_error_and_waiters_are_told(store):
     assert not latch.delete()
     with pytest.raises(NotFound):
         latch.wait(1)
+
+
+def test_a_count_given_up_leaves_no_token_in_a_latch_made_again_under_the_same_id(memory):
+    store = FaultyStore(memory)
+    latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+
+    def made_again():
+        memory.delete(key())
+        CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+
+    store.plan = {store._number + 1: "request_lost", store._number + 2: made_again}
+    with pytest.raises(NotFound):
+        latch.count_down()
+    assert "ops#dc1" not in memory.get(key()).bins
+    assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count() == 5
+
+
+def test_a_count_that_was_refused_for_want_of_counts_cannot_land_when_they_come_back(memory):
+    other = CountUpDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = FaultyStore(memory, {2: "late", 3: other.count_down})
+    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert latch.count_down() == 0  # the first attempt in doubt, then nothing left to take: counted, at the floor
+    other.count_up(5)
+    assert store.pending
+    store.deliver()
+    assert other.count() == 5
