@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import islice
 
 from ..errors import Corrupt, InvalidRequest
-from ..seams import Seams
-from .page_layout import Place
+from ..seams import Lock
+from .page_layout import Place, disk
 from .page_reader import PagedEntry, PageReader, View
 from .page_writer import PageWriter
 
@@ -35,13 +35,15 @@ class Cursor:
         view: View,
         writer: PageWriter,
         *,
-        seams: Seams,
+        lock: Lock,
+        deadline: Callable[[float | None], float | None],
         wait: Callable[[Place, float | None], bool],
-        drop: Callable[[str], None],
+        store: Callable[[str, Place | None], None],
     ) -> None:
         self.name = name
-        self._view, self._writer, self._wait, self._drop = view, writer, wait, drop
-        self._lock = seams.lock()
+        self._view, self._writer, self._store = view, writer, store
+        self._deadline, self._wait = deadline, wait
+        self._lock = lock
         self._committed = self._read_to = place
 
     @property
@@ -58,28 +60,24 @@ class Cursor:
         """
         if n < 1:
             raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n}", n=n)
-        self._wait(self._read_to, timeout)
-        with self._lock:
-            reader = PageReader(self._view, self._read_to, skip_corrupt=skip_corrupt)
-            found: list[PagedEntry] = []
-            messages = reader.entries(self._view.tail())
-            try:
-                found.extend(islice(messages, n))
-            except Corrupt:
-                if reader.place == self._read_to:
-                    raise
-            self._read_to = reader.place
-            return found
+        deadline = self._deadline(timeout)
+        while True:
+            until = self._view.tail()
+            found = self._take(n, until, skip_corrupt=skip_corrupt)
+            if found or not self._wait(until, deadline):
+                return found
 
     def commit(self) -> None:
         """Make the position after the last message read durable; on return no crash makes it fall back.
 
-        Syncs the queue up to there first, so the position never outlives the messages before it.
+        Syncs the queue up to there first, so the position never outlives the messages before it. `StorageFailed`: not
+        acknowledged, and may be tried again unless the queue itself has failed. `InvalidRequest`: the queue is
+        closed. `NotFound`: the cursor was dropped.
         """
         with self._lock:
             if self._committed < self._read_to:
                 self._writer.force(self._read_to)
-                self._view.layout.store_cursor(self.name, self._read_to)
+                self._store(self.name, self._read_to)
                 self._committed = self._read_to
 
     def lag(self) -> int:
@@ -92,4 +90,17 @@ class Cursor:
     def drop(self) -> None:
         """Forget the name, durably; it no longer holds pages back from being reclaimed."""
         with self._lock:
-            self._drop(self.name)
+            self._store(self.name, None)
+
+    def _take(self, n: int, until: Place, *, skip_corrupt: bool) -> list[PagedEntry]:
+        with self._lock:
+            reader = PageReader(self._view, self._read_to, skip_corrupt=skip_corrupt)
+            found: list[PagedEntry] = []
+            try:
+                with disk(self._view.layout):
+                    found.extend(islice(reader.entries(until), n))
+            except Corrupt:
+                if not found:
+                    raise
+            self._read_to = reader.place
+            return found

@@ -19,11 +19,14 @@ class Bell:
         for event in tuple(self.waiting):
             event.set()
 
-    def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Whether the condition came true within `timeout` seconds (None: for ever)."""
+    def deadline(self, timeout: float | None) -> float | None:
+        """The moment `timeout` seconds from now, for `wait`; None for never."""
+        return None if timeout is None else self._seams.monotonic() + timeout
+
+    def wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
+        """Whether the condition came true before the deadline."""
         if condition():
             return True
-        deadline = None if timeout is None else self._seams.monotonic() + timeout
         event = self._seams.event()
         self.waiting.add(event)  # before the next look, so that nothing falls between the look and the wait
         try:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from google_crc32c import value
 
-from ..errors import Corrupt, Unreadable
+from ..errors import Corrupt, Misconfigured, StorageFailed, Unreadable
 from .files import Files
 from .page_index import PageIndex, survey
 
@@ -176,3 +178,17 @@ class Layout:
 def _cursor_file(name: str) -> str:
     """Without a hyphen, so that no cursor of one prefix has the file name of another prefix's file."""
     return f"{name.replace('-', '~')}.cursor"
+
+
+@contextmanager
+def disk(layout: Layout) -> Iterator[None]:
+    """Turn what the operating system refuses into the package's errors."""
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
+        raise Misconfigured(
+            f"no way to use {layout.directory}: {error}; give this user the directory, or take another",
+            directory=str(layout.directory),
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{layout.path('*')}: {error}", directory=str(layout.directory)) from error

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from ..errors import AlreadyOpen, InvalidRequest, Misconfigured, StorageFailed
+from ..errors import AlreadyOpen, InvalidRequest
 from .files import Closable
 from .page_layout import Layout
 
@@ -25,20 +23,6 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
         raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every}")
     if lifetime is not None and not lifetime > 0:
         raise InvalidRequest(f"lifetime is more than 0 seconds, or None to keep everything; not {lifetime}")
-
-
-@contextmanager
-def disk(layout: Layout) -> Iterator[None]:
-    """Turn what the operating system refuses into the package's errors."""
-    try:
-        yield
-    except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
-        raise Misconfigured(
-            f"no way to use {layout.directory}: {error}; give this user the directory, or take another",
-            directory=str(layout.directory),
-        ) from error
-    except OSError as error:
-        raise StorageFailed(f"{layout.path('*')}: {error}", directory=str(layout.directory)) from error
 
 
 def own(layout: Layout) -> Closable:

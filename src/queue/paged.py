@@ -11,14 +11,14 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from ..errors import AlreadyOpen, InvalidRequest, LatchworkError
+from ..errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
 from ..seams import SYSTEM, Seams
 from .cursor import Cursor, file_safe
 from .files import SYSTEM_FILES, Closable, Files
 from .page_bell import Bell
 from .page_codec import Decode, codec_of, milliseconds
-from .page_layout import Layout, Place
-from .page_opening import check_arguments, disk, own, settle_page_size
+from .page_layout import Layout, Place, disk
+from .page_opening import check_arguments, own, settle_page_size
 from .page_reader import PagedEntry, PageReader, View, seek
 from .page_recovery import Recovered, recover
 from .page_writer import PageWriter
@@ -135,7 +135,8 @@ class PagedQueue:
         arrival = None if since is None else milliseconds(since)
         self._check_open()
         until = self._writer.tail
-        start = (self._first, 0) if arrival is None else seek(self._view, arrival)
+        with disk(self._layout):
+            start = (self._first, 0) if arrival is None else seek(self._view, arrival)
         found = self._follow(PageReader(self._view, start, skip_corrupt=skip_corrupt), until, timeout, follow=follow)
         return found if arrival is None else dropwhile(lambda entry: entry.timestamp < arrival / 1000, found)
 
@@ -224,23 +225,39 @@ class PagedQueue:
 
     def _add_cursor(self, name: str, place: Place) -> None:
         self._cursors[name] = Cursor(
-            name, place, self._view, self._writer, seams=self._seams, wait=self._wait, drop=self._drop_cursor
+            name,
+            place,
+            self._view,
+            self._writer,
+            lock=self._seams.lock(),
+            deadline=self._bell.deadline,
+            wait=self._wait,
+            store=self._store_cursor,
         )
 
-    def _drop_cursor(self, name: str) -> None:
+    def _store_cursor(self, name: str, place: Place | None) -> None:
+        """Make a cursor's place durable; with None, forget the cursor."""
+        self._check_open()
         with self._admin, disk(self._layout):
-            self._layout.drop_cursor(name)
-            self._cursors.pop(name, None)
+            if name not in self._cursors:
+                raise NotFound(f"cursor {name} was dropped; ask the queue for it again to start anew", name=name)
+            if place is not None:
+                self._layout.store_cursor(name, place)
+            else:
+                self._layout.drop_cursor(name)
+                del self._cursors[name]
 
     def _follow(self, reader: PageReader, until: Place, timeout: float | None, *, follow: bool) -> Iterator[PagedEntry]:
-        yield from reader.entries(until)
-        while follow and self._wait(until, timeout):
-            until = self._writer.tail
+        with disk(self._layout):
             yield from reader.entries(until)
+        while follow and self._wait(until, self._bell.deadline(timeout)):
+            until = self._writer.tail
+            with disk(self._layout):
+                yield from reader.entries(until)
 
-    def _wait(self, place: Place, timeout: float | None) -> bool:
-        """Whether there is more than `place` within the time; False at once when the queue is closed."""
-        self._bell.wait(lambda: self._closed or self._writer.tail > place, timeout)
+    def _wait(self, place: Place, deadline: float | None) -> bool:
+        """Whether there is more than `place` by then; False at once when the queue is closed."""
+        self._bell.wait(lambda: self._closed or self._writer.tail > place, deadline)
         return self._writer.tail > place
 
     def _newest(self, page: int) -> int:

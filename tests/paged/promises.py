@@ -34,7 +34,7 @@ def acknowledged_survive_a_failed_sync() -> int:
         files = RecordingFiles()
         queue = open_in(files, force_every=1)
         files.fail("sync", ".page", errno.EIO, after=failing)
-        acknowledged = _append_until_refused(queue, 12)
+        acknowledged = append_until_refused(queue, 12)
         if not files.done["failed sync"]:
             continue
         failures += 1
@@ -57,7 +57,7 @@ def acknowledged_survive_a_failed_sync() -> int:
     return failures
 
 
-def _append_until_refused(queue: PagedQueue, count: int) -> list[bytes]:
+def append_until_refused(queue: PagedQueue, count: int) -> list[bytes]:
     acknowledged = []
     for number in range(count):
         message = b"message %02d " % number + bytes(30)

@@ -1,6 +1,6 @@
 """After a crash of the machine at any step: a prefix, with everything acknowledged in it, and no cursor fallen back.
 
-LATCHWORK_CRASH_SEEDS runs more of each shape (the test run takes 4).
+LATCHWORK_CRASH_SEEDS runs more of each shape (the test run takes 5).
 """
 
 import os
@@ -10,9 +10,9 @@ import pytest
 
 from .crashes import SHAPES, explore
 
-SEEDS = int(os.environ.get("LATCHWORK_CRASH_SEEDS", "4"))
+SEEDS = int(os.environ.get("LATCHWORK_CRASH_SEEDS", "5"))
 FLOOR = 50_000
-"""Crash states that four seeds must come to, or the test proves too little."""
+"""Crash states that five seeds must come to, or the test proves too little."""
 
 STEPS = ("create", "write", "sync", "rename", "allocate", "truncate", "unlink")
 
@@ -30,6 +30,6 @@ def test_enough_crash_states_were_reached_of_every_kind():
         pytest.skip("counts what the tests before it did in the same run")
     states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
     print(f"paged queue: {states} crash states, {dict(reached)}")
-    assert states >= FLOOR * SEEDS // 4
+    assert states >= FLOOR * SEEDS // 5
     assert all(reached[f"did {step}"] for step in STEPS)
     assert all(reached[f"kept {keep}"] for keep in ("0%", "15%", "50%", "85%", "100%"))
