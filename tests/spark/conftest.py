@@ -1,0 +1,107 @@
+"""Spark sessions for the tests: one at a time in this process, each shared by as many tests as possible.
+
+Starting one takes several seconds, so the tests of one master stand next to one another and `spark_on` keeps its
+session until another master is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from latchwork.store.connect import connect
+
+from . import tasks
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "768m",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+STORES_OF_SLOW_TESTS = ["sqlite", "aerospike"] if os.environ.get("LATCHWORK_LONG_TESTS") else ["sqlite"]
+
+
+class Sessions:
+    """At most one Spark session: that of the master asked for last."""
+
+    def __init__(self, warehouse):
+        self._master, self._session, self._warehouse = None, None, warehouse
+
+    def on(self, master, **settings):
+        if self._master != (master, settings):
+            self.stop()
+            self._session, self._master = self._start(master, settings), (master, settings)
+        return self._session
+
+    def stop(self):
+        if self._session is not None:
+            self._session.stop()
+        self._session = self._master = None
+
+    def _start(self, master, settings):
+        from pyspark import cloudpickle
+        from pyspark.sql import SparkSession
+
+        cloudpickle.register_pickle_by_value(tasks)  # the workers cannot import the tests
+        builder = SparkSession.builder.master(master).appName("latchwork-tests")
+        more = {"spark.sql.warehouse.dir": str(self._warehouse)}
+        for name, value in (SETTINGS | more | settings).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF")
+        return session
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory):
+    made = Sessions(tmp_path_factory.mktemp("warehouse"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def spark(sessions):
+    """Two threads of one process; a task is tried up to four times."""
+    return sessions.on("local[2,4]")
+
+
+@pytest.fixture
+def executors(sessions):
+    """Two executors of one core, each a Java process of its own."""
+    return sessions.on("local-cluster[2,1,512]")
+
+
+@pytest.fixture(params=["sqlite", "aerospike"])
+def store(request, tmp_path):
+    return _store(request, tmp_path)
+
+
+@pytest.fixture(params=STORES_OF_SLOW_TESTS)
+def store_of_slow_tests(request, tmp_path):
+    """$LATCHWORK_LONG_TESTS=1 runs them on the real server too."""
+    return _store(request, tmp_path)
+
+
+def _store(request, tmp_path):
+    if request.param == "aerospike":
+        return request.getfixturevalue("aerospike_store")
+    return connect(f"sqlite:{tmp_path / 'store.db'}")
+
+
+@pytest.fixture
+def trail(tmp_path):
+    """A folder in which the attempts of tasks leave marks."""
+    folder = tmp_path / "trail"
+    folder.mkdir()
+    return tasks.Trail(str(folder))

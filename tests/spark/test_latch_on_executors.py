@@ -1,0 +1,122 @@
+"""A Spark latch on several executors: lost ones, and real speculative copies of a task that is still running."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from latchwork.spark import SparkLatch
+
+from . import tasks
+
+PARTITIONS = 6
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+@pytest.fixture
+def latch(store_of_slow_tests):
+    return SparkLatch.create(store_of_slow_tests, "shop", "nightly", PARTITIONS, farm_id="here")
+
+
+def test_retried_partitions_count_once_on_two_executors(executors, latch, trail):
+    numbers = executors.sparkContext.parallelize(range(60), PARTITIONS)
+    assert numbers.mapPartitions(tasks.counting(latch, trail)).sum() == sum(range(60))
+    assert len(trail.marks("begun")) == PARTITIONS + 4
+    assert latch.missing() == []
+    assert latch.counts() == {"here": 0}
+
+
+def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_once(executors, latch, trail):
+    def task(rows):
+        from pyspark import TaskContext
+
+        trail.mark("begun")
+        yield from latch.count_down_partitions(rows)
+        trail.mark("counted")
+        context = TaskContext.get()
+        if context.partitionId() == 0 and context.attemptNumber() == 0:
+            tasks.kill_this_executor()
+
+    numbers = executors.sparkContext.parallelize(range(60), PARTITIONS)
+    assert numbers.mapPartitions(task).sum() == sum(range(60))
+    assert {(0, 0), (0, 1)} <= set(trail.marks("counted"))
+    assert latch.counts() == {"here": 0}
+    assert latch.missing() == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """A standalone cluster from PySpark's own scripts: two workers whose addresses differ, as speculation asks for."""
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("cluster")
+    home = Path(pyspark.__file__).parent
+    processes = []
+
+    def start(name, *arguments):
+        log = folder / f"{name}.log"
+        environment = os.environ | {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
+        with log.open("wb") as out:
+            command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]]
+            processes.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder))
+        return log
+
+    log = start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    url = tasks.await_line(log, re.compile(r"spark://127\.0\.0\.1:\d+"))
+    for number, host in enumerate(("127.0.0.2", "127.0.0.3")):
+        work = str(folder / f"work{number}")
+        start(
+            f"worker{number}", "worker.Worker", "--host", host, "--cores", "1", "--memory", "512m",
+            "--webui-port", "0", "--work-dir", work, url,
+        )  # fmt: skip
+    for number in range(2):
+        tasks.await_line(folder / f"worker{number}.log", re.compile("Successfully registered with master"))
+    yield url
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(30)
+
+
+@pytest.fixture
+def speculating(sessions, cluster):
+    yield sessions.on(cluster, **SPECULATION)
+    sessions.stop()
+
+
+def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trail):
+    """The original counts and hangs; the copy that Spark starts on the other worker counts too, and wins."""
+
+    def task(rows):
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        trail.mark("begun")
+        if context.partitionId() == 0 and context.attemptNumber() == 1:
+            trail.await_mark("0-0-counted")
+        yield from latch.count_down_partitions(rows)
+        trail.mark("counted")
+        if context.partitionId() == 0 and context.attemptNumber() == 0:
+            trail.await_mark("0-1-counted")
+            trail.await_mark("never", timeout=20)
+
+    numbers = speculating.sparkContext.parallelize(range(60), PARTITIONS)
+    assert numbers.mapPartitions(task).sum() == sum(range(60))
+    assert [mark for mark in trail.marks("counted") if mark[0] == 0] == [(0, 0), (0, 1)]
+    assert len(trail.marks("counted")) > PARTITIONS
+    assert latch.counts() == {"here": 0}
+    assert latch.missing() == []
