@@ -117,30 +117,33 @@ class Acquisition:
 
     def __init__(self, contender: Contender) -> None:
         self._contender, self._store, self._seams = contender, contender.store, contender.store.seams
-        self._grant = self._seams.unique()
+        self.id = self._seams.unique()
         self._began = 0.0
         self.doubt = False
 
-    def take(self) -> Claim | None:
-        """Take it without looking if it is free: one call where it is, None where it is not."""
-        return self._take(rules.free(self._grant))
+    def take(self, guard: Bound | None = None) -> Claim | None:
+        """Take it without looking if it is free, or if this guard holds: one call where it is, None where not."""
+        return self._take(guard or rules.free(self.id))
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Look, and take it if it is free or may be broken; None where it is somebody else's."""
         view = self._look(waiting=waiting)
         if view is None or not view.locked:
-            return self._take(rules.free(self._grant))
+            return self._take(rules.free(self.id))
         if self._is_mine(view):
             return self._confirm(view.fence)
-        return self._take(rules.broken(view, self._grant)) if self._contender.may_break() else None
+        return self._take(rules.broken(view, self.id)) if self._contender.may_break() else None
 
-    def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None) -> Claim | None:
-        """Look again and again; None once `timeout` seconds are over or `stop` is set."""
+    def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None, mark: bool = True) -> Claim | None:
+        """Look again and again; None once `timeout` seconds are over or `stop` is set.
+
+        mark: leave the marks that make releases polite.
+        """
 
         def probe() -> tuple[Claim | None] | None:
             if stop is not None and stop.is_set():
                 return (None,)
-            claim = self.look(waiting=True)
+            claim = self.look(waiting=mark)
             return None if claim is None else (claim,)
 
         found = poll.until(self._seams, probe, timeout=timeout, wake=stop)
@@ -151,7 +154,7 @@ class Acquisition:
         exists = Exists.ANY if party.create else Exists.UPDATE
         if not self.doubt:
             self._began = self._seams.boottime()
-        ops = (*rules.acquire(party.owner, party.lease, self._grant), *party.extra, *party.reads)
+        ops = (*rules.acquire(party.owner, party.lease, self.id), *party.extra, *party.reads)
         try:
             fence, *values = self._store.operate(
                 party.key, *ops, when=guard, exists=exists, or_absent=party.create, ttl=NEVER, repeatable=True
@@ -173,7 +176,7 @@ class Acquisition:
         return self._confirm(view.fence) if view is not None and self._is_mine(view) else None
 
     def _is_mine(self, view: LeaseView) -> bool:
-        return view.locked and view.grant == self._grant
+        return view.locked and view.grant == self.id
 
     def _look(self, *, waiting: bool = False) -> LeaseView | None:
         try:
@@ -192,5 +195,5 @@ class Acquisition:
         try:
             return self._contender.renew(fence)
         except (Refused, NotFound):
-            self._grant, self.doubt = self._seams.unique(), False
+            self.id, self.doubt = self._seams.unique(), False
             return None
