@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, Refused, Unavailable
 from .expr import (
     EXPRESSIONS,
     SERVER_NOW,
@@ -133,14 +133,17 @@ class _Attempt:
     def run(self) -> Values:
         try:
             return self._answer()
-        except (NotFound, Unavailable) as failure:
-            # With an attempt in doubt neither is an answer: it may have been applied before the record went away.
+        except (Refused, AlreadyExists, OutcomeUnknown):
+            raise
+        except LatchworkError as failure:
+            # With an attempt in doubt no failure of a later one is an answer: the record may have gone since, or been
+            # too big for a moment, or the disk may have failed.
             if self.doubt:
-                raise self._unknown("its record is gone, or cannot be read back") from failure
+                raise self._unknown(f"a later attempt failed ({failure.code})") from failure
             raise
 
     def _answer(self) -> Values:
-        for _ in range(self.store.policy.attempts):
+        for _ in range(self.store.policy.attempts + 1):  # a token minted again is no retry
             try:
                 return self._send()
             except (Refused, AlreadyExists) as refusal:
@@ -151,7 +154,10 @@ class _Attempt:
                     return answer
             except OutcomeUnknown as failure:
                 raise self._unknown("no attempt was answered") from failure
-        raise self._unknown("its token keeps being older than the window")
+        raise Unavailable(
+            f"the update of {self.update.key} was not applied: {self.once.capacity} newer tokens came first each time; "
+            "give the record a larger memory of tokens, or try again"
+        )
 
     def _send(self) -> Values:
         store, clock = self.store, self.store.token_clock
