@@ -1,0 +1,383 @@
+"""Exactly once (docs/protocols.md P1): one test for each hole that it closes, and every single fault at every call."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    RecordTooBig,
+    Refused,
+    StorageFailed,
+    Unavailable,
+)
+from latchwork.retry import RetryPolicy
+from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once, Put, SQLiteStore, exists
+from latchwork.store.contract_records import raises
+from latchwork.store.expr import ListOf
+from tests.clock import ManualClock
+from tests.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+
+KEY = Key("s", "k")
+ONCE = Once(64, result=Bin("n"))
+OPEN = Bin("open").eq(1)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def inner(request, clock, tmp_path):
+    store = MemoryStore(clock)
+    if request.param == "sqlite":
+        store = SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    store.operate(KEY, Put("n", 0), Put("open", 1), exists=Exists.CREATE)
+    yield store
+    store.close()
+
+
+def count(store):
+    return store.get(KEY).bins["n"]
+
+
+def add(store, once=ONCE, **options):
+    return store.operate(KEY, Add("n", 1), once=once, **options)
+
+
+# ---- what it costs
+
+
+def test_an_update_that_meets_no_fault_is_one_call(inner):
+    store = CountingStore(inner)
+    assert [add(store) for _ in range(100)] == [(n,) for n in range(1, 101)]
+    assert store.calls == {"operate": 100}
+    assert len(inner.get(KEY).bins["ops"]) == 64
+
+
+# ---- the remembered result
+
+
+def test_a_lost_reply_is_answered_from_memory_whatever_has_happened_since(inner):
+    store, other = FaultyStore(inner), FaultyStore(inner)
+    store.plan = {1: "reply_lost", 2: lambda: [add(other) for _ in range(5)]}
+    assert add(store) == (1,)
+    assert count(inner) == 6
+
+
+def test_what_is_remembered_is_what_the_caller_needs_to_go_on(inner):
+    claim = Once(64, bin="claims", result=ListOf((Bin("from"), Bin("n"))))
+    store = FaultyStore(inner, {1: "reply_lost"})
+    assert store.operate(KEY, Put("from", Bin("n")), Add("n", 10), once=claim) == ([0, 10],)
+    assert store.operate(KEY, Put("from", Bin("n")), Add("n", 5), once=claim) == ([10, 15],)
+
+
+def test_an_answer_that_is_a_bin_is_read_anew_after_doubt(inner):
+    store = FaultyStore(inner, {1: "reply_lost"})
+    assert add(store, Once(64, answer="n")) == (1,)
+    assert add(store, Once(64, answer="n")) == (2,)
+
+
+def test_an_update_can_be_gone_on_with_by_its_token(inner):
+    store = FaultyStore(inner, dict.fromkeys(range(1, 20), "reply_lost"))
+    failure = raises(OutcomeUnknown, add, store)
+    healthy = FaultyStore(inner)
+    assert add(healthy, Once(64, result=Bin("n"), token=failure.details["token"])) == (1,)
+    assert count(inner) == 1
+
+
+# ---- the window
+
+
+@pytest.mark.parametrize("wrong", [-3600, -0.5, 0.5, 3600])
+def test_a_client_whose_clock_is_wrong_neither_is_shut_out_nor_shuts_others_out(inner, clock, wrong):
+    skewed, right = FaultyStore(inner, seams=clock.skewed(wrong)), FaultyStore(inner)
+    for number in range(200):
+        add(skewed if number % 2 else right)
+        clock.advance(0.01)
+    assert count(inner) == 200
+    # The server's time is learned from the first reply, so nobody has to mint twice for long.
+    assert skewed.total + right.total <= 204
+
+
+@pytest.mark.parametrize("wrong", [-3600, 3600])
+def test_a_clock_that_is_set_in_between_costs_a_second_attempt_and_no_more(inner, clock, wrong):
+    store, other = FaultyStore(inner, seams=clock.skewed(0)), FaultyStore(inner)
+    for _ in range(70):
+        add(other)
+        add(store)
+    store.seams.seconds = wrong
+    for _ in range(70):
+        add(other)
+        add(store)
+    assert count(inner) == 280
+    assert store.total + other.total <= 280 + 6
+
+
+def test_a_token_older_than_the_window_is_minted_again_even_where_nothing_is_retried(inner, clock):
+    for _ in range(64):
+        add(FaultyStore(inner, seams=clock.skewed(0)))
+    late = FaultyStore(inner, seams=clock.skewed(0))
+    add(late)
+    late.seams.seconds = -3600
+    late.policy = RetryPolicy(attempts=1)
+    assert add(late) == (66,)
+
+
+def test_a_first_attempt_that_lands_after_64_others_does_nothing(inner):
+    store, others = FaultyStore(inner, {1: "late", 2: "late", 3: "late"}), FaultyStore(inner)
+    raises(OutcomeUnknown, add, store)
+    for _ in range(64):
+        add(others)
+    store.deliver()
+    assert count(inner) == 64
+
+
+def test_a_first_attempt_that_lands_among_the_others_counts_once(inner):
+    store, others = FaultyStore(inner, {1: "late", 2: "late", 3: "late"}), FaultyStore(inner)
+    raises(OutcomeUnknown, add, store)
+    for _ in range(63):
+        add(others)
+    store.deliver()
+    store.deliver()
+    assert count(inner) == 64
+
+
+def test_an_update_that_the_window_forgot_while_in_doubt_is_unknown(inner):
+    store, others = FaultyStore(inner), FaultyStore(inner)
+    store.plan = {1: "reply_lost", 2: lambda: [add(others) for _ in range(64)]}
+    raises(OutcomeUnknown, add, store)
+    assert count(inner) == 65
+
+
+def test_a_token_that_is_outranked_every_time_was_not_applied(inner, clock):
+    small = Once(1, result=Bin("n"))
+    others, store = FaultyStore(inner, seams=clock.skewed(0)), FaultyStore(inner)
+
+    def outrank():
+        others.seams.seconds += 60
+        add(others, small)
+
+    add(others, small)
+    add(store, small)
+    store.plan = dict.fromkeys(range(2, 40), outrank)
+    raises(Unavailable, add, store, small)
+    assert store.total <= 10
+    assert count(inner) == 1 + others.calls["operate"]
+
+
+# ---- refusals
+
+
+def test_a_refusal_that_was_not_final_is_cancelled_before_it_is_said(inner):
+    store = FaultyStore(inner, {1: "late"})
+    inner.operate(KEY, Put("open", 0))
+    raises(Refused, add, store, when=OPEN)
+    inner.operate(KEY, Put("open", 1))
+    store.deliver()
+    assert count(inner) == 0
+
+
+def test_a_refusal_that_cannot_be_cancelled_is_unknown(inner):
+    store = FaultyStore(inner, {1: "late", 4: "late", 5: "late", 6: "late"})
+    inner.operate(KEY, Put("open", 0))
+    raises(OutcomeUnknown, add, store, when=OPEN)
+
+
+def test_a_first_attempt_that_lands_between_the_refusal_and_its_cancelling_is_answered(inner):
+    store = FaultyStore(inner)
+
+    def open_and_land():
+        inner.operate(KEY, Put("open", 1))
+        store.deliver()
+
+    inner.operate(KEY, Put("open", 0))
+    store.plan = {1: "late", 4: open_and_land}
+    assert add(store, when=OPEN) == (1,)
+    assert count(inner) == 1
+
+
+def test_a_refusal_by_a_monotone_guard_needs_no_cancelling(inner):
+    store = FaultyStore(inner, {1: "late"})
+    inner.operate(KEY, Put("open", 0))
+    raises(Refused, add, store, Once(64, monotone=True), when=OPEN)
+    assert "ops" not in inner.get(KEY).bins
+
+
+def test_a_refusal_without_doubt_writes_nothing(inner):
+    store = FaultyStore(inner)
+    inner.operate(KEY, Put("open", 0))
+    raises(Refused, add, store, when=OPEN)
+    assert inner.get(KEY).bins == {"n": 0, "open": 0}
+
+
+# ---- absent
+
+
+def test_an_absent_record_is_not_found(inner):
+    store = FaultyStore(inner)
+    inner.delete(KEY)
+    raises(NotFound, add, store)
+    assert inner.get(KEY) is None
+
+
+@pytest.mark.parametrize("fault", DOUBTS)
+def test_an_absent_record_after_doubt_is_unknown(inner, fault):
+    store = FaultyStore(inner, {1: fault, 2: lambda: inner.delete(KEY)})
+    raises(OutcomeUnknown, add, store)
+
+
+@pytest.mark.parametrize("later", [RecordTooBig("x"), StorageFailed("x"), InvalidRequest("x"), Unavailable("x")])
+def test_no_failure_of_a_later_attempt_ends_the_doubt(inner, later):
+    class Failing(FaultyStore):
+        def _operate(self, update):
+            if self._number >= 1:
+                raise later
+            return super()._operate(update)
+
+    raises(OutcomeUnknown, add, Failing(inner, {1: "late"}))
+    raises(type(later), add, _always(inner, later))
+
+
+def _always(inner, failure):
+    class Failing(FaultyStore):
+        def _operate(self, update):
+            raise failure
+
+    return Failing(inner)
+
+
+# ---- creating
+
+
+@pytest.mark.parametrize("kind", [Exists.ANY, Exists.CREATE])
+@pytest.mark.parametrize("fault", ["reply_lost", "late", "request_lost", "duplicate", "dropped"])
+def test_a_record_is_made_once(inner, kind, fault):
+    inner.delete(KEY)
+    store = FaultyStore(inner, {1: fault})
+    assert add(store, exists=kind) == (1,)
+    store.deliver()
+    assert count(inner) == 1
+
+
+def test_a_record_that_somebody_else_made_exists_already(inner):
+    raises(AlreadyExists, add, FaultyStore(inner), exists=Exists.CREATE)
+    raises(AlreadyExists, add, FaultyStore(inner, {1: "request_lost"}), exists=Exists.CREATE)
+    assert count(inner) == 0
+
+
+def test_a_memory_of_no_tokens_is_refused_before_any_call(inner):
+    store = FaultyStore(inner)
+    raises(InvalidRequest, add, store, Once(0))
+    assert store.total == 0
+
+
+# ---- every fault at every call
+
+
+def _outcome(store, once, when):
+    try:
+        return add(store, once, when=when)
+    except Crash:
+        return "crash"
+    except LatchworkError as failure:
+        return type(failure)
+
+
+SHAPES = {
+    "open": (ONCE, None, 1),
+    "guarded": (ONCE, OPEN, 1),
+    "shut": (ONCE, OPEN, 0),
+    "plain": (Once(64), exists("n"), 1),
+    "answer": (Once(64, answer="n"), OPEN, 1),
+    "tiny": (Once(1, result=Bin("n")), None, 1),
+    "monotone": (Once(64, monotone=True), exists("n"), 1),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("second", [None, *KINDS])
+def test_whatever_fails_at_whatever_call_the_update_happens_once_or_not_at_all_as_answered(shape, second):
+    """Each fault at each call, alone and (where `second` is a kind) followed by another at each later call."""
+    once, when, opened = SHAPES[shape]
+    checked = 0
+    for first in KINDS:
+        for call in range(1, 8):
+            for other in (0,) if second is None else range(call + 1, 9):
+                plan = {call: first, **({other: second} if other else {})}
+                fired = _check(plan, once, when, opened)
+                checked += fired == len(plan)
+    assert checked >= len(KINDS) * (1 if second is None else 0), "no fault fired: nothing was checked"
+
+
+def _check(plan, once, when, opened):
+    clock = ManualClock()
+    inner = MemoryStore(clock)
+    inner.operate(KEY, Put("n", 0), Put("open", opened), exists=Exists.CREATE)
+    store = FaultyStore(inner, plan)
+    answer = _outcome(store, once, when)
+    early = count(inner)
+    inner.operate(KEY, Put("open", 1))
+    store.deliver()
+    final = count(inner)
+    where = (plan, answer, early, final)
+    assert final in (0, 1), where
+    if isinstance(answer, tuple):
+        assert (early, final) == (1, 1), where
+    elif answer in (Refused, NotFound, Unavailable):
+        assert final == 0, where
+    else:
+        assert answer in (OutcomeUnknown, "crash"), where
+    return store.fired.total()
+
+
+def test_the_check_of_every_fault_finds_an_update_without_a_token():
+    """The same faults over a plain add: some of them must be seen to double or lose it."""
+    wrong = 0
+    for kind in ("reply_lost", "late", "duplicate"):
+        inner = MemoryStore(ManualClock())
+        inner.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+        store = FaultyStore(inner, {1: kind})
+        for _ in range(2):  # the blind retry of a caller that was told nothing
+            try:
+                store.operate(KEY, Add("n", 1))
+                break
+            except OutcomeUnknown:
+                continue
+        store.deliver()
+        wrong += count(inner) != 1
+    assert wrong == 3
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_many_clients_under_chance_faults_count_what_they_were_told(seed):
+    clock = ManualClock(seed=seed)
+    inner = MemoryStore(clock)
+    inner.operate(KEY, Put("n", 0), ListAppend("log", 0), exists=Exists.CREATE)
+    kinds = ("dropped", "request_lost", "reply_lost", "late", "slow", "duplicate")
+    clients = [
+        FaultyStore(inner, seed=f"{seed}/{n}", rate=0.3, kinds=kinds, seams=clock.skewed(n - 1)) for n in range(3)
+    ]
+    told, unknown = 0, 0
+    for round_ in range(40):
+        try:
+            add(clients[round_ % 3], Once(8, result=Bin("n")))
+            told += 1
+        except OutcomeUnknown:
+            unknown += 1
+        except Unavailable:
+            continue
+    for client in clients:
+        client.deliver()
+    assert told <= count(inner) <= told + unknown, (told, unknown, count(inner))
+    assert sum(client.fired.total() for client in clients) > 5
+
+
+def test_a_fault_names_its_kind():
+    store = FaultyStore(MemoryStore(), {1: Fault("reply_lost")})
+    assert "reply_lost" in str(raises(OutcomeUnknown, store.operate, KEY, Put("n", 1), exists=Exists.ANY))
