@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import latch_base, latch_layout
+from latchwork.coord import contender, fenced, latch_base, latch_layout, lease
 from latchwork.errors import NotFound, OutcomeUnknown
 from latchwork.retry import RetryPolicy
 from latchwork.store import once
-from latchwork.store.expr import Bin, Bound, Const, MapKeyAt, MapSize, Param, exists, lacks, missing
-from latchwork.store.ops import MapPut
+from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
+from latchwork.store.ops import MapPut, Put
 
 TRUE = Const(True)
 
@@ -47,7 +47,7 @@ def _guarded(guard: Callable[[Any, Any], Any]) -> Callable[[], Any]:
         ops = tuple(replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops)
         when, params = self.update.when if isinstance(self.update.when, Bound) else (self.update.when, {})
         fresh = guard(self.once, when)
-        return replace(update, ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))
+        return update._replace(ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))
 
     return _swap(once._Attempt, "_attempt", attempt)
 
@@ -143,4 +143,53 @@ LATCH = (
            _bins(floored=lambda bins: Bin(bins.count) - Param("n"))),
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH
+
+# ---- locks (P2)
+
+
+def _owner_only(self: Any, fence: int, real: Any = contender.Contender.release) -> Any:
+    guard = (Bin(lease.LOCKED).eq(1) & Bin(lease.OWNER, str).eq(Param("owner", str))).bind(owner=self.owner)
+    with mock.patch.object(lease, "held", lambda fence: guard):
+        return real(self, fence)
+
+
+def _any_release(self: Any, fence: int, real: Any = contender.Contender.release) -> Any:
+    with mock.patch.object(lease, "held", lambda fence: Bin(lease.LOCKED).eq(1).bind()):
+        return real(self, fence)
+
+
+def _broken_by(guard: Any) -> Callable[[], Any]:
+    return _swap(lease, "_BROKEN", guard & lease._NOT_MINE)
+
+
+def _no_ratchet(self: Any, key: Any, *ops: Any, bin: str = "fence", real: Any = fenced.Fenced.operate, **rest: Any) -> Any:
+    """The guard is there, but the resource does not remember the fence."""
+    with mock.patch.object(fenced, "Put", lambda bin, fence: Put("other", fence)):
+        return real(self, key, *ops, bin=bin, **rest)
+
+
+LOCK_RULES = (
+    ("owner-only release", "P2: release guarded by the fence", _swap(contender.Contender, "release", _owner_only)),
+    ("release by anybody", "P2: release guarded by the fence", _swap(contender.Contender, "release", _any_release)),
+    ("broken by the server's clock alone", "P2: seen standing still for a lease",
+     _swap(contender.Contender, "may_break", lambda self: True)),
+    ("broken by the challenger's lease", "P2: the holder's lease from the record",
+     _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
+    ("expiry by the record's last update", "P2: expiry compares lock-time-ms",
+     _broken_by(lease._HELD & Bin(lease.RENEWALS).eq(Param("renewals")) & (SINCE_UPDATE > Bin(lease.LEASE)))),
+    ("the next fence is one more", "P2: max(fencing-ctr + 1, server time)",
+     _swap(lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
+    ("renewing needs no fence", "P2: renew guarded by the fence",
+     _swap(lease, "held", lambda fence: Bin(lease.LOCKED).eq(1).bind())),
+    ("belief without end", "P2: start of the first attempt + lease - drift",
+     _swap(lease, "believed_until", lambda began, lease: began + 1e9)),
+)  # fmt: skip
+RESOURCE_RULES = (
+    ("a guard without the ratchet", "P2: guards bin <= f and stores bin = f",
+     _swap(fenced.Fenced, "operate", _no_ratchet)),
+    ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
+     _swap(fenced, "_fenced", lambda bin, when: TRUE if when is None else when)),
+)  # fmt: skip
+LOCK = tuple(Mutant("lock", *rule) for rule in (*LOCK_RULES, *RESOURCE_RULES))
+
+MUTANTS = STORE + LATCH + LOCK

@@ -51,6 +51,11 @@ class Process:
             self.world.bury(actor)
         self.on_death()
 
+    def exit(self) -> None:
+        """The program ends: its other threads end with it, and nobody takes its place."""
+        self.on_death = lambda: None
+        self.die()
+
     def freeze(self, seconds: float, *, suspend: bool = False) -> None:
         """Stop all threads for so long; a suspended machine's monotonic clock stops as well."""
         self.frozen_until = max(self.frozen_until, self.world.now + seconds)
@@ -80,8 +85,7 @@ class World(Hub):
     def end(self) -> None:
         """Kill whatever still lives, so that nothing outlives the run."""
         for process in self.processes:
-            process.on_death = lambda: None
-            process.die()
+            process.exit()
 
 
 class ServerClock(Seams):

@@ -60,8 +60,13 @@ class Environment:
         return [process for process in self.scenario.world.processes if not process.dead]
 
     def _restart_empty(self) -> bool:
-        self.scenario.server.restart({})
+        self._restart({})
         return True
+
+    def _restart(self, records: dict[Any, Any]) -> None:
+        """A restart takes its time, also by the server's clock."""
+        self.scenario.world.server_offset += 0.01
+        self.scenario.server.restart(records)
 
     def _restart_stale(self) -> bool:
         """Comes back as it was a little while ago: now, a later event puts the records of this moment back."""
@@ -70,7 +75,7 @@ class Environment:
         if not before:
             return False
         delay = self.scenario.rng.choice((0.1, 0.5, 2.0)) * self.scenario.lease
-        world.at(world.now + delay, lambda: server.restart(before))
+        world.at(world.now + delay, lambda: self._restart(before))
         return True
 
     def _resurrect(self) -> bool:

@@ -7,7 +7,7 @@ late is applied afterwards, when its guard is evaluated; a read that is lost rai
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from latchwork.errors import LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.store import MemoryStore, RecordStore
@@ -24,6 +24,15 @@ TIMEOUT = 0.05
 """Seconds until a client gives up on a reply."""
 
 
+class Change(NamedTuple):
+    """One write to a watched record: when by true time, by which process, and the bins before and after."""
+
+    when: float
+    who: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
 class Server(MemoryStore):
     """The records, and what can befall all of them at once."""
 
@@ -33,11 +42,23 @@ class Server(MemoryStore):
         self.deleted: dict[Key, Any] = {}
         self.trace: list[tuple[float, str, str, str]] | None = None
         self.world = world
+        self.caller = ""
+        self.watched: dict[Key, list[Change]] = {}
+
+    def watch(self, key: Key) -> list[Change]:
+        """Keep a list of all changes of one record, as nobody but the server sees them."""
+        return self.watched.setdefault(key, [])
 
     def _operate(self, update: Update) -> Values:
+        log = self.watched.get(update.key)
+        before = self._records.get(update.key) if log is not None else None
         values = super()._operate(update)
         if self.wrap:
             self._near_the_wrap(update.key)
+        if log is not None:
+            after = self._records.get(update.key)
+            if after is not before and after is not None:
+                log.append(Change(self.world.now, self.caller, before.bins if before else {}, after.bins))
         return values
 
     def _near_the_wrap(self, key: Key) -> None:
@@ -135,7 +156,7 @@ class SimStore(RecordStore):
         fault = self.plan.fault(self.process, verb, row)
         self._travel()
         if fault is None:
-            found = outcome(apply, row)
+            found = self._apply(apply, row)
             if self.server.trace is not None:
                 self._log(verb, row, found, fault)
             self._back()
@@ -152,7 +173,7 @@ class SimStore(RecordStore):
         for row in rows:
             fault = self.plan.fault(self.process, verb + "_many", row)
             if fault is None:
-                found.append(outcome(apply, row))
+                found.append(self._apply(apply, row))
                 self._log(verb + "_many", row, found[-1], fault)
             else:
                 found.append(self._strike(fault, verb + "_many", row, apply))
@@ -175,7 +196,7 @@ class SimStore(RecordStore):
             return Unavailable(f"{verb}: the server is busy")
         found: Any = "not yet" if kind is Kind.LATE else "lost"
         if kind in (Kind.REPLY_LOST, Kind.CRASH_AFTER):
-            found = outcome(apply, row)
+            found = self._apply(apply, row)
         self._log(verb, row, found, fault)
         if kind is Kind.LATE:
             self._later(fault, verb, row, apply)
@@ -188,7 +209,7 @@ class SimStore(RecordStore):
 
     def _twice(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
         """The request arrives now, and once more later; only the first is answered."""
-        found = outcome(apply, row)
+        found = self._apply(apply, row)
         self._log(verb, row, found, fault)
         if self.plan.twice_refused or not isinstance(found, LatchworkError):
             self.plan.fire(fault.kind)
@@ -197,7 +218,7 @@ class SimStore(RecordStore):
 
     def _later(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> None:
         def arrive() -> None:
-            self._log(verb, row, outcome(apply, row), fault)
+            self._log(verb, row, self._apply(apply, row), fault)
 
         self.world.at(self.world.now + fault.after, arrive)
 
@@ -206,7 +227,7 @@ class SimStore(RecordStore):
         first = self.world.rng.random() < 0.5
         if first:
             self._pause(fault)
-        found = outcome(apply, row)
+        found = self._apply(apply, row)
         self._log(verb, row, found, fault)
         if not first:
             self._pause(fault)
@@ -221,6 +242,10 @@ class SimStore(RecordStore):
         self.plan.fire(fault.kind)
         self.process.die()
         raise Killed
+
+    def _apply(self, apply: Callable[[Any], Any], row: Any) -> Any:
+        self.server.caller = self.process.name
+        return outcome(apply, row)
 
     def _travel(self) -> None:
         self.world.pause(self.plan.delay())

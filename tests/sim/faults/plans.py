@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -79,15 +80,28 @@ class RandomPlan(Plan):
 
 
 class SinglePlan(Plan):
-    """Given faults at given points, and nothing else."""
+    """Given faults at given points, and nothing else. Notes the site of every call: what is asked of which bins."""
 
-    def __init__(self, faults: Mapping[int, Fault]) -> None:
+    def __init__(self, faults: Mapping[int, Fault] | None = None) -> None:
         super().__init__()
-        self.faults = faults
+        self.faults = faults or {}
+        self.sites: dict[int, str] = {}
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
+        if not self.calm:
+            self.sites[self.point] = _site(verb, target)
         return self.faults.get(self.point)
+
+
+def _site(verb: str, target: Any) -> str:
+    """The place in the code that a call comes from, as far as the call itself tells."""
+    ops = getattr(target, "ops", ())
+    return f"{verb} {' '.join(f'{type(op).__name__}:{_generic(op)}' for op in ops)}".strip()
+
+
+def _generic(op: Any) -> str:
+    return re.sub(r"\d+", "0", getattr(op, "bin", ""))
 
 
 class ScriptPlan(Plan):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .base import Scenario
 from .latch import LatchScenario
+from .lock import Lock
 from .store import Store
 
-SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario)}
+SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock)}

@@ -68,7 +68,12 @@ class Scenario:
         process = self.world.process(name)
         process.on_death = lambda: self._reborn(name, body, lives - 1)
         store = self.store_of(process)
-        process.spawn(lambda: body(process, store), "main", main=True)
+
+        def main() -> None:
+            body(process, store)
+            process.exit()
+
+        process.spawn(main, "main", main=True)
         return process
 
     def _reborn(self, name: str, body: Callable[[Process, SimStore], None], lives: int) -> None:

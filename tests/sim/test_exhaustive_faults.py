@@ -1,0 +1,21 @@
+"""Every call site of every primitive, struck by every single fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from .campaign import every_single_fault
+from .conftest import TALLIES
+from .exhaustive import survey
+from .faults.plans import SinglePlan
+from .runner import simulate
+from .workload import SCENARIOS
+
+
+@pytest.mark.parametrize("primitive", SCENARIOS)
+def test_no_promise_is_broken_by_any_single_fault_at_any_call(primitive):
+    tally = every_single_fault(primitive)
+    TALLIES.append(tally)
+    assert not tally.violated, "\n".join(tally.violations)
+    assert not tally.undecided
+    assert tally.runs >= 500

@@ -1,0 +1,27 @@
+"""Every primitive, under random mixes of faults: no promise is broken, and no fault kind was left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from .campaign import expected_kinds, random_mixes
+from .conftest import TALLIES
+
+SEEDS = {"store": 4000, "latch": 3500, "lock": 2500}
+HISTORIES = {"store": 4000, "latch": 2000, "lock": 1500}
+"""Floors: linearizability histories that such a campaign must have decided."""
+
+
+@pytest.mark.parametrize("primitive", SEEDS)
+def test_no_promise_is_broken_under_random_faults(primitive):
+    tally = random_mixes(primitive, range(SEEDS[primitive]))
+    TALLIES.append(tally)
+    assert not tally.violated, "\n".join(tally.violations)
+    assert not tally.undecided
+    assert tally.histories >= HISTORIES[primitive]
+    assert not tally.never_fired(expected_kinds(primitive))
+
+
+def test_the_floors_of_the_whole_campaign_are_reached():
+    assert sum(SEEDS.values()) >= 10_000
+    assert sum(HISTORIES.values()) >= 5_000
