@@ -3,12 +3,14 @@
 from .election import Leadership, LeaseElection
 from .latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
 from .lock import FencedLock, Grant
+from .zookeeper import ZooKeeperElection
 
 __all__ = [
     "FencedLock",
     "Grant",
     "Leadership",
     "LeaseElection",
+    "ZooKeeperElection",
     "CountDownLatch",
     "CountUpDownLatch",
     "LatchLevel",

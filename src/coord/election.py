@@ -246,7 +246,7 @@ class Election(ABC):
         if leadership is not None:
             leadership.lost.set()
 
-    def _quietly(self, last: Callable[[], None]) -> None:
+    def _quietly(self, last: Callable[[], object]) -> None:
         """What ends by itself anyway, in time, must not hide how the work went."""
         try:
             last()
