@@ -37,6 +37,7 @@ _EXISTS = {
     Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
     Exists.ANY: aerospike.POLICY_EXISTS_IGNORE,
 }
+_UPDATE = aerospike.POLICY_EXISTS_UPDATE
 _TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
 _FAILURES = (driver.AerospikeError, TypeError, ValueError, OverflowError)
 """What a call of the client can raise; the builtin ones before anything is sent."""
@@ -127,7 +128,7 @@ class AerospikeStore(RecordStore):
         key = removal.key
         policy = _guarded(_WRITE, removal.when)
         try:
-            self._client().remove((self.namespace, key.set, key.name), None, policy)
+            self._client().remove((self.namespace, key.set, key.name), policy=policy)
         except _FAILURES as failure:
             error = error_of(fault_of(failure), key, write=True)
             if isinstance(error, NotFound):
@@ -215,10 +216,10 @@ def _unpickled(url: str, state: dict[str, Any]) -> AerospikeStore:
 
 
 def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
-    ttl = update.ttl
-    policy = {**base, "exists": _EXISTS[update.exists], "ttl": _TTL.get(ttl, ttl)}
-    if update.when is not None:
-        policy["expressions"] = compiled(update.when)
+    _, _, when, exists, _, ttl = update
+    policy = {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
+    if when is not None:
+        policy["expressions"] = compiled(when)
     return policy
 
 

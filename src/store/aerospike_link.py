@@ -108,20 +108,19 @@ def _switch(name: str, text: str) -> bool:
 def config_of(target: Target) -> dict[str, Any]:
     """The client's configuration: what the sources' table says, except that retrying is not the client's."""
     options = target.options
-    times = {name: options[name] for name in ("socket_timeout", "total_timeout")}
-    calls = {**times, "max_retries": 0}
+    calls = {"max_retries": 0, **{name: options[name] for name in ("socket_timeout", "total_timeout")}}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
-    names = ("write", "operate", "remove", "read", "batch", "query")
+    policies: dict[str, Any] = dict.fromkeys(("read", "operate", "batch", "batch_parent_write"), reads)
+    policies |= dict.fromkeys(("write", "remove", "query"), calls)
+    policies["auth_mode"] = _AUTH[options.get("auth", "internal")]
     config: dict[str, Any] = {
         "hosts": [(host, port, options["tls_name"]) if "tls_name" in options else (host, port)
                   for host, port in target.hosts],
-        "policies": {name: reads if name in ("read", "operate", "batch") else calls for name in names},
+        "policies": policies,
         "connect_timeout": options["connect_timeout"],
         "max_conns_per_node": options["connections"],
         "use_services_alternate": options.get("services_alternate", False),
-        "validate_keys": True,
     }  # fmt: skip
-    config["policies"]["auth_mode"] = _AUTH[options.get("auth", "internal")]
     if target.user:
         config |= {"user": target.user, "password": target.password or ""}
     if "cluster_name" in options:

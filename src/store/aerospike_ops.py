@@ -23,7 +23,7 @@ Built = Any
 _NOTHING = aerospike.MAP_RETURN_NONE
 _NAMES = tuple(f"={place}" for place in range(64))
 _EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
-"""With an expression or a map among the operations, the server answers each of them, in order; else only some."""
+"""Added where the server would answer some operations only, and it could not be told which."""
 
 
 def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
@@ -35,18 +35,23 @@ def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
 
 
 def answering(ops: Sequence[o.Op], compiled_ops: list[Built]) -> list[Built]:
-    """The operations such that each of them is answered, where any of them reads."""
-    reads = False
+    """The operations such that it can be told which answer is whose."""
+    reads = alone = 0
     for op in ops:
-        if type(op) in _LOUD:
+        kind = type(op)
+        if kind in _LOUD:
             return compiled_ops
-        reads = reads or type(op) in _READS
-    return [*compiled_ops, _EVERY_OP_ANSWERS] if reads else compiled_ops
+        reads += kind in _READS
+        alone += kind in _SILENT
+    return compiled_ops if not reads or (reads == 1 and alone + 1 == len(ops)) else [*compiled_ops, _EVERY_OP_ANSWERS]
 
 
 def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
-    """What the reading operations returned, from an ordered answer that has one entry for each operation."""
-    return tuple([_result(op, answers[place][1]) for place, op in enumerate(ops) if type(op) in _READS])
+    """What the reading operations returned, from an ordered answer to `answering(ops)`."""
+    if len(answers) >= len(ops):
+        return tuple([_result(op, answers[place][1]) for place, op in enumerate(ops) if type(op) in _READS])
+    # Only the one read was answered, or nothing where its bin is missing.
+    return tuple([_result(op, answers[0][1] if answers else None) for op in ops if type(op) in _READS])
 
 
 def row_results(ops: Sequence[o.Op], bins: dict[str, Any]) -> tuple[Any, ...]:
@@ -160,3 +165,6 @@ _BUILD: dict[type, Callable[[Any, int], Built]] = {
 }
 _READS = frozenset(o.READS)
 _LOUD = frozenset({o.Compute, o.MapPut, o.MapAdd, o.MapRemove, o.MapTrim, o.MapGet})
+"""With one of these among the operations, the server answers every operation, in order."""
+_SILENT = frozenset({o.Put, o.Add, o.Touch})
+"""Without, it does not answer these, nor a read of a missing bin."""
