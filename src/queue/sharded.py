@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRequest, LatchworkError, Refused
 from ..store import RecordStore
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
-from .envelope import Codec, Envelope, checked_headers, checked_id
+from .envelope import Codec, Envelope, Message, checked_headers, checked_id
 from .loading import load
 from .pointers import PointerQueue, ShardState, Slot
 from .records import Live
+from .shovel import redrive
 from .view import QueueView, Rules
 
 if TYPE_CHECKING:
@@ -156,6 +157,15 @@ class ShardedQueue(QueueView):
             sum(state.loaded for state in main),
             sum(state.fired for state in main),
         )
+
+    def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
+        """Bring up to `limit` parked messages back, those parked for `reason` or for any; which they were.
+
+        They start again with no attempts; how often they had been handed out before is in the header
+        `latchwork-attempts`, their last reason and error stay with them. dry_run: change nothing, only say which would
+        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors.
+        """
+        return redrive(self, limit, reason=reason, dry_run=dry_run)
 
     # ---- the number of consumers
 

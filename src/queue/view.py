@@ -73,7 +73,8 @@ class QueueView:
         """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
 
         shards: from these only.  count: count this as an attempt (the shovel does not).  It costs one call to claim and
-        one to stamp and read. A slot whose message is not there yet is set aside and tried again for 250 ms, which a
+        one to stamp and read; with a timeout, looking for messages of other processes is shared by all who wait in this
+        one, and on a queue that was idle for long they may go unnoticed for 9 s. A slot whose message is not there yet is set aside and tried again for 250 ms, which a
         call with nothing else to return waits for even beyond its timeout; then the slot is given up, and its producer,
         if it still lives, publishes again. A message that was delivered too often is parked instead, and one that
         cannot be decoded is put into the sideline.
@@ -86,7 +87,8 @@ class QueueView:
         seams = self.store.seams
         began = seams.monotonic()
         while True:
-            deliveries = self._round(max_messages, shards, count=count) if self._open() else []
+            now = timeout == 0 and not self._aside
+            deliveries = self._round(max_messages, shards, count=count, now=now) if self._open() else []
             left = None if timeout is None else began + timeout - seams.monotonic()
             if deliveries:
                 return deliveries
@@ -101,17 +103,24 @@ class QueueView:
         """Whether messages may be handed out now."""
         return True
 
-    def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool) -> list[Delivery]:
+    def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
         held = self._revisit(max_messages, count=count)
         if len(held) < max_messages:
             end = self.store.seams.monotonic() + GRACE
-            slots = self._claim(max_messages - len(held), shards)
+            slots = self._claim(max_messages - len(held), shards, now=now)
             held += self._stamp([_Aside(slot, end) for slot in slots], count=count)
         return self._deliverable(held)
 
-    def _claim(self, wanted: int, shards: Collection[int] | None) -> list[Slot]:
+    def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
+        """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
+        slots = self._claim_from(self.active.candidates(shards), wanted)
+        if not slots and now:
+            slots = self._claim_from(self.active.candidates(shards, look=True), wanted)
+        return slots
+
+    def _claim_from(self, shards: Iterable[int], wanted: int) -> list[Slot]:
         slots: list[Slot] = []
-        for shard in self.active.candidates(shards):
+        for shard in shards:
             claim = self.pointers.claim(shard, wanted - len(slots))
             self.active.claimed(shard, claim)
             if claim is not None:
@@ -219,6 +228,20 @@ class QueueView:
         for state in self.pointers.states():
             first, last = state.fired + 1, min(state.loaded, state.fired + limit - len(slots))
             slots += [Slot(state.shard, pointer) for pointer in range(first, last + 1)]
+        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
+        found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
+        return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+
+    def peek_all(self) -> list[Message]:
+        """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
+        found: list[Message] = []
+        for state in self.pointers.states():
+            for first in range(state.fired + 1, state.loaded + 1, MAX_RECEIVE):
+                last = min(first + MAX_RECEIVE - 1, state.loaded)
+                found += self._messages([Slot(state.shard, pointer) for pointer in range(first, last + 1)])
+        return found
+
+    def _messages(self, slots: Sequence[Slot]) -> list[Message]:
         records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]

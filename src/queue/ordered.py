@@ -1,0 +1,88 @@
+"""Order within a key: one consumer at a time works a shard, under a fenced lock (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..coord.lock import FencedLock, Grant
+from ..seams import Event, Seams
+from .sharded import ShardedQueue
+
+LEASE = 10.0
+"""Seconds after which a dead consumer's shard is taken over."""
+TURN = 5.0
+"""Seconds after which a shard is given up, so that others are worked too where there are few workers."""
+ASK = 1.0
+
+
+@dataclass(frozen=True)
+class HeldShard:
+    """A shard that this worker has to itself, until its turn is over."""
+
+    shard: int
+    grant: Grant
+    until: float
+    seams: Seams
+
+    def mine(self) -> bool:
+        """Whether the next message may be taken."""
+        return not self.grant.lost.is_set() and self.seams.monotonic() < self.until
+
+
+class ShardLocks:
+    """The shards of a queue, to be held one by one by the workers of a consumer."""
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self._queue, self._seams = queue, queue.store.seams
+        self._guard = self._seams.lock()
+        self._busy: set[int] = set()
+        self._locks: dict[int, FencedLock] = {}
+
+    @contextmanager
+    def hold_one(self, stopping: Event) -> Iterator[HeldShard | None]:
+        """A shard that has messages and that nobody else works; None, after a pause, where there is none."""
+        held = self._take_one()
+        if held is None:
+            if not stopping.is_set():
+                self._queue.active.wait(ASK)
+            yield None
+            return
+        try:
+            yield held
+        finally:
+            self._give_back(held.shard)
+            held.grant.release()
+
+    def _take_one(self) -> HeldShard | None:
+        for shard in self._queue.active.candidates():
+            if not self._reserve(shard):
+                continue
+            grant = None
+            try:
+                grant = self._lock_of(shard).try_acquire(keep_alive=True)
+            finally:
+                if grant is None:
+                    self._give_back(shard)
+            if grant is not None:
+                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._seams)
+        return None
+
+    def _reserve(self, shard: int) -> bool:
+        with self._guard:
+            free = shard not in self._busy
+            self._busy.add(shard)
+            return free
+
+    def _give_back(self, shard: int) -> None:
+        with self._guard:
+            self._busy.discard(shard)
+
+    def _lock_of(self, shard: int) -> FencedLock:
+        """The same handle each time: only one that has watched a dead consumer's lease may break it (P2)."""
+        with self._guard:
+            if shard not in self._locks:
+                name = f"{self._queue.registry.client_id}/{self._queue.name}/{shard}"
+                self._locks[shard] = FencedLock(self._queue.store, name, lease=LEASE)
+            return self._locks[shard]

@@ -1,0 +1,111 @@
+"""Handler runs under way: kept alive while they may go on, given up when their time is over."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from ..errors import LatchworkError, LeaseLost
+from ..seams import Seams
+from .delivery import Delivery
+from .envelope import Reason
+
+log = logging.getLogger(__name__)
+
+EXTENSIONS = 4
+"""How often per sweep duration a delivery is extended."""
+
+
+class Run:
+    """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic."""
+
+    def __init__(self, deliveries: Sequence[Delivery], received: float) -> None:
+        self.deliveries = list(deliveries)
+        self.received = self.extended = received
+        self.started: float | None = None
+        self.abandoned = False
+
+
+class Runs:
+    """The runs of one consumer. Safe between its workers and its keeper."""
+
+    def __init__(self, seams: Seams, *, sweep: float, timeout: float, stats: Counter[str]) -> None:
+        self._seams, self._sweep, self._timeout, self._stats = seams, sweep, timeout, stats
+        self._lock = seams.lock()
+        self._runs: list[Run] = []
+
+    @property
+    def stuck(self) -> int:
+        """Handlers that were given up and have not returned."""
+        with self._lock:
+            return sum(run.abandoned for run in self._runs)
+
+    def open(self, deliveries: Sequence[Delivery]) -> Run:
+        """Keep these deliveries alive from now on; their handler starts with `start`."""
+        run = Run(deliveries, self._seams.monotonic())
+        with self._lock:
+            self._runs.append(run)
+        return run
+
+    def start(self, run: Run) -> None:
+        """The handler begins: its time runs from here."""
+        run.started = self._seams.monotonic()
+
+    def close(self, run: Run) -> bool:
+        """The handler has returned; whether its deliveries are still the worker's to settle."""
+        with self._lock:
+            self._runs.remove(run)
+            return not run.abandoned
+
+    def keep(self) -> int:
+        """Extend what is due, give up what has run too long; how many runs were given up just now."""
+        now, given_up = self._seams.monotonic(), 0
+        for run in self._open_runs():
+            if run.started is not None and now - run.started > self._timeout:
+                given_up += self.abandon(run, f"ran longer than {self._timeout:g} s")
+            elif now - run.extended > self._sweep / EXTENSIONS:
+                run.extended = now
+                self._extend(run)
+        return given_up
+
+    def abandon_all(self, why: str) -> None:
+        """Hand back whatever is still running."""
+        for run in self._open_runs():
+            self.abandon(run, why)
+
+    def abandon(self, run: Run, why: str) -> bool:
+        """Give a run up: its messages go to the sideline; what its handler returns later counts for nothing."""
+        with self._lock:
+            if run.abandoned or run not in self._runs:
+                return False
+            run.abandoned = True
+        self._stats["timed_out"] += len(run.deliveries)
+        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(run.deliveries))
+        for delivery in run.deliveries:
+            self.fail(delivery, Reason.TIMEOUT, why)
+        return True
+
+    def fail(self, delivery: Delivery, reason: Reason, error: str | None) -> None:
+        """Put a message into the sideline; where that fails it stays for the sweeper."""
+        self._stats["failed"] += 1
+        try:
+            delivery.nack(reason.value, error=error)
+        except LatchworkError as failure:
+            self.note(failure)
+
+    def note(self, failure: LatchworkError) -> None:
+        """Count what kept a message from being settled; the sweeper, or whoever has it now, sees to it."""
+        self._stats["lost" if isinstance(failure, LeaseLost) else "unsettled"] += 1
+        log.warning("a message could not be settled (%s): %s", failure.code, failure)
+
+    def _extend(self, run: Run) -> None:
+        for delivery in run.deliveries:
+            try:
+                delivery.extend()
+            except LatchworkError as failure:
+                log.warning("a delivery could not be extended (%s): %s", failure.code, failure)
+
+    def _open_runs(self) -> list[Run]:
+        with self._lock:
+            return [run for run in self._runs if not run.abandoned]

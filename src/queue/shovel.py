@@ -1,0 +1,171 @@
+"""The shovel brings failed messages back from the sideline, redrive those that were parked (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRequest, InvalidShovelInterval, LatchworkError
+from ..seams import Task
+from .envelope import Envelope, Message, message_of, reason_of
+from .passes import PassReport, sweep_through
+from .pointers import Held, PointerQueue, ShardState
+
+if TYPE_CHECKING:
+    from .sharded import ShardedQueue
+
+log = logging.getLogger(__name__)
+
+LOOK = 5.0
+"""Seconds at the most between two looks at whether the shovel's interval was changed."""
+PREVIOUS_ATTEMPTS = "latchwork-attempts"
+"""The header in which a redriven message keeps how often it had been handed out before."""
+
+
+class Shovel:
+    """Moves what is due from the sideline back to its queue, with its attempts, reason and headers.
+
+    Messages whose `not_before` has not come are put at the sideline's tail again; parked ones are never touched. Any
+    number of processes may run one; each message is moved by one of them. A message moved while its mover dies comes
+    twice, never not at all.
+    """
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self.queue = queue
+        self._seams = queue.store.seams
+        self._stop = self._seams.event()
+        self._running: Task | None = None
+
+    def __repr__(self) -> str:
+        return f"Shovel({self.queue.name!r})"
+
+    def run_once(self) -> PassReport:
+        """One pass over the messages that are in the sideline now; what came of it.
+
+        Up to `ShovelConfig.concurrency` shards at once. Raises the store's errors; what was claimed before one comes
+        back through the sweeper.
+        """
+        source = self.queue.sideline.pointers
+        states = [state for state in source.states() if state.fired < state.loaded]
+        config = self.queue.live.shovel
+        report = self._each(states, config.concurrency if config else 1)
+        if report.moved:
+            self.queue.active.loaded({state.shard for state in states})
+        return report
+
+    def start(self) -> Shovel:
+        """Run a pass after every interval of the queue's `ShovelConfig`, which is followed at run time.
+
+        Raises `InvalidShovelInterval` where the queue has none.
+        """
+        if self.queue.live.shovel is None:
+            raise InvalidShovelInterval(f"the queue {self.queue.name!r} has no shovel: create it with shovel=...")
+        if self._running is None:
+            self._stop.clear()
+            self._running = self._seams.spawn(self._run, f"{self.queue.name}-shovel")
+        return self
+
+    def stop(self, timeout: float | None = 30) -> bool:
+        """Stop before the next batch; whether it has within `timeout` seconds."""
+        self._stop.set()
+        if self._running is not None:
+            self._running.join(timeout)
+            if self._running.is_alive():
+                return False
+        self._running = None
+        return True
+
+    def _run(self) -> None:
+        last = self._seams.monotonic()
+        while not self._stop.is_set():
+            self.queue.registry.refresh_if_due()
+            config = self.queue.live.shovel
+            # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
+            interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
+            left = last + interval - self._seams.monotonic()
+            if left > 0:
+                self._stop.wait(min(left, LOOK))
+                continue
+            last = self._seams.monotonic()
+            self._pass()
+
+    def _pass(self) -> None:
+        try:
+            report = self.run_once()
+            if report.errors:
+                log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+        except LatchworkError as failure:
+            log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
+
+    def _each(self, states: list[ShardState], at_once: int) -> PassReport:
+        reports: list[PassReport] = []
+        failures: list[LatchworkError] = []
+        waiting = list(reversed(states))
+
+        def work() -> None:
+            while waiting and not failures:
+                try:
+                    state = waiting.pop()
+                    reports.append(self._shard(state))
+                except IndexError:
+                    return
+                except LatchworkError as failure:
+                    failures.append(failure)
+
+        workers = min(at_once, len(states))
+        if workers <= 1:
+            work()
+        else:
+            for task in [self._seams.spawn(work, f"{self.queue.name}-shovel-{n}") for n in range(workers)]:
+                task.join()
+        if failures:
+            raise failures[0]
+        return sum(reports, PassReport())
+
+    def _shard(self, state: ShardState) -> PassReport:
+        source, main = self.queue.sideline.pointers, self.queue.pointers
+
+        def route(held: Held) -> tuple[PointerQueue, Envelope]:
+            due = held.envelope.not_before <= source.now_ms()
+            return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
+
+        return sweep_through(source, state, route, enough=self._stop.is_set)
+
+
+def redrive(queue: ShardedQueue, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
+    """What `ShardedQueue.redrive` does."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
+        raise InvalidRequest(f"limit is {limit!r}; it must be a whole number from 1 to 1000000")
+    wanted = None if reason is None else reason_of(reason)
+    if dry_run:
+        parked = queue.parked.peek_all()
+        return [message for message in parked if wanted in (None, message.reason)][:limit]
+    return _Redrive(queue, limit, wanted).run()
+
+
+class _Redrive:
+    """One pass over the parked messages, which ends when enough have been brought back."""
+
+    def __init__(self, queue: ShardedQueue, limit: int, reason: str | None) -> None:
+        self._queue, self._left, self._reason = queue, limit, reason
+        self._chosen: list[Message] = []
+
+    def run(self) -> list[Message]:
+        source = self._queue.parked.pointers
+        for state in source.states():
+            report = sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
+            if report.errors:
+                raise report.errors[0]
+        self._queue.active.loaded({message.shard for message in self._chosen})
+        return self._chosen
+
+    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
+        envelope = held.envelope
+        if self._left <= 0 or self._reason not in (None, envelope.reason):
+            return self._queue.parked.pointers, envelope
+        self._left -= 1
+        self._chosen.append(message_of(envelope, self._queue.codec, *held.slot))
+        before = int((envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "0"))
+        headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
+        return self._queue.pointers, replace(envelope, attempts=0, headers=headers)
