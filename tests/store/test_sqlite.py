@@ -1,0 +1,463 @@
+"""The SQLite store: many processes, sudden death, other writers, full and failing disks, files that are not ours."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
+from latchwork.retry import RetryPolicy
+from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update, sqlite_file, sqlite_pool
+from latchwork.store.contract_records import raises
+from tests.clock import ManualClock
+
+KEY = Key("s", "k")
+ONE_TRY = RetryPolicy(attempts=1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path):
+    store = SQLiteStore(path, synchronous="off", busy_timeout=0.05)
+    store.policy = ONE_TRY
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    yield store
+    store.close()
+
+
+def add(store):
+    return store.operate(KEY, Add("n", 1), Read("n"))[0]
+
+
+# ---- the file
+
+
+def test_nothing_is_opened_before_the_first_call(path):
+    store = SQLiteStore(path)
+    pickle.loads(pickle.dumps(store))
+    repr(store), store.describe(), store.close()
+    assert not path.exists()
+
+
+def test_only_its_owner_can_read_the_files(store, path):
+    files = sorted(path.parent.iterdir())
+    assert len(files) == 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+
+
+def test_a_store_ships_as_its_url_and_finds_the_same_records(store, path, monkeypatch, tmp_path):
+    copy = pickle.loads(pickle.dumps(store))
+    assert (copy.url, copy.get(KEY).bins) == (store.url, {"n": 0})
+    assert (copy.synchronous, copy.busy_timeout) == ("off", 0.05)
+    monkeypatch.chdir(tmp_path)
+    relative = SQLiteStore("store.db")
+    monkeypatch.chdir("/")
+    assert relative.get(KEY).bins == {"n": 0}
+
+
+def test_the_default_syncs_every_commit(path):
+    store = SQLiteStore(path)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    (connection,) = store._pool._idle
+    assert [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode")] == [
+        2,
+        "wal",
+    ]
+
+
+@pytest.mark.parametrize("options", [{"synchronous": "maybe"}, {"busy_timeout": -1}, {"busy_timeout": float("nan")}])
+def test_a_bad_option_is_refused_before_any_file_is_made(path, options):
+    raises(InvalidRequest, SQLiteStore, path, **options)
+    assert not path.exists()
+
+
+def _digest(folder):
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+
+
+def _foreign(path, *statements):
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("CREATE TABLE other (x)", "INSERT INTO other VALUES (1)"),
+        ("PRAGMA journal_mode = WAL", "CREATE TABLE other (x)"),
+        ("PRAGMA application_id = 7",),
+        ("PRAGMA user_version = 1",),
+        (f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}", f"PRAGMA user_version = {sqlite_file.LAYOUT + 1}"),
+    ],
+)
+def test_another_programs_or_a_later_versions_file_is_refused_and_left_as_it_was(path, statements):
+    _foreign(path, *statements)
+    before = _digest(path.parent)
+    store = SQLiteStore(path)
+    for call in (store.get, add_to(store)):
+        assert str(path) in str(raises(Misconfigured, call, KEY))
+    assert _digest(path.parent) == before
+
+
+def add_to(store):
+    return lambda key: store.operate(key, Put("n", 1), exists=Exists.ANY)
+
+
+def test_a_file_that_is_no_database_is_corrupt_and_left_as_it_was(path):
+    path.write_bytes(b"hello, world " * 1000)
+    before = _digest(path.parent)
+    raises(Corrupt, SQLiteStore(path).get, KEY)
+    assert _digest(path.parent) == before
+
+
+def test_an_empty_file_becomes_a_store(path):
+    path.touch()
+    add_to(SQLiteStore(path))(KEY)
+    assert SQLiteStore(path).get(KEY).bins == {"n": 1}
+
+
+def test_a_place_where_no_file_can_be_is_misconfigured(tmp_path):
+    for bad in (tmp_path / "none" / "store.db", tmp_path):
+        raises(Misconfigured, SQLiteStore(bad).get, KEY)
+
+
+def test_bytes_that_are_no_record_are_corrupt(store, path):
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE records SET bins = x'c1ff'")
+    connection.commit()
+    for call in (lambda: store.get(KEY), lambda: add(store), lambda: store.get_many([KEY])):
+        raises(Corrupt, call)
+    store.operate(Key("s", "other"), Put("n", 1), exists=Exists.CREATE)
+
+
+# ---- other writers
+
+
+def test_a_busy_wait_is_bounded_and_ends_in_unavailable(store, path):
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    assert "busy_timeout" in str(raises(Unavailable, add, store))
+    assert store.get(KEY).bins == {"n": 0}, "a reader waits for no writer"
+    other.execute("COMMIT")
+    assert add(store) == 1
+
+
+def test_the_policy_waits_longer_than_one_attempt(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", busy_timeout=5, seams=clock)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    clock.at(7.0, lambda: other.execute("COMMIT"))
+    assert add(store) == 1
+    assert 7 <= clock.monotonic() < 8
+
+
+def test_threads_of_one_process_queue_and_give_up_in_time(store):
+    store._pool._writing.acquire()
+    raises(Unavailable, add, store)
+    store._pool._writing.release()
+    assert add(store) == 1
+
+
+def test_threads_that_come_and_go_do_not_pile_up_connections(store):
+    for _ in range(20):
+        thread = threading.Thread(target=add, args=(store,))
+        thread.start()
+        thread.join()
+    assert len(store._pool._idle) == 1
+    assert add(store) == 21
+
+
+def test_closing_lets_go_and_the_next_call_opens_again(store, path):
+    store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"], "closed cleanly, nothing is left in the log"
+    assert add(store) == 1
+
+
+def _race_to_create(path, barrier, answers):
+    store = SQLiteStore(path, synchronous="off", busy_timeout=20)
+    barrier.wait()
+    answers.put(store.operate(KEY, Add("n", 1), Read("n"), exists=Exists.ANY)[0])
+
+
+def test_processes_that_make_the_file_at_the_same_moment_share_it(path):
+    context = multiprocessing.get_context("fork")
+    barrier, answers = context.Barrier(6), context.Queue()
+    workers = [context.Process(target=_race_to_create, args=(path, barrier, answers)) for _ in range(6)]
+    for worker in workers:
+        worker.start()
+    assert sorted(answers.get(timeout=60) for _ in workers) == [1, 2, 3, 4, 5, 6]
+    for worker in workers:
+        worker.join(60)
+
+
+# ---- forks
+
+
+def test_a_forked_child_makes_its_own_connections_and_leaves_its_parents_alone(store):
+    kept = list(store._pool._idle)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            own = store._pool._idle == [] and store._pool._idle is not kept
+            os.write(writing, b"%d %d" % (own, add(store)))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"1 1"
+    assert store._pool._idle == kept
+    assert add(store) == 2
+
+
+def test_a_fork_while_another_thread_writes_does_not_stop_the_child(store):
+    store._pool._writing.acquire()
+    sqlite_file._opening.acquire()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, b"%d" % add(store))
+        finally:
+            os._exit(0)
+    store._pool._writing.release()
+    sqlite_file._opening.release()
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"1"
+
+
+# ---- sudden death
+
+_WRITER = """
+import sys
+from latchwork.store import Add, Exists, Key, Once, Put, SQLiteStore, Update, Bin
+store = SQLiteStore(sys.argv[1], synchronous=sys.argv[2], busy_timeout=20)
+once = Once(8, result=Bin("n"))
+while True:
+    n = store.operate(Key("s", "k"), Add("n", 1), once=once)[0]
+    store.operate_many([Update(Key("s", f"{n}/{row}"), (Put("n", n),), exists=Exists.CREATE) for row in range(3)])
+    sys.stdout.write(f"{n}\\n")
+    sys.stdout.flush()
+"""
+
+
+def _killed(path, mode, lines):
+    """The last number that a writer acknowledged before it was killed in the middle of its work."""
+    with subprocess.Popen([sys.executable, "-c", _WRITER, path, mode], stdout=subprocess.PIPE, text=True) as writer:
+        last = 0
+        for _ in range(lines):
+            last = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        rest = writer.stdout.read().split("\n")
+    # The last line may have been cut; one that ends in a line break was acknowledged.
+    return int(rest[-2]) if len(rest) >= 2 and rest[-2] else last
+
+
+@pytest.mark.parametrize("mode", ["full", "normal", "off"])
+def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode):
+    store = SQLiteStore(path, synchronous="off")
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    n = 0
+    for cycle in range(4):
+        before, acknowledged = n, _killed(path, mode, 3 + 9 * cycle)
+        n = store.get(KEY).bins["n"]
+        assert acknowledged <= n <= acknowledged + 1
+        rows = [Key("s", f"{number}/{row}") for number in range(before + 1, acknowledged + 1) for row in range(3)]
+        assert all(store.get_many(rows))
+        torn = [record is not None for record in store.get_many([Key("s", f"{n}/{row}") for row in range(3)])]
+        assert torn in ([True] * 3, [False] * 3), "a batch is one transaction"
+        connection = sqlite3.connect(path)
+        connection.create_function("latchwork_bin", 2, sqlite_file._indexed, deterministic=True)
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        connection.close()
+
+
+# ---- disks that fail
+
+_FILLING = """
+import resource, signal, sys
+from latchwork.errors import LatchworkError
+from latchwork.retry import RetryPolicy
+from latchwork.store import Add, Exists, Key, Put, Read, SQLiteStore
+store = SQLiteStore(sys.argv[1])
+store.policy = RetryPolicy(attempts=1)
+key = Key("s", "k")
+store.operate(key, Put("n", 0), exists=Exists.CREATE)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+done = 0
+try:
+    while True:
+        done = store.operate(key, Add("n", 1), Read("n"))[0]
+except LatchworkError as failure:
+    print(done, type(failure).__name__)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(store.operate(key, Add("n", 1), Read("n"))[0])
+"""
+
+
+def test_a_disk_that_fails_at_the_commit_leaves_the_outcome_unknown_and_the_store_usable(path):
+    """The limit on the size of a file makes the write of the log fail with an I/O error, in the middle of a commit."""
+    answer = subprocess.run(
+        [sys.executable, "-c", _FILLING, path, "300000"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout.split()
+    acknowledged, error, after = int(answer[0]), answer[1], int(answer[2])
+    assert error == OutcomeUnknown.__name__
+    assert acknowledged > 10
+    assert after - 1 in (acknowledged, acknowledged + 1)
+    assert SQLiteStore(path).get(KEY).bins == {"n": after}
+
+
+class Failing:
+    """A connection whose statements fail as told."""
+
+    def __init__(self, connection, statement, failure):
+        self._connection, self._statement, self._failure = connection, statement, failure
+
+    def execute(self, statement, *parameters):
+        if statement.startswith(self._statement):
+            raise self._failure
+        return self._connection.execute(statement, *parameters)
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+
+def _failure(kind, code, text):
+    made = kind(text)
+    made.sqlite_errorcode = code
+    return made
+
+
+FULL = _failure(sqlite3.OperationalError, 13, "database or disk is full")
+IOERR = _failure(sqlite3.OperationalError, 778, "disk I/O error")  # SQLITE_IOERR_WRITE, an extended code
+CORRUPT = _failure(sqlite3.DatabaseError, 11, "database disk image is malformed")
+READONLY = _failure(sqlite3.OperationalError, 8, "attempt to write a readonly database")
+OLD_PYTHON = sqlite3.OperationalError("database or disk is full")
+ODD = sqlite3.OperationalError("something new")
+
+
+@pytest.mark.parametrize(
+    ("statement", "failure", "expected"),
+    [
+        ("UPDATE", FULL, Unavailable),
+        ("UPDATE", OLD_PYTHON, Unavailable),
+        ("UPDATE", IOERR, StorageFailed),
+        ("UPDATE", ODD, StorageFailed),
+        ("UPDATE", CORRUPT, Corrupt),
+        ("BEGIN", READONLY, Misconfigured),
+        ("SELECT", CORRUPT, Corrupt),
+        ("SELECT", IOERR, StorageFailed),
+        ("COMMIT", FULL, Unavailable),
+        ("COMMIT", IOERR, OutcomeUnknown),
+        ("COMMIT", CORRUPT, OutcomeUnknown),
+        ("COMMIT", ODD, OutcomeUnknown),
+    ],
+)
+def test_each_failure_of_sqlite_has_its_error_and_the_store_goes_on(store, monkeypatch, statement, failure, expected):
+    opened = sqlite_file.open_file
+    monkeypatch.setattr(sqlite_pool, "open_file", lambda *args: Failing(opened(*args), statement, failure))
+    store.close()
+    found = raises(expected, add, store)
+    assert type(found) is expected
+    assert str(store.path) in str(found)
+    assert getattr(found, "slow", False) == (expected is Unavailable)
+    monkeypatch.undo()
+    assert add(store) == 1, "nothing was written, and the failed connection is not used again"
+
+
+def test_a_read_only_file_is_misconfigured(store, path):
+    if os.geteuid() == 0:
+        pytest.skip("root may write anything")
+    store.close()
+    path.chmod(0o400)
+    raises(Misconfigured, add, store)
+
+
+def test_a_full_database_is_unavailable_and_keeps_what_it_has(store):
+    store.close()
+    connection = store._pool._borrow()
+    connection.execute("PRAGMA max_page_count = 8")
+    store._pool._idle.append(connection)
+    failure = raises(Unavailable, store.operate, KEY, Put("big", b"x" * 100_000))
+    assert failure.slow
+    assert store.get(KEY).bins == {"n": 0}
+
+
+def test_an_interrupted_update_writes_nothing_and_blocks_nobody(store, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("latchwork.store.sqlite.local.apply", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        add(store)
+    monkeypatch.undo()
+    assert add(store) == 1
+
+
+# ---- lifetimes and queries
+
+
+def test_expired_records_are_swept_a_few_at_a_time(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", seams=clock)
+    store.operate_many([Update(Key("s", str(n)), (Put("n", n),), exists=Exists.CREATE, ttl=10) for n in range(450)])
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    left = []
+    for _ in range(4):
+        clock.advance(10)
+        add(store)
+        left.append(sqlite3.connect(path).execute("SELECT count(*) FROM records").fetchone()[0])
+    assert left == [251, 51, 1, 1]
+
+
+def test_a_query_uses_its_index(store):
+    store.ensure_index("it's", "a'b")
+    store.operate(Key("it's", "k"), Put("a'b", "x"), exists=Exists.CREATE)
+    seen = []
+    connection = store._pool._borrow()
+    connection.set_trace_callback(seen.append)
+    store._pool._idle.append(connection)
+    assert [record.key for record in store.query("it's", "a'b", "x")] == [Key("it's", "k")]
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {seen[0]}").fetchall()
+    assert "USING INDEX by_" in plan[0][3]
+
+
+def test_names_that_differ_only_in_case_have_indexes_of_their_own(store):
+    for name in ("Active", "active"):
+        store.ensure_index("q", name)
+        store.operate(Key("q", name), Put(name, "x"), exists=Exists.CREATE)
+    assert [record.key.name for record in store.query("q", "Active", "x")] == ["Active"]
+    raises(InvalidRequest, store.query, "q\0", "a", "x")
+
+
+def test_once_is_one_transaction(store):
+    statements = []
+    (connection,) = store._pool._idle
+    connection.set_trace_callback(statements.append)
+    store.operate(KEY, Add("n", 1), once=Once(8, result=Bin("n")))
+    assert [statement.split()[0] for statement in statements] == ["BEGIN", "SELECT", "UPDATE", "COMMIT"]
+
+
+def test_the_limit_on_files_can_be_set_here():
+    """What the test of the failing disk rests on."""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
