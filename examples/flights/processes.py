@@ -45,10 +45,10 @@ class Farms:
         """The farms with their process ids."""
         return [f"{name} (process {process.pid})" for name, process in self._running.items()]
 
-    def join(self) -> bool:
+    def join(self) -> None:
         """Wait for all to end by themselves: some still repeat tasks that failed after they had counted."""
-        statuses = [process.wait(ENDING) for process in self._running.values()]
-        return not any(statuses)
+        for process in self._running.values():
+            process.wait(ENDING)
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         settings = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

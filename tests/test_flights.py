@@ -1,0 +1,173 @@
+"""The main job on real flights: its answer, its check, a farm that is killed and run again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "flights"
+SUMMARY = re.compile(
+    r"^farms 3, partitions 12, parties counted 12, retried (\d+), a plain counter would say (\d+), "
+    r"flights 336,776 = 336,776, lost 0, doubled 0$",
+    re.MULTILINE,
+)
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The example's modules, imported as its own script imports them."""
+    sys.path.insert(0, str(EXAMPLE))
+    import data
+    import java
+    import report
+
+    yield {"data": data, "java": java, "report": report}
+    sys.path.remove(str(EXAMPLE))
+    for name in ("data", "java", "report"):
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def flights(example):
+    return example["data"].load()
+
+
+def start(*arguments, **environment):
+    clean = {name: value for name, value in os.environ.items() if name != "LATCHWORK_STORE"} | environment
+    command = [sys.executable, str(EXAMPLE / "run.py"), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean)
+
+
+# ---- the data and the check
+
+
+def test_all_flights_are_there(flights):
+    assert len(flights) == 336_776
+    assert set(flights["origin"]) == {"EWR", "JFK", "LGA"}
+
+
+def test_the_direct_computation_counts_what_did_not_fly_but_not_its_delay(example):
+    flights = pd.DataFrame(
+        [("JFK", "AA", 8, 10.0, 5.0), ("JFK", "AA", 8, None, None), ("JFK", "AA", 8, -2.0, None)],
+        columns=["origin", "carrier", "hour", "dep_delay", "arr_delay"],
+    )
+    assert example["data"].direct(flights).loc[("JFK", "AA", 8)].tolist() == [3, 2, 1, 8, 5]
+
+
+def test_what_is_lost_and_what_is_doubled_cannot_cancel_out(example, flights):
+    direct = example["data"].direct(flights)
+    wrong = direct.copy()
+    wrong.iloc[0, 0] += 7
+    wrong = wrong.drop(wrong.index[5])
+    assert example["report"].compare(wrong, direct) == (int(direct.iloc[5, 0]), 7)
+    assert example["report"].compare(direct, direct) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"counted": 23}, {"lost": 1, "doubled": 1}, {"flights": 336_775}, {"same": False}],
+    ids=",".join,
+)
+def test_the_outcome_is_wrong_where_anything_differs(example, wrong):
+    right = {
+        "farms": 3, "partitions": 24, "counted": 24, "attempts": 36, "flights": 336_776, "expected": 336_776,
+        "lost": 0, "doubled": 0, "same": True,
+    }  # fmt: skip
+    outcome = example["report"].Outcome
+    assert outcome(**right).right
+    assert str(outcome(**right)) == (
+        "farms 3, partitions 24, parties counted 24, retried 12, a plain counter would say 36, "
+        "flights 336,776 = 336,776, lost 0, doubled 0"
+    )
+    assert not outcome(**right | wrong).right
+
+
+def test_the_table_fits_a_narrow_terminal(example, flights):
+    table = example["report"].table(example["data"].direct(flights))
+    assert max(map(len, table.splitlines())) <= 47
+    assert len(table.splitlines()) == 2 + flights["carrier"].nunique()
+
+
+# ---- before it starts
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"), [("", "none was found"), ('openjdk version "11.0.2"', "11"), ('java version "1.8.0"', "8")]
+)
+def test_java_that_is_missing_or_too_old_is_one_clear_line(tmp_path, says, problem):
+    if says:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "java").write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+        (tmp_path / "bin" / "java").chmod(0o755)
+    run = start(JAVA_HOME=str(tmp_path))
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert len(output.strip().splitlines()) == 1
+    assert re.search(rf"Java 17 or newer is needed.*{problem}.*install", output)
+
+
+def test_the_java_of_this_machine_is_recognised(example):
+    assert example["java"].java_version() >= 17
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path):
+    run = start("--resume", tmp_path)
+    assert "it has no plan.json" in run.communicate(timeout=60)[0]
+    assert run.returncode != 0
+
+
+def test_a_wait_that_times_out_names_every_missing_party(tmp_path):
+    run = start("--partitions", 2, "--timeout", 0.5, "--dir", tmp_path / "run")
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 3
+    assert "missing: EWR/0, EWR/1, JFK/0, JFK/1, LGA/0, LGA/1\n" in output
+    assert f"--resume {tmp_path / 'run'}" in output
+
+
+def test_ctrl_c_leaves_no_farm_behind(tmp_path):
+    run = start("--partitions", 2, "--dir", tmp_path / "run")
+    pids = [int(pid) for pid in re.findall(r"process (\d+)", run.stdout.readline())]
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "Traceback" not in output
+    assert len(pids) == 3
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+# ---- the whole job
+
+
+def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp_path):
+    folder = tmp_path / "run"
+    first = start("--partitions", 4, "--timeout", 170, "--dir", folder, "--out", tmp_path / "first")
+    pid = int(re.search(r"JFK \(process (\d+)\)", first.stdout.readline()).group(1))
+    parts = folder / "delays-JFK"
+    until(lambda: list(parts.glob("*.parquet")))
+    os.kill(pid, signal.SIGKILL)
+    second = start("--resume", folder, "--farm", "JFK", "--timeout", 170, "--out", tmp_path / "second")
+    output, again = (run.communicate(timeout=200)[0] for run in (first, second))
+    assert "farm JFK was killed by signal 9" in output
+    assert "failed" not in output
+    assert (first.returncode, second.returncode) == (0, 0), output + again
+    for said in (output, again):
+        retried, plain = map(int, SUMMARY.search(said).groups())
+        assert plain == 12 + retried
+        assert retried >= 6  # two partitions of every farm are made to fail once
+    for chart in (tmp_path / "first" / "flights.png", tmp_path / "second" / "flights.png"):
+        assert chart.read_bytes().startswith(b"\x89PNG")
+
+
+def until(condition, timeout=120.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
