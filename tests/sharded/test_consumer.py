@@ -1,0 +1,269 @@
+"""Consumers: every answer of a handler settles its message, and nothing that hangs, dies or stops loses one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import InvalidMessageHandler, InvalidRequest, TooManyConsumers
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore, SQLiteStore
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up waiting for what must come."""
+
+
+def made(store, client="c", **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(store, client).create(
+            QueueConfig("q", **{"shards": 2, "unsafe_limits": True, "concurrency": 2, **options})
+        )
+
+
+@pytest.fixture
+def consumers():
+    started = []
+    yield lambda *arguments, **options: started.append(Consumer(*arguments, **options)) or started[-1]
+    for consumer in started:
+        consumer.stop(0)
+
+
+def eventually(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        threading.Event().wait(0.005)
+
+
+def reasons(queue):
+    return sorted(message.reason for message in queue.sideline.peek(100))
+
+
+def test_true_and_none_acknowledge_false_and_exceptions_fail_ignorable_ones_acknowledge(consumers):
+    queue = made(MemoryStore())
+
+    def handler(delivery):
+        if delivery.payload == "raise":
+            raise ValueError("no")
+        if delivery.payload == "ignore":
+            raise KeyError("never mind")
+        return {"true": True, "none": None, "false": False}[delivery.payload]
+
+    queue.publish_many(["true", "none", "false", "raise", "ignore"])
+    consumer = consumers(queue, handler, ignorable=[KeyError]).start()
+    eventually(lambda: consumer.stats["acked"] == 3 and consumer.stats["failed"] == 2)
+    assert reasons(queue) == ["exception", "rejected"]
+    (failed,) = [message for message in queue.sideline.peek() if message.reason == "exception"]
+    assert (failed.payload, failed.last_error) == ("raise", "ValueError: no")
+
+
+def test_a_batch_handler_gets_many_and_may_answer_for_each(consumers):
+    queue = made(MemoryStore(), shards=1, batching=BatchingConfig(100, 1), concurrency=1)
+    seen = []
+
+    def handler(deliveries):
+        seen.append(len(deliveries))
+        return [delivery.payload % 10 != 0 for delivery in deliveries]
+
+    queue.publish_many(list(range(50)))
+    consumer = consumers(queue, handler).start()
+    eventually(lambda: sum(seen) == 50 and consumer.stats["acked"] == 45 and consumer.stats["failed"] == 5)
+    assert max(seen) > 10
+    assert [message.payload % 10 for message in queue.sideline.peek()] == [0] * 5
+
+
+def test_a_batch_answered_with_too_few_answers_fails_and_says_so(consumers):
+    queue = made(MemoryStore(), shards=1, batching=BatchingConfig(10, 1), concurrency=1)
+    queue.publish_many([1, 2, 3])
+    consumer = consumers(queue, lambda deliveries: [True]).start()
+    eventually(lambda: consumer.stats["acked"] + consumer.stats["failed"] == 3)
+    assert all("answers" in message.last_error for message in queue.sideline.peek())
+
+
+def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_saturated(consumers):
+    queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.2))
+    released, seen = threading.Event(), []
+
+    def handler(delivery):
+        seen.append(delivery.payload)
+        if delivery.payload == "hang":
+            released.wait(PATIENCE)
+
+    queue.publish("hang")
+    consumer = consumers(queue, handler).start()
+    eventually(lambda: reasons(queue) == ["timeout"])
+    queue.publish("fine")
+    eventually(lambda: "fine" in seen)
+    assert not consumer.saturated
+    queue.publish("hang")
+    eventually(lambda: consumer.saturated)
+    eventually(lambda: reasons(queue) == ["timeout", "timeout"])
+    released.set()
+    eventually(lambda: not consumer.saturated)
+    queue.publish("fine again")
+    eventually(lambda: "fine again" in seen)
+    assert consumer.stats["acked"] == 2
+
+
+def test_a_message_is_extended_while_its_handler_runs(consumers):
+    queue = made(
+        MemoryStore(), concurrency=1, sweep_duration=timedelta(seconds=1), handler_timeout=timedelta(seconds=0.5)
+    )
+    extended = threading.Event()
+    extend = queue.pointers.extend
+    queue.pointers.extend = lambda held: (extend(held), extended.set())
+    queue.publish("long")
+    consumer = consumers(queue, lambda delivery: extended.wait(PATIENCE)).start()
+    eventually(extended.is_set)
+    eventually(lambda: consumer.stats["acked"] + consumer.stats["failed"] == 1)
+
+
+def test_concurrency_follows_the_queue_and_zero_pauses(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    consumer = consumers(queue, lambda delivery: True).start()
+    eventually(lambda: consumer._workers == 1)
+    queue.scale(3)
+    eventually(lambda: consumer._workers == 3)
+    with pytest.warns(UserWarning, match="expir"):
+        queue.pause()
+    eventually(lambda: consumer._workers == 0)
+    queue.publish("waits")
+    assert queue.depth().ready == 1
+    queue.resume()
+    eventually(lambda: consumer.stats["acked"] == 1)
+    assert queue.concurrency == 3
+
+
+def test_stop_lets_running_handlers_finish_within_the_grace(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    running, go = threading.Event(), threading.Event()
+    consumer = consumers(queue, lambda delivery: running.set() or go.wait(PATIENCE)).start()
+    queue.publish_many(["a", "b"])
+    assert running.wait(PATIENCE)
+    stopper = threading.Thread(target=consumer.stop)
+    stopper.start()
+    go.set()
+    stopper.join(PATIENCE)
+    assert consumer.stats["acked"] == 1
+    assert queue.depth().ready == 1
+
+
+def test_stop_hands_back_what_outlives_the_grace(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    running, go = threading.Event(), threading.Event()
+    consumer = consumers(queue, lambda delivery: running.set() or go.wait(PATIENCE)).start()
+    queue.publish("a")
+    assert running.wait(PATIENCE)
+    assert consumer.stop(grace=0.05) is False
+    assert reasons(queue) == ["timeout"]
+    go.set()
+    eventually(lambda: consumer._workers == 0)
+    assert consumer.stats["acked"] == 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_ordered_consumer_keeps_the_order_within_a_key(consumers, workers):
+    queue = made(MemoryStore(), shards=4, concurrency=workers)
+    seen = []
+    expected = {key: list(range(30)) for key in "abcd"}
+    for n in range(30):
+        for key in expected:
+            queue.publish([key, n], key=key)
+    consumer = consumers(queue, lambda delivery: seen.append(tuple(delivery.payload)), ordered=True).start()
+    eventually(lambda: consumer.stats["acked"] == 120)
+    assert {key: [n for k, n in seen if k == key] for key in expected} == expected
+
+
+def test_two_ordered_consumers_never_work_one_shard_at_once(consumers, tmp_path):
+    stores = [SQLiteStore(tmp_path / "s.db", synchronous="off") for _ in range(2)]
+    queues = [made(store, shards=2) for store in stores]
+    queues[0].publish_many(list(range(60)), keys=[str(n % 2) for n in range(60)])
+    busy, clashes, done = set(), [], []
+    guard = threading.Lock()
+
+    def handler(delivery):
+        with guard:
+            if delivery.shard in busy:
+                clashes.append(delivery.shard)
+            busy.add(delivery.shard)
+        threading.Event().wait(0.001)
+        with guard:
+            busy.discard(delivery.shard)
+            done.append(delivery.payload)
+
+    for queue in queues:
+        consumers(queue, handler, ordered=True).start()
+    eventually(lambda: len(done) == 60)
+    assert clashes == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"handler": "not callable"}, InvalidMessageHandler),
+        ({"concurrency": 101}, TooManyConsumers),
+        ({"concurrency": -1}, InvalidRequest),
+        ({"ignorable": ["ValueError"]}, InvalidRequest),
+    ],
+)
+def test_bad_input_is_refused_when_the_consumer_is_made(arguments, error):
+    queue = made(MemoryStore())
+    handler = arguments.pop("handler", lambda delivery: True)
+    with pytest.raises(error):
+        Consumer(queue, handler, **arguments)
+
+
+def test_a_consumer_is_started_once(consumers):
+    consumer = consumers(made(MemoryStore()), lambda delivery: True).start()
+    with pytest.raises(InvalidRequest, match="make another"):
+        consumer.start()
+
+
+WORKER = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+from latchwork.store import SQLiteStore
+from latchwork.queue import *
+queue = QueueRegistry(SQLiteStore(sys.argv[1], synchronous="off"), "c").get("q")
+def handler(delivery):
+    print("began", flush=True)
+    time.sleep(float(sys.argv[2]))
+    return True
+drained = Consumer(queue, handler, concurrency=1, grace=float(sys.argv[3])).run()
+print("drained" if drained else "handed back", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "times", "ends", "left"),
+    [
+        ([signal.SIGTERM], ("0.5", "20"), "drained", []),
+        ([signal.SIGTERM], ("20", "0.1"), "handed back", ["timeout"]),
+        ([signal.SIGTERM, signal.SIGTERM], ("20", "20"), "handed back", ["timeout"]),
+    ],
+)
+def test_sigterm_drains_and_a_second_one_forces(tmp_path, signals, times, ends, left):
+    path = tmp_path / "s.db"
+    queue = made(SQLiteStore(path, synchronous="off"))
+    queue.publish("a")
+    child = subprocess.Popen([sys.executable, "-c", WORKER, str(path), *times], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "began\n"
+        for number in signals:
+            os.kill(child.pid, number)
+            threading.Event().wait(0.2)
+        assert child.stdout.read().strip() == ends
+        assert child.wait(PATIENCE) == 0
+    finally:
+        child.kill()
+        child.wait()
+    assert reasons(queue) == left
