@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import Poll
 from ..seams import Event
 from ..store.expr import Bound
@@ -81,19 +81,20 @@ class Contender:
         if rest > 0:
             seams.sleep(rest if timeout is None else min(rest, timeout))
 
-    def look(self, *, waiting: bool = False) -> LeaseView | None:
-        """The lease as it is now, observed; None where there is no record. Leaves a mark if `waiting`."""
+    def look(self, *, waiting: bool = False) -> Observation | None:
+        """The lease as it is now, and since when; None where there is no record. Leaves a mark if `waiting`."""
         bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
         if bins is None:
             self.observed = None
             return None
         view, now = LeaseView.of(bins), self.store.seams.monotonic()
-        self.observed = self.observed.then(view, now) if self.observed else Observation(view, now)
-        return view
+        seen = self.observed.then(view, now) if self.observed else Observation(view, now)
+        self.observed = seen
+        return seen
 
-    def may_break(self) -> bool:
-        """Whether the lease has stood still for one whole lease of its holder, as far as this party has seen."""
-        return self.observed is not None and self.observed.ran_out(self.store.seams.monotonic())
+    def may_break(self, seen: Observation) -> bool:
+        """Whether the lease has stood still for one whole lease of its holder."""
+        return seen.ran_out(self.store.seams.monotonic())
 
     def _reading(self) -> dict[str, Any] | None:
         record = self.store.get(self.key, *rules.BINS)
@@ -105,6 +106,8 @@ class Contender:
             values = self.store.operate(self.key, *rules.MARK, *reads, ttl=NEVER, repeatable=True)
         except NotFound:
             return None
+        except OutcomeUnknown:
+            return self._reading()  # whether the mark was left does not matter
         self._marked = self.store.seams.monotonic()
         return dict(zip(rules.BINS, values, strict=True))
 
@@ -127,12 +130,12 @@ class Acquisition:
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Look, and take it if it is free or may be broken; None where it is somebody else's."""
-        view = self._look(waiting=waiting)
-        if view is None or not view.locked:
+        seen = self._look(waiting=waiting)
+        if seen is None or not seen.view.locked:
             return self._take(rules.free(self.id))
-        if self._is_mine(view):
-            return self._confirm(view.fence)
-        return self._take(rules.broken(view, self.id)) if self._contender.may_break() else None
+        if self._is_mine(seen.view):
+            return self._confirm(seen.view.fence)
+        return self._take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
 
     def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None, mark: bool = True) -> Claim | None:
         """Look again and again; None once `timeout` seconds are over or `stop` is set.
@@ -159,12 +162,11 @@ class Acquisition:
             fence, *values = self._store.operate(
                 party.key, *ops, when=guard, exists=exists, or_absent=party.create, ttl=NEVER, repeatable=True
             )
-        except Refused as refusal:
-            self.doubt = self.doubt or refusal.details["doubt"]
+        except (Refused, OutcomeUnknown, Unavailable) as failure:
+            self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
+            if not self.doubt and not isinstance(failure, Refused):
+                raise
             return self._recognised() if self.doubt else None
-        except OutcomeUnknown:
-            self.doubt = True
-            return self._recognised()
         until = rules.believed_until(self._began, party.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
@@ -172,23 +174,19 @@ class Acquisition:
 
     def _recognised(self) -> Claim | None:
         """The lease, if an attempt in doubt turns out to have taken it."""
-        view = self._look()
-        return self._confirm(view.fence) if view is not None and self._is_mine(view) else None
+        seen = self._look()
+        return self._confirm(seen.view.fence) if seen is not None and self._is_mine(seen.view) else None
 
     def _is_mine(self, view: LeaseView) -> bool:
         return view.locked and view.grant == self.id
 
-    def _look(self, *, waiting: bool = False) -> LeaseView | None:
+    def _look(self, *, waiting: bool = False) -> Observation | None:
         try:
             return self._contender.look(waiting=waiting)
         except LatchworkError as failure:
             if not self.doubt:
                 raise
-            raise OutcomeUnknown(
-                f"an attempt to take the lease on {self._contender.key} may have been applied, and the record cannot "
-                f"be read; if it was, the lease ends by itself after {self._contender.lease} s",
-                key=self._contender.key,
-            ) from failure
+            raise self._unknown() from failure
 
     def _confirm(self, fence: int) -> Claim | None:
         """A claim that is old, or was found in the record, counts only once it is renewed."""
@@ -197,3 +195,13 @@ class Acquisition:
         except (Refused, NotFound):
             self.id, self.doubt = self._seams.unique(), False
             return None
+        except (OutcomeUnknown, Unavailable) as failure:
+            raise self._unknown() from failure
+
+    def _unknown(self) -> OutcomeUnknown:
+        key, lease = self._contender.key, self._contender.lease
+        return OutcomeUnknown(
+            f"an attempt to take the lease on {key} may have been applied, and the record cannot be asked; if it was, "
+            f"the lease ends by itself after {lease} s",
+            key=key,
+        )

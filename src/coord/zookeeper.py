@@ -100,7 +100,7 @@ class Line:
             nodes = self._ask(self._client.get_children_async(self._path))
         except NoNodeError:
             return []
-        return sorted(nodes, key=lambda node: node.rpartition("-")[2])
+        return sorted((node for node in nodes if _number(node).isdigit()), key=_number)
 
     def _ask(self, asked: Any) -> Any:
         try:
@@ -109,6 +109,11 @@ class Line:
             raise
         except (KazooException, self._client.handler.timeout_exception) as failure:
             raise Unavailable(f"ZooKeeper did not answer about {self._path}: {failure!r}; it is asked again") from None
+
+
+def _number(node: str) -> str:
+    """The ten digits that ZooKeeper has put behind the prefix."""
+    return node.rpartition("-")[2]
 
 
 class _Candidate(Contender):
@@ -150,11 +155,13 @@ class ZooKeeperElection(Election):
         if not path.startswith("/") or path != "/" + path.strip("/"):
             raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
         self._own = isinstance(client_or_hosts, str)
-        if self._own and not client_or_hosts:
-            raise InvalidRequest("no ZooKeeper hosts: pass 'host:port,...' or a kazoo client")
-        asked = 10.0 if self._own else client_or_hosts._session_timeout / 1000  # noqa: SLF001 - kazoo has no other way
+        if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
+            raise InvalidRequest(f"no ZooKeeper: {client_or_hosts!r}; pass a kazoo client, or hosts as 'host:port,...'")
+        self._client: Any = client_or_hosts
+        asked = 10.0 if self._own else self._client._session_timeout / 1000  # noqa: SLF001 - kazoo has no other way
         self.lease = rules.checked_lease(asked if lease is None else lease)
-        self._client = KazooClient(client_or_hosts, timeout=self.lease) if self._own else client_or_hosts
+        if self._own:
+            self._client = KazooClient(client_or_hosts, timeout=self.lease)
         self._party = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, create=True, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
@@ -214,14 +221,14 @@ class ZooKeeperElection(Election):
         the guard names that term, which was looked up *before* the line: who was paused in between supersedes nobody.
         A lease that was taken without ZooKeeper is waited for as everybody does.
         """
-        view = self._party.look()
+        seen = self._party.look()
         before = self._line.predecessor()
         if before is not None:
             if not self._line.watch(before, lambda _: self._wake.set()):
                 self._wake.set()
             return None
-        if view is not None and view.locked:
-            claim = acquisition.take(_SUPERSEDED.bind(fence=view.fence, grant=acquisition.id))
+        if seen is not None and seen.view.locked:
+            claim = acquisition.take(_SUPERSEDED.bind(fence=seen.view.fence, grant=acquisition.id))
             if claim is not None:
                 return claim
         return acquisition.look()
@@ -235,8 +242,6 @@ class ZooKeeperElection(Election):
         except LatchworkError:
             self._quietly(grant.release)
             return None
-        if not self._client.connected:
-            grant.lost.set()
         grant.keep_alive()
         return grant
 

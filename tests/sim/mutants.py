@@ -172,7 +172,7 @@ LOCK_RULES = (
     ("owner-only release", "P2: release guarded by the fence", _swap(contender.Contender, "release", _owner_only)),
     ("release by anybody", "P2: release guarded by the fence", _swap(contender.Contender, "release", _any_release)),
     ("broken by the server's clock alone", "P2: seen standing still for a lease",
-     _swap(contender.Contender, "may_break", lambda self: True)),
+     _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
      _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
     ("expiry by the record's last update", "P2: expiry compares lock-time-ms",
