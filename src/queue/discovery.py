@@ -31,13 +31,13 @@ class ActiveShards:
         self._fruitless = 0
         self._next_look = 0.0
 
-    def candidates(self, only: Collection[int] | None = None) -> list[int]:
-        """Shards to claim from, each call beginning at another one; looks first where it is time to.
+    def candidates(self, only: Collection[int] | None = None, *, look: bool = False) -> list[int]:
+        """Shards to claim from, each call beginning at another one; looks first where it is time to, or told to.
 
         only: leave all others out.  Raises `QueueOwned` where a stream owns a shard that holds messages.
         """
         with self._lock:
-            if self._seams.monotonic() >= self._next_look:
+            if look or self._seams.monotonic() >= self._next_look:
                 self._look()
             shards = self._wanted(only)
             self._turn += 1

@@ -73,11 +73,13 @@ class QueueView:
         """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
 
         shards: from these only.  count: count this as an attempt (the shovel does not).  It costs one call to claim and
-        one to stamp and read; with a timeout, looking for messages of other processes is shared by all who wait in this
-        one, and on a queue that was idle for long they may go unnoticed for 9 s. A slot whose message is not there yet is set aside and tried again for 250 ms, which a
-        call with nothing else to return waits for even beyond its timeout; then the slot is given up, and its producer,
-        if it still lives, publishes again. A message that was delivered too often is parked instead, and one that
-        cannot be decoded is put into the sideline.
+        one to stamp and read. With a timeout above 0, those who wait in a process share one look for messages of other
+        processes, so on a queue that was idle for long these may go unnoticed for 9 s; a timeout of 0 looks at once.
+
+        A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
+        return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
+        publishes again. A message that was delivered too often is parked instead, and one that cannot be decoded is put
+        into the sideline.
 
         Raises `QueueOwned` where a stream owns the queue, and the store's errors; messages that were claimed before an
         error come back through the sweeper.
