@@ -116,6 +116,10 @@ class Process:
     def calls(self) -> int:
         return self.store._number - self.began
 
+    def fails(self, numbers, fault) -> None:
+        """Let the calls with these numbers, counted from now, fail so."""
+        self.store.plan |= {self.store._number + number: fault for number in numbers}
+
     def sweeper(self, epoch: int | None = None) -> Sweeper:
         return Sweeper(self.registry, Election(epoch or next(self.world.epochs)), parallelism=1)
 
