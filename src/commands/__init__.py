@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from . import latch, leader, lock
+from . import latch, leader, lock, messages
+from .doctor import doctor
 from .session import Session
+from .stats import stats
 
 app = typer.Typer(
     name="latchwork",
@@ -21,6 +23,9 @@ app = typer.Typer(
 app.add_typer(latch.app, name="latch")
 app.add_typer(lock.app, name="lock")
 app.add_typer(leader.app, name="leader")
+app.add_typer(messages.app, name="queue")
+app.command()(stats)
+app.command()(doctor)
 
 
 def _version(asked: bool) -> None:

@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from ..coord import Leadership, LeaseElection
+from ..coord.lease import LeaseView
+from ..coord.lock import LOCKS
+from ..store.port import Key
 from .session import Session
 from .under import run_under
 
@@ -16,20 +19,21 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name) -> None:
-    """Who leads, since which epoch, and who else stands.
+    """Who leads, in which epoch, and who stands. A leader that died is named until its lease is broken.
 
     Example: latchwork leader status sweeper --json
     """
     session: Session = context.obj
-    election = LeaseElection(session.store, name)
-    leader = election.leader()
-    contenders = election.contenders()
-    told = f"{name}: {leader.candidate} leads, epoch {leader.epoch}" if leader else f"{name}: nobody leads"
+    record = session.store.get(Key(LOCKS, name))
+    held = LeaseView.of(record.bins) if record else None
+    contenders = LeaseElection(session.store, name).contenders()
+    leads = held is not None and held.locked
+    told = f"{name}: {held.owner} leads, epoch {held.fence}" if held and leads else f"{name}: nobody leads"
     session.say(
         told + (f"\ncontenders: {', '.join(contenders)}" if contenders else ""),
         election=name,
-        leader=leader.candidate if leader else None,
-        epoch=leader.epoch if leader else None,
+        leader=held.owner if held and leads else None,
+        epoch=held.fence if held else None,
         contenders=contenders,
     )
 

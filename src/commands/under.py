@@ -7,10 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..errors import InvalidRequest
-from ..seams import Event
 
 LOST = 1
 GRACE = 10.0
@@ -18,7 +17,13 @@ GRACE = 10.0
 LOOK_EVERY = 0.1
 
 
-def run_under(command: Sequence[str], lost: Event, facts: dict[str, Any]) -> int:
+class Loss(Protocol):
+    """What tells that a fence is lost."""
+
+    def is_set(self) -> bool: ...
+
+
+def run_under(command: Sequence[str], lost: Loss, facts: dict[str, Any]) -> int:
     """Run the command with the facts in its environment; its exit code, or 1 where the fence was lost meanwhile.
 
     The environment has `LATCHWORK_<NAME>` for each fact. SIGTERM is passed on; Ctrl-C reaches the child by itself.
@@ -38,7 +43,7 @@ def run_under(command: Sequence[str], lost: Event, facts: dict[str, Any]) -> int
         _end(child)
 
 
-def _watch(child: subprocess.Popen[bytes], lost: Event) -> int:
+def _watch(child: subprocess.Popen[bytes], lost: Loss) -> int:
     while child.poll() is None:
         if lost.is_set():
             print("latchwork: the fence was lost; ending the command", file=sys.stderr)  # noqa: T201 - the command's own message

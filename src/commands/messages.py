@@ -1,0 +1,151 @@
+"""`latchwork queue publish|peek|consume|redrive`: messages into a queue, out of it, and back again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InvalidRequest, LatchworkError
+from ..queue import Consumer, Delivery, Message, ShardedQueue
+from .queue import Client, Farm, Name, app, queue_of
+from .session import Session
+
+SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
+Command = Annotated[list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")]
+
+
+@app.command()
+def peek(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    limit: Annotated[int, typer.Option(help="at most so many")] = 10,
+    side: Annotated[str, typer.Option(help="main, sideline or parked")] = "main",
+    farm: Farm = None,
+) -> None:
+    """Look at messages; nothing changes.
+
+    Example: latchwork queue peek orders --client shop --side parked
+    """
+    session: Session = context.obj
+    if side not in SIDES:
+        raise InvalidRequest(f"side is {side!r}; it must be main, sideline or parked")
+    view = SIDES[side](queue_of(session, name, client, farm))
+    session.table([_row(message) for message in view.peek(limit)], empty="no messages")
+
+
+@app.command()
+def publish(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    payload: Annotated[list[str] | None, typer.Argument(help="JSON, one message each; default: lines of stdin")] = None,
+    key: Annotated[str | None, typer.Option(help="messages of one key go to one shard")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
+    farm: Farm = None,
+) -> None:
+    """Publish messages; prints their ids.
+
+    Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    texts = payload or [line for line in sys.stdin.read().splitlines() if line]
+    headers = {name: value for name, _, value in (pair.partition("=") for pair in header or [])}
+    ids = queue.publish_many([_payload(text, queue) for text in texts], key=key, headers=headers)
+    session.say("\n".join(ids), published=ids)
+
+
+@app.command()
+def consume(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
+    ] = None,
+    limit: Annotated[int, typer.Option("--max", help="stop after so many")] = 10,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the consumers asked for")
+    ] = False,
+    farm: Farm = None,
+) -> None:
+    """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
+
+    Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    if follow:
+        done = Consumer(queue, lambda delivery: _consumed(delivery, command)).run()
+        raise typer.Exit(0 if done else 1)
+    taken = 0
+    while taken < limit:
+        found = queue.receive(1, timeout=timeout)
+        if not found:
+            break
+        taken += 1
+        found[0].ack() if _consumed(found[0], command) else found[0].nack()
+
+
+@app.command()
+def redrive(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    limit: Annotated[int, typer.Option(help="at most so many")] = 100,
+    reason: Annotated[str | None, typer.Option(help="only those parked for this reason")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
+    farm: Farm = None,
+) -> None:
+    """Bring parked messages back, to start again with no attempts.
+
+    Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
+    """
+    session: Session = context.obj
+    found = queue_of(session, name, client, farm).redrive(limit, reason=reason, dry_run=dry_run)
+    session.table([_row(message) for message in found], empty="nothing to bring back")
+
+
+def _payload(text: str, queue: ShardedQueue) -> Any:
+    if queue.config.codec == "bytes":
+        return text.encode()
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InvalidRequest(f"{text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
+
+
+def _consumed(delivery: Delivery, command: list[str] | None) -> bool:
+    text = (
+        delivery.payload.decode() if isinstance(delivery.payload, bytes) else json.dumps(delivery.payload, default=str)
+    )
+    if not command:
+        print(text, flush=True)  # noqa: T201 - the command's output
+        return True
+    facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
+    try:
+        done = subprocess.run(command, input=text, text=True, env=os.environ | facts, check=False)  # noqa: S603 - asked for
+    except OSError as failure:
+        raise LatchworkError(f"cannot run {command[0]!r}: {failure.strerror}") from None
+    return done.returncode == 0
+
+
+def _row(message: Message) -> dict[str, Any]:
+    payload = message.raw if message.unreadable else json.dumps(message.payload, default=str)
+    return {
+        "shard": message.shard,
+        "pointer": message.pointer,
+        "message_id": message.message_id,
+        "attempts": message.attempts,
+        "enqueued_at": message.enqueued_at.isoformat(timespec="seconds"),
+        "reason": message.reason,
+        "last_error": message.last_error,
+        "payload": payload if isinstance(payload, str) else payload.hex(),
+    }

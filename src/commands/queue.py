@@ -1,0 +1,195 @@
+"""`latchwork queue`: sharded queues, from creating one to bringing parked messages back."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from ..coord import LeaseElection
+from ..errors import InvalidRequest
+from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
+from .session import Session
+from .snapshot import queue_facts
+
+app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="the queue")]
+Client = Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose queues they are")]
+Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
+
+
+def _registry(session: Session, client: str, farm: str | None) -> QueueRegistry:
+    return QueueRegistry(session.store, client, farm_id=farm)
+
+
+def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
+    """The queue that a command means. Raises `NotFound`."""
+    return _registry(session, client, farm).get(name)
+
+
+@app.command("list")
+def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
+    """Every queue of the client, active or not.
+
+    Example: latchwork queue list --client shop --json
+    """
+    session: Session = context.obj
+    found = _registry(session, client, farm).queues(active=None)
+    rows = [
+        {"queue": q.name, "active": q.live.active, "shards": q.config.shards, "consumers": q.concurrency} for q in found
+    ]
+    session.table(rows, empty="no queues")
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
+    concurrency: Annotated[int, typer.Option(help="consumers, 0 to 100")] = 1,
+    expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
+    sweep_minutes: Annotated[float, typer.Option(help="after which an unacknowledged one is given up, 5 to 300")] = 20,
+    max_deliveries: Annotated[int, typer.Option(help="after which one is parked")] = 5,
+    shovel_seconds: Annotated[float | None, typer.Option(help="bring the sideline back so often, 0 to 86400")] = None,
+    farm: Farm = None,
+) -> None:
+    """Create a queue; one with the same settings is the same queue.
+
+    Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
+    """
+    session: Session = context.obj
+    config = QueueConfig(
+        name,
+        shards=shards,
+        concurrency=concurrency,
+        message_expiry=timedelta(hours=expiry_hours),
+        queue_expiry=timedelta(hours=expiry_hours),
+        sweep_duration=timedelta(minutes=sweep_minutes),
+        handler_timeout=timedelta(minutes=sweep_minutes) / 2,
+        max_deliveries=max_deliveries,
+        shovel=None if shovel_seconds is None else ShovelConfig(timedelta(seconds=shovel_seconds)),
+    )
+    _registry(session, client, farm).create(config)
+    session.say(f"created {name} with {shards} shards", queue=name, shards=shards)
+
+
+@app.command()
+def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """How much is waiting, in the sideline and parked, by reason; the oldest message; the last sweep.
+
+    Example: latchwork queue stats orders --client shop
+    """
+    session: Session = context.obj
+    facts = queue_facts(queue_of(session, name, client, farm))
+    session.say("\n".join(f"{key.replace('_', ' '):22} {_told(value)}" for key, value in facts.items()), **facts)
+
+
+@app.command()
+def pause(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Stop its consumers everywhere, within five minutes. Messages go on expiring.
+
+    Example: latchwork queue pause orders --client shop
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    queue.pause()
+    session.say(
+        f"paused {name}; its messages go on expiring after {queue.config.message_expiry}", queue=name, consumers=0
+    )
+
+
+@app.command()
+def resume(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Go on with the consumers that were last asked for.
+
+    Example: latchwork queue resume orders --client shop
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    queue.resume()
+    session.say(f"resumed {name} with {queue.concurrency} consumers", queue=name, consumers=queue.concurrency)
+
+
+@app.command()
+def scale(
+    context: typer.Context, name: Name, n: Annotated[int, typer.Argument(help="consumers, 0 to 100")], client: Client,
+    farm: Farm = None,
+) -> None:  # fmt: skip
+    """Ask for another number of consumers.
+
+    Example: latchwork queue scale orders 8 --client shop
+    """
+    session: Session = context.obj
+    queue_of(session, name, client, farm).scale(n)
+    session.say(f"{name} is to have {n} consumers", queue=name, consumers=n)
+
+
+@app.command()
+def shovel(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Bring back what is due in the sideline, once.
+
+    Example: latchwork queue shovel orders --client shop
+    """
+    session: Session = context.obj
+    report = Shovel(queue_of(session, name, client, farm)).run_once()
+    session.say(
+        f"moved {report.moved}, not due {report.postponed}, empty {report.tombstones}, failed {len(report.errors)}",
+        moved=report.moved,
+        postponed=report.postponed,
+        tombstones=report.tombstones,
+        failed=[str(error) for error in report.errors],
+    )
+    if report.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sweep(
+    context: typer.Context,
+    client: Client,
+    election: Annotated[str | None, typer.Option(help="the election [default: CLIENT-sweeper]")] = None,
+    timeout: Annotated[float, typer.Option(help="seconds to wait to be elected")] = 30,
+    farm: Farm = None,
+) -> None:
+    """Stand for the sweepers' election, and sweep every queue of the client once; exit code 1 where a part failed.
+
+    Example: latchwork queue sweep --client shop --timeout 60
+    """
+    session: Session = context.obj
+    registry = _registry(session, client, farm)
+    contest = LeaseElection(session.store, election or f"{client}-sweeper")
+    report = contest.run(lambda _: Sweeper(registry, contest).run_once(), timeout=timeout)
+    session.say(str(report), epoch=report.epoch, queues=report.queues, failures=report.failures)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def deactivate(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    confirm: Annotated[str | None, typer.Option(help="the name again; asked for on a terminal")] = None,
+    farm: Farm = None,
+) -> None:
+    """No more publishing to the queue; what is in it is still consumed and swept.
+
+    Example: latchwork queue deactivate orders --client shop --confirm orders
+    """
+    session: Session = context.obj
+    if confirm is None and sys.stdin.isatty():
+        confirm = typer.prompt(f"Type the queue's name to deactivate it ({name})", err=True)
+    if confirm != name:
+        raise InvalidRequest(f"not deactivated: --confirm is {confirm!r}; give the queue's name, {name!r}, again")
+    _registry(session, client, farm).deactivate(name)
+    session.say(f"deactivated {name}", queue=name, active=False)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "-"
+    return "-" if value is None else str(value)

@@ -1,0 +1,99 @@
+"""`latchwork stats`: all queues of a client in one table, once or live."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from ..queue import QueueRegistry
+from ..store.port import Key
+from .session import Session, as_table
+from .snapshot import all_facts
+
+COLUMNS = {
+    "queue": "queue",
+    "ready": "ready",
+    "in_rate": "in/s",
+    "out_rate": "out/s",
+    "oldest_age_s": "oldest s",
+    "sideline": "sideline",
+    "reasons": "why",
+    "parked": "parked",
+    "expired": "expired",
+    "shard_balance": "balance",
+    "swept_s_ago": "swept s ago",
+    "sweep_error": "sweep error",
+}
+
+
+def stats(
+    context: typer.Context,
+    client: Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose queues they are")],
+    watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
+    every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
+    rounds: Annotated[int | None, typer.Option(help="stop after so many looks")] = None,
+    farm: Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")] = None,
+) -> None:
+    """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.
+
+    Example: latchwork stats --client shop --watch
+    """
+    session: Session = context.obj
+    watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm))
+    if not watch:
+        session.table(watcher.look(), empty=f"no queues of {client}")
+    elif sys.stdout.isatty() and not session.json:
+        _live(watcher, every, rounds)
+    else:
+        for _ in range(rounds if rounds is not None else sys.maxsize):
+            session.table(watcher.look(), empty=f"no queues of {client}")
+            session.store.seams.sleep(every)
+
+
+def _live(watcher: _Watcher, every: float, rounds: int | None) -> None:
+    with Live(console=Console(), auto_refresh=False, screen=False) as live:
+        for _ in range(rounds if rounds is not None else sys.maxsize):
+            rows = watcher.look()
+            live.update(as_table(rows, watcher.title()) if rows else "no queues", refresh=True)
+            watcher.seams.sleep(every)
+
+
+class _Watcher:
+    """Looks at all queues, and tells rates from one look to the next."""
+
+    def __init__(self, registry: QueueRegistry) -> None:
+        self._registry, self.seams = registry, registry.store.seams
+        self._before: dict[str, tuple[float, int, int]] = {}
+
+    def title(self) -> str:
+        """Who sweeps."""
+        leader = self._registry.store.get(
+            Key("latchwork_locks", f"{self._registry.client_id}-sweeper"), "locked", "lock-owner", "fencing-ctr"
+        )
+        if leader is None or not leader.bins.get("locked"):
+            return "nobody leads the sweepers"
+        return f"{leader.bins['lock-owner']} leads the sweepers, epoch {leader.bins['fencing-ctr']}"
+
+    def look(self) -> list[dict[str, Any]]:
+        """A row for each queue."""
+        return [self._row(facts) for facts in all_facts(self._registry)]
+
+    def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
+        now = self.seams.monotonic()
+        before = self._before.get(facts["queue"])
+        self._before[facts["queue"]] = (now, facts["published"], facts["received"])
+        facts["in_rate"], facts["out_rate"] = (
+            (None, None) if before is None else _rates(before, now, facts["published"], facts["received"])
+        )
+        facts["reasons"] = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items()) or None
+        return {title: facts[name] for name, title in COLUMNS.items()}
+
+
+def _rates(before: tuple[float, int, int], now: float, published: int, received: int) -> tuple[float, float]:
+    then, published_then, received_then = before
+    seconds = max(now - then, 1e-9)
+    return round((published - published_then) / seconds, 1), round((received - received_then) / seconds, 1)
