@@ -6,7 +6,6 @@ import hashlib
 import multiprocessing
 import os
 import pickle
-import resource
 import signal
 import sqlite3
 import stat
@@ -385,14 +384,6 @@ def test_each_failure_of_sqlite_has_its_error_and_the_store_goes_on(store, monke
     assert add(store) == 1, "nothing was written, and the failed connection is not used again"
 
 
-def test_a_read_only_file_is_misconfigured(store, path):
-    if os.geteuid() == 0:
-        pytest.skip("root may write anything")
-    store.close()
-    path.chmod(0o400)
-    raises(Misconfigured, add, store)
-
-
 def test_a_full_database_is_unavailable_and_keeps_what_it_has(store):
     store.close()
     connection = store._pool._borrow()
@@ -456,8 +447,3 @@ def test_once_is_one_transaction(store):
     connection.set_trace_callback(statements.append)
     store.operate(KEY, Add("n", 1), once=Once(8, result=Bin("n")))
     assert [statement.split()[0] for statement in statements] == ["BEGIN", "SELECT", "UPDATE", "COMMIT"]
-
-
-def test_the_limit_on_files_can_be_set_here():
-    """What the test of the failing disk rests on."""
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
