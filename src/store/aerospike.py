@@ -158,20 +158,25 @@ class AerospikeStore(RecordStore):
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        for update in updates:
-            check_row(update.key, update.ops)
         rows = [self._row(update) for update in updates]
-        fault = self._batch(rows)
-        return [self._row_outcome(update, row, fault) for update, row in zip(updates, rows, strict=True)]
+        whole = self._batch([row for row in rows if not isinstance(row, LatchworkError)])
+        return [self._row_outcome(update, row, whole) for update, row in zip(updates, rows, strict=True)]
 
     def _row(self, update: Update) -> Any:
+        """The row as the client takes it, or what is wrong with it."""
         where = (self.namespace, update.key.set, update.key.name)
-        compiled_ops = compile_ops(update.ops)
-        if not o.writes(update.ops):
-            return Read(where, compiled_ops, policy=_guarded({}, update.when))
-        return Write(where, compiled_ops, policy=_policy(_ROW, update))
+        try:
+            check_row(update.key, update.ops)
+            compiled_ops = compile_ops(update.ops)
+            if not o.writes(update.ops):
+                return Read(where, compiled_ops, policy=_guarded({}, update.when))
+            return Write(where, compiled_ops, policy=_policy(_ROW, update))
+        except LatchworkError as failure:
+            return failure
 
     def _row_outcome(self, update: Update, row: Any, whole: Fault | None) -> Row:
+        if isinstance(row, LatchworkError):
+            return row
         fault = whole or _row_fault(row)
         if fault is not None:
             return self._error(fault, update)
@@ -188,7 +193,8 @@ class AerospikeStore(RecordStore):
     def _batch(self, rows: list[Any]) -> Fault | None:
         """Send the rows; None where each carries its own outcome, else what became of all of them."""
         try:
-            self._client().batch_write(BatchRecords(rows), _ONE_TRY)
+            if rows:
+                self._client().batch_write(BatchRecords(rows), _ONE_TRY)
         except _FAILURES as failure:
             fault = fault_of(failure)
             return Fault(fault.code, fault.in_doubt, fault.message, row=True)

@@ -48,10 +48,11 @@ def answering(ops: Sequence[o.Op], compiled_ops: list[Built]) -> list[Built]:
 
 def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
     """What the reading operations returned, from an ordered answer to `answering(ops)`."""
-    if len(answers) >= len(ops):
-        return tuple([_result(op, answers[place][1]) for place, op in enumerate(ops) if type(op) in _READS])
-    # Only the one read was answered, or nothing where its bin is missing.
-    return tuple([_result(op, answers[0][1] if answers else None) for op in ops if type(op) in _READS])
+    asked = [op for op in ops if type(op) is not o.Touch]  # never answered
+    if len(answers) < len(asked):
+        # Only the one read was answered, or nothing where its bin is missing.
+        return tuple([_result(op, answers[0][1] if answers else None) for op in ops if type(op) in _READS])
+    return tuple([_result(op, answer[1]) for op, answer in zip(asked, answers, strict=False) if type(op) in _READS])
 
 
 def row_results(ops: Sequence[o.Op], bins: dict[str, Any]) -> tuple[Any, ...]:

@@ -62,16 +62,23 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     """The record after the update, and what the update read. Raises as `RecordStore.operate`; then nothing changed."""
     record, writes = live(record, now), o.writes(update.ops)
     if record is None:
-        if update.exists is Exists.UPDATE or not writes:
-            raise NotFound(f"no record {update.key}: it was never created, was deleted, or has expired", key=update.key)
+        if update.exists is Exists.UPDATE or not writes or any(type(op) is o.Touch for op in update.ops):
+            raise _absent(update.key)
         change = _Change({}, now, now, {})
     else:
-        if update.exists is Exists.CREATE:
+        if update.exists is Exists.CREATE and writes:
             raise AlreadyExists(f"the record {update.key} exists already", key=update.key)
         check_guard(record, update.when, now, update.key)
-        change = _Change(dict(record.bins), now, record.updated, {}, record.bound)
+        # The server dates a record before the operations of a write, but after its guard.
+        change = _Change(dict(record.bins), now, now if writes else record.updated, {}, record.bound)
     values = [value for value in (_do(op, change) for op in update.ops) if value is not _WROTE]
+    if record is None and not change.bins:
+        raise _absent(update.key)
     return (_written(record, change, update) if writes else record), tuple(values)
+
+
+def _absent(key: Key) -> NotFound:
+    return NotFound(f"no record {key}: it was never created, was deleted, or has expired", key=key)
 
 
 def check_guard(record: Stored, when: e.Guard | None, now: int, key: Key) -> None:
