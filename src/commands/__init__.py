@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import latch, leader, lock, messages
+from . import latch, leader, lock, messages, queue
 from .doctor import doctor
 from .session import Session
 from .stats import stats
@@ -23,7 +23,8 @@ app = typer.Typer(
 app.add_typer(latch.app, name="latch")
 app.add_typer(lock.app, name="lock")
 app.add_typer(leader.app, name="leader")
-app.add_typer(messages.app, name="queue")
+messages.add_to(queue.app)
+app.add_typer(queue.app, name="queue")
 app.command()(stats)
 app.command()(doctor)
 

@@ -12,14 +12,13 @@ import typer
 
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import Consumer, Delivery, Message, ShardedQueue
-from .queue import Client, Farm, Name, app, queue_of
+from .queue import Client, Farm, Name, queue_of
 from .session import Session
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
 Command = Annotated[list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")]
 
 
-@app.command()
 def peek(
     context: typer.Context,
     name: Name,
@@ -39,7 +38,6 @@ def peek(
     session.table([_row(message) for message in view.peek(limit)], empty="no messages")
 
 
-@app.command()
 def publish(
     context: typer.Context,
     name: Name,
@@ -61,7 +59,6 @@ def publish(
     session.say("\n".join(ids), published=ids)
 
 
-@app.command()
 def consume(
     context: typer.Context,
     name: Name,
@@ -94,7 +91,6 @@ def consume(
         found[0].ack() if _consumed(found[0], command) else found[0].nack()
 
 
-@app.command()
 def redrive(
     context: typer.Context,
     name: Name,
@@ -111,6 +107,12 @@ def redrive(
     session: Session = context.obj
     found = queue_of(session, name, client, farm).redrive(limit, reason=reason, dry_run=dry_run)
     session.table([_row(message) for message in found], empty="nothing to bring back")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make these commands of the group `queue`."""
+    for command in (publish, peek, consume, redrive):
+        app.command()(command)
 
 
 def _payload(text: str, queue: ShardedQueue) -> Any:

@@ -4,6 +4,8 @@ from .config import BatchingConfig, QueueConfig, ShovelConfig
 from .consumer import Consumer
 from .delivery import Delivery
 from .envelope import Message, Reason
+from .page_reader import PagedEntry
+from .paged import PagedQueue
 from .passes import PassReport
 from .records import LastSweep
 from .registry import QueueRegistry
@@ -13,6 +15,7 @@ from .sweep_report import ShardReport, SweepReport
 from .sweeper import Sweeper
 
 __all__ = [
-    "BatchingConfig", "Consumer", "Delivery", "LastSweep", "Message", "PassReport", "QueueConfig", "QueueDepth",
+    "BatchingConfig", "Consumer", "Delivery", "LastSweep", "Message", "PagedEntry", "PagedQueue", "PassReport",
+    "QueueConfig", "QueueDepth",
     "QueueRegistry", "Reason", "ShardReport", "ShardedQueue", "Shovel", "ShovelConfig", "SweepReport", "Sweeper",
 ]  # fmt: skip
