@@ -1,9 +1,12 @@
 """Queues: a large circular queue, a sharded work queue, a local paged queue and its outbox."""
 
+from .circular import LargeQueue, QueueInfo, Transaction
+from .circular_slots import Entry
 from .config import BatchingConfig, QueueConfig, ShovelConfig
 from .consumer import Consumer
 from .delivery import Delivery
 from .envelope import Message, Reason
+from .groups import Batch, ConsumerGroup
 from .page_reader import PagedEntry
 from .paged import PagedQueue
 from .passes import PassReport
@@ -15,7 +18,8 @@ from .sweep_report import ShardReport, SweepReport
 from .sweeper import Sweeper
 
 __all__ = [
-    "BatchingConfig", "Consumer", "Delivery", "LastSweep", "Message", "PagedEntry", "PagedQueue", "PassReport",
-    "QueueConfig", "QueueDepth",
+    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message", "PagedEntry", "PagedQueue", "PassReport",
+    "QueueConfig", "QueueDepth", "QueueInfo",
     "QueueRegistry", "Reason", "ShardReport", "ShardedQueue", "Shovel", "ShovelConfig", "SweepReport", "Sweeper",
+    "Transaction",
 ]  # fmt: skip

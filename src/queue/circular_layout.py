@@ -1,0 +1,163 @@
+"""How a large circular queue lies in its records: names of bins, places of offsets, sizes (docs/protocols.md P4).
+
+One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
+`queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
+`[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..errors import InvalidRequest, RecordTooBig
+from ..store.expr import Bin, Bound, Const, If, MapSize, MapSmallestValue, Param
+from ..store.record import Key, checked_key
+from ..store.values import MAX_INT, bound, encode, taken
+
+META, BUFFER = "queue-metadata", "queue-buffer-"
+HEAD, TAIL = "head-offset", "tail-offset"
+RECORDS, SLOTS, CAPACITY = "num-buf-recs", "slots-per-rec", "capacity"
+TXNS, GROUPS = "txns", "groups"
+MARK, ENTRIES = "fencing-mark", "entries"
+
+FORGOTTEN = ""
+"""The key in `txns` of the highest fence whose transactions may have been forgotten; 0 = none has been."""
+NOBODY = ""
+"""The key in `groups` of a position that is always there, so that the smallest waited-for one is always known."""
+FAR = MAX_INT
+REMEMBERED, TRIM_AT = 128, 256
+"""Transactions that are kept when the map is trimmed, and the size at which it is."""
+
+MAX_SLOTS, MAX_RECORDS = 10_000, 10_000_000
+_ROOM = 2048
+"""Bytes of a buffer record that are not entries: names, mark, headers."""
+_AROUND = 24
+"""Bytes around the value in a slot: the pair's header and the offset."""
+
+_NOT_STALE = Bin(MARK) <= Param("fence")
+WAITED_FOR = MapSmallestValue(GROUPS)
+"""The smallest position that head waits for: a holding group's is an integer, any other group's is in a list, which
+ranks above all integers."""
+DUE = If(MapSize(TXNS) > TRIM_AT, Bin(TXNS, dict), Const({}))
+"""The transactions, when it is time to forget the oldest; otherwise nothing."""
+
+
+def not_stale(fence: int) -> Bound:
+    """No higher fence has written to the buffer record."""
+    return _NOT_STALE.bind(fence=fence)
+
+
+class Run(NamedTuple):
+    """Consecutive offsets, from `first` on, in consecutive slots of one record, from `slot` on."""
+
+    slot: int
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one queue is. `room` = bytes that one value may have."""
+
+    name: str
+    capacity: int
+    records: int
+    slots: int
+    room: int
+
+    @classmethod
+    def planned(cls, name: str, capacity: int, slots: int, record_limit: int) -> Layout:
+        """The layout of a queue to be. Raises `InvalidRequest`."""
+        checked_name(name)
+        _checked_number("entries_per_record", slots, MAX_SLOTS)
+        _checked_number("capacity", capacity, MAX_RECORDS * slots)
+        room = (record_limit - _ROOM) // slots - _AROUND
+        if room < 1:
+            raise InvalidRequest(
+                f"entries_per_record is {slots}: {record_limit} bytes, the store's record size limit, leave no room "
+                "for so many; use fewer"
+            )
+        return cls(name, capacity, -(-capacity // slots), slots, room)
+
+    @classmethod
+    def stored(cls, name: str, bins: dict[str, Any], record_limit: int) -> Layout:
+        """The layout of a queue by its metadata record."""
+        records, slots = bins[RECORDS], bins[SLOTS]
+        room = (record_limit - _ROOM) // slots - _AROUND
+        return cls(name, bins.get(CAPACITY, records * slots), records, slots, room)
+
+    @property
+    def meta(self) -> Key:
+        """The metadata record."""
+        return Key(self.name, META)
+
+    def buffer(self, record: int) -> Key:
+        """The buffer record with that number, from 0."""
+        return Key(self.name, f"{BUFFER}{record}")
+
+    def runs(self, first: int, count: int) -> dict[int, list[Run]]:
+        """Where these offsets lie, by record. A long range that wraps around comes twice to its first record."""
+        by_record: dict[int, list[Run]] = {}
+        offset, end = first, first + count
+        while offset < end:
+            slot = offset % self.slots
+            length = min(self.slots - slot, end - offset)
+            by_record.setdefault(offset // self.slots % self.records, []).append(Run(slot, offset, length))
+            offset += length
+        return by_record
+
+    def fitting(self, value: Any) -> Any:
+        """A checked copy of the value, if so many of its size fit into one record.
+
+        Raises `InvalidRequest` where no bin can hold it, `RecordTooBig` where it is too large.
+        """
+        value = taken(value)
+        if bound(value) > self.room:
+            size = len(encode({"": value}))
+            if size > self.room:
+                raise RecordTooBig(
+                    f"a value of {size} bytes for queue {self.name!r}: {self.slots} entries share a record, so one "
+                    f"may have {self.room} bytes; create the queue with fewer entries_per_record, or store a reference",
+                    size=size,
+                    limit=self.room,
+                )
+        return value
+
+
+def checked_name(name: str) -> str:
+    """The queue's name, which is the name of a set. Raises `InvalidRequest`."""
+    return checked_key(Key(name, META)).set
+
+
+def checked_txn(txn_id: str | int | None) -> str | None:
+    """The transaction id as text. Raises `InvalidRequest`."""
+    if isinstance(txn_id, int) and not isinstance(txn_id, bool):
+        return str(txn_id)
+    if txn_id is not None and (not isinstance(txn_id, str) or not 0 < len(txn_id) <= 256):
+        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text of 1 to 256 characters")
+    return txn_id
+
+
+def checked_count(name: str, count: int) -> int:
+    """A number of entries, 1 or more. Raises `InvalidRequest`."""
+    return _checked_number(name, count, MAX_INT)
+
+
+def checked_offset(offset: int) -> int:
+    """An offset, 0 or more. Raises `InvalidRequest`."""
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_INT:
+        raise InvalidRequest(f"offset is {offset!r}; it must be an integer, 0 or more")
+    return offset
+
+
+def total_bound(values: Sequence[Any]) -> int:
+    """Bytes that the values do not exceed in their slots."""
+    return sum(map(bound, values)) + _AROUND * len(values)
+
+
+def _checked_number(name: str, number: int, most: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+        raise InvalidRequest(f"{name} is {number!r}; it must be an integer from 1 to {most}")
+    return number

@@ -1,0 +1,101 @@
+"""Making and finding a large circular queue.
+
+The buffer records come first and the metadata record last, so a queue that can be found is whole. Buffer records are
+made once and then only updated, since an absent record checks no fence (docs/protocols.md P0.1). Those that an earlier
+queue of the name has left behind are taken over with their fencing marks, and the new queue's fences begin above them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..coord import lease as rules
+from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Unavailable
+from ..store.ops import MapPut, Op, Put
+from ..store.port import NEVER, Exists, Key, RecordStore, Update
+from .circular_layout import (
+    CAPACITY,
+    ENTRIES,
+    FAR,
+    FORGOTTEN,
+    GROUPS,
+    HEAD,
+    MARK,
+    META,
+    NOBODY,
+    RECORDS,
+    SLOTS,
+    TAIL,
+    TXNS,
+    Layout,
+)  # fmt: skip
+
+BATCH = 500
+"""Buffer records made in one call."""
+_EMPTY: tuple[Op, ...] = (Put(MARK, 0), Put(ENTRIES, []))
+
+
+def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
+    """Make the records of a queue. Raises `AlreadyExists` where there is one of the name already."""
+    if store.get(layout.meta, RECORDS) is not None:
+        raise _there_is_one(layout.name)
+    keys = [layout.buffer(record) for record in range(layout.records)]
+    marks = [_make_buffers(buffers, keys[start : start + BATCH]) for start in range(0, len(keys), BATCH)]
+    _make_metadata(store, layout, lease, max(marks))
+
+
+def find(store: RecordStore, buffers: RecordStore, name: str) -> tuple[Layout, float]:
+    """The layout of a queue and its lease in seconds. Raises `NotFound`."""
+    record = store.get(Key(name, META), RECORDS, SLOTS, CAPACITY, rules.LEASE)
+    if record is None:
+        raise NotFound(f"there is no queue {name!r}; make it with LargeQueue.create")
+    layout = Layout.stored(name, record.bins, buffers.describe().record_size_limit)
+    if buffers.get(layout.buffer(0), MARK) is None:
+        raise NotFound(
+            f"queue {name!r} has its metadata here, but no buffer records: open it with the buffer_store that it was "
+            "created with"
+        )
+    return layout, record.bins[rules.LEASE] / 1000
+
+
+def _make_buffers(buffers: RecordStore, keys: list[Key]) -> int:
+    """Make the records that are missing; the highest fencing mark of them all."""
+    policy, seams = buffers.policy, buffers.seams
+    for attempt in range(1, policy.attempts + 1):
+        for outcome in buffers.operate_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
+            if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
+                raise outcome
+        marks = [record.bins[MARK] for record in buffers.get_many(keys, MARK) if record is not None]
+        if len(marks) == len(keys):
+            return int(max(marks))
+        seams.sleep(policy.pause(attempt, seams))
+    raise Unavailable(f"the buffer records of queue {keys[0].set!r} could not all be made; create it again")
+
+
+def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int) -> None:
+    ops: list[Op] = [
+        *rules.NEVER_HELD,
+        Put(rules.FENCE, fence),
+        Put(rules.OWNER, ""),
+        Put(rules.TIME, 0),
+        Put(rules.LEASE, round(lease * 1000)),
+        Put(HEAD, 0),
+        Put(TAIL, 0),
+        Put(RECORDS, layout.records),
+        Put(SLOTS, layout.slots),
+        MapPut(TXNS, FORGOTTEN, 0),
+        MapPut(GROUPS, NOBODY, FAR),
+    ]
+    if layout.capacity != layout.records * layout.slots:
+        ops.append(Put(CAPACITY, layout.capacity))
+    try:
+        store.operate(layout.meta, *ops, exists=Exists.CREATE, ttl=NEVER, repeatable=True)
+    except AlreadyExists as failure:
+        found = store.get(layout.meta)
+        ours = found is not None and Layout.stored(layout.name, found.bins, 0) == replace(layout, room=0)
+        if not failure.details["doubt"] or not ours:
+            raise _there_is_one(layout.name) from None
+
+
+def _there_is_one(name: str) -> AlreadyExists:
+    return AlreadyExists(f"there is a queue {name!r} already: open it, or use another name")

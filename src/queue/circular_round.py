@@ -1,0 +1,247 @@
+"""One round of a large circular queue: take the lock, write or read slots, commit (docs/protocols.md P4).
+
+A round whose hold was lost on the way has changed nothing that counts, and another one follows under another fence. A
+transaction that was declared not committed in between stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ..errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
+from ..store.ops import MapRemove, Op, Put
+from .circular_hold import Hold, QueueLock
+from .circular_layout import HEAD, TAIL, TXNS
+from .circular_slots import Slots
+
+ROUNDS = 8
+"""Holds that may be lost in a row before it is given up: the lease is too short for the work."""
+MOST_NAMED = 64
+"""Transactions with an id of the caller's in one hold."""
+ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What one caller wants of a hold, and what came of it. `since`: the fence of the first hold it was part of."""
+
+    kind: str
+    txn: str | None
+    values: Sequence[Any] = ()
+    count: int = 0
+    since: int = 0
+    result: Any = None
+    error: LatchworkError | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What a commit is to say: the operations, the head if it moves, and each request's offsets and result."""
+
+    ops: tuple[Op, ...] = ()
+    head: int | None = None
+    parts: list[tuple[Request, range, Any]] = field(default_factory=list)
+
+
+class Rounds:
+    """Runs requests of one kind, for as many rounds as it takes."""
+
+    def __init__(self, lock: QueueLock, slots: Slots) -> None:
+        self._lock, self._slots = lock, slots
+        self._name = lock.layout.name
+
+    def run(
+        self,
+        waiting: Callable[[], list[Request]],
+        collect: Callable[[Callable[[Request], bool]], list[Request]],
+        timeout: float | None,
+    ) -> None:
+        """Take the lock, then do all that `collect` gives. `waiting`: what can be collected now, the leader's first."""
+        requests: list[Request] = []
+        for _ in range(ROUNDS):
+            shared = self._lock.store.seams.unique()
+            asked = requests or waiting()
+            named = {request.txn: request for request in asked if request.txn}
+            hold = self._take(asked[0].txn or shared, list(named)[:MOST_NAMED], timeout)
+            if not requests:
+                requests = collect(partial(_admitted, set(list(named)[:MOST_NAMED])))
+            if self._done(hold, shared, requests):
+                return
+            requests = [request for request in requests if request.error is None]
+        raise LeaseLost(
+            f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease of {self._lock.lease} s ran out "
+            "before the commit; nothing was changed: create the queue with a longer lease"
+        )
+
+    def _take(self, owner: str, named: Sequence[str], timeout: float | None) -> Hold:
+        try:
+            return self._lock.take(owner, named, timeout)
+        except OutcomeUnknown as failure:
+            raise _nothing_done(failure) from failure
+
+    def _done(self, hold: Hold, shared: str, requests: list[Request]) -> bool:
+        """Whether every request has its result or its error; False where the hold was lost."""
+        try:
+            plan = self._planned(hold, requests)
+        except OutcomeUnknown as failure:
+            self._lock.let_go(hold)
+            raise _nothing_done(failure) from failure
+        except LatchworkError:
+            self._lock.let_go(hold)
+            raise
+        if plan is None:
+            self._lock.let_go(hold)
+            return all(request.error for request in requests)
+        if not plan.parts:
+            self._lock.let_go(hold)
+            return True
+        return self._committed(hold, shared, plan)
+
+    def _committed(self, hold: Hold, shared: str, plan: _Plan) -> bool:
+        try:
+            committed = self._lock.commit(hold, _spans(plan, shared), *plan.ops, head=plan.head)
+        except OutcomeUnknown as failure:
+            for request, offsets, _ in plan.parts:
+                request.error = _unknown(failure, request.txn or shared, offsets)
+            return True
+        except LatchworkError:
+            self._lock.let_go(hold)
+            raise
+        if committed:
+            for request, _, result in plan.parts:
+                request.result = result
+        return committed
+
+    def _planned(self, hold: Hold, requests: list[Request]) -> _Plan | None:
+        """The slots written or read, and what is left to commit; None where the hold was lost."""
+        stale = _used_before(hold, requests)
+        live = [request for request in requests if request.error is None]
+        for request in live:
+            request.since = request.since or hold.fence
+        if stale and not self._lock.change(hold, MapRemove(TXNS, stale)):
+            return None
+        if not live:
+            return _Plan()
+        return self._taken(hold, live) if live[0].kind == DEQUEUE else self._added(hold, live)
+
+    # ---- adding
+
+    def _added(self, hold: Hold, requests: list[Request]) -> _Plan | None:
+        head, tail = hold.head, hold.tail
+        values: list[Any] = []
+        plan = _Plan()
+        for request in requests:
+            end = tail + len(request.values)
+            lowest = end - self._lock.layout.capacity
+            if lowest > head and (request.kind != OVERWRITE or lowest > hold.waited_for):
+                request.error = self._full(hold, request, tail - head)
+                continue
+            head = max(head, lowest)
+            plan.parts.append((request, range(tail, end), range(tail, end)))
+            values.extend(request.values)
+            tail = end
+        plan.ops = (Put(TAIL, tail),)
+        between = partial(self._lock.renew, hold)
+        if head > hold.head and not self._overwritten(hold, head):
+            return None
+        if values and not self._slots.write(hold.fence, hold.tail, values, between):
+            return None
+        return plan
+
+    def _overwritten(self, hold: Hold, head: int) -> bool:
+        """Head moved on first, so that a crash from here on loses nothing but what was to be overwritten."""
+        return self._lock.change(hold, Put(HEAD, head), head=head)
+
+    def _full(self, hold: Hold, request: Request, size: int) -> QueueFull:
+        capacity = self._lock.layout.capacity
+        if request.kind == OVERWRITE:
+            why = f"a group waits at offset {hold.waited_for}: let it commit, or drop it"
+        else:
+            why = "dequeue some, or enqueue with overwrite_if_full=True"
+        return QueueFull(
+            f"queue {self._name!r} holds {size} of {capacity} entries and has no room for {len(request.values)} more; "
+            f"{why}",
+            size=size,
+            capacity=capacity,
+        )
+
+    # ---- taking
+
+    def _taken(self, hold: Hold, requests: list[Request]) -> _Plan | None:
+        plan, head = _Plan(), hold.head
+        for request in requests:
+            count = min(request.count, min(hold.tail, hold.waited_for) - head)
+            if count <= 0:
+                request.result = []
+                continue
+            plan.parts.append((request, range(head, head + count), []))
+            head += count
+        if not plan.parts:
+            return plan
+        entries = self._slots.read(hold.head, head - hold.head, partial(self._lock.renew, hold))
+        if entries is None or None in entries:
+            self._check_lost(hold, head)
+            return None
+        plan.ops, plan.head = (Put(HEAD, head),), head
+        plan.parts = [
+            (request, offsets, entries[offsets.start - hold.head : offsets.stop - hold.head])
+            for request, offsets, _ in plan.parts
+        ]
+        return plan
+
+    def _check_lost(self, hold: Hold, head: int) -> None:
+        """Slots that hold other offsets: the hold was lost, and they were overwritten; otherwise they are damaged."""
+        if self._lock.renew(hold):
+            raise Corrupt(
+                f"queue {self._name!r}: some of the offsets {hold.head} to {head - 1} are not in their slots; the "
+                "buffer records are older than the metadata: restore them"
+            )
+
+
+def _admitted(named: set[str], request: Request) -> bool:
+    """Whether a request can be part of a hold that looked for these transactions; each of them once."""
+    if request.txn is None:
+        return True
+    if request.txn not in named:
+        return False
+    named.remove(request.txn)
+    return True
+
+
+def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:
+    """The ids that have been used for an earlier transaction, whose record must go before this one can be judged."""
+    stale = []
+    for request in requests:
+        entry = hold.known.get(request.txn or "")
+        if request.txn is None or entry is None:
+            continue
+        if request.since and entry[2] >= request.since:
+            request.error = LeaseLost(
+                f"transaction {request.txn!r} lost its lock and was then declared not committed, or its id was used "
+                "again; it is not committed and will not be",
+                txn_id=request.txn,
+            )
+        else:
+            stale.append(request.txn)
+    return tuple(stale)
+
+
+def _spans(plan: _Plan, shared: str) -> Mapping[str, tuple[int, int]]:
+    """First and last offset of each transaction; requests without an id of their own share one."""
+    spans: dict[str, tuple[int, int]] = {}
+    for request, offsets, _ in plan.parts:
+        txn = request.txn or shared
+        first = spans[txn][0] if txn in spans else offsets.start
+        spans[txn] = (first, offsets.stop - 1)
+    return spans
+
+
+def _nothing_done(failure: OutcomeUnknown) -> Unavailable:
+    return Unavailable(f"nothing was committed, and nothing will be: {failure}")
+
+
+def _unknown(failure: OutcomeUnknown, txn: str, offsets: range) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)

@@ -1,0 +1,156 @@
+"""Writing and reading the slots of a large circular queue: in one call, for any number of entries that fits into one.
+
+A write carries the fence of the hold that it belongs to, and the buffer record refuses it once a higher fence has
+written there. Repeated under its own fence it writes the same again, so attempts in doubt are simply sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..store.ops import ListRange, ListSet, Op, Put
+from ..store.port import NEVER, RecordStore, Row, Update
+from .circular_layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
+
+T = TypeVar("T")
+
+BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
+"""What goes into one call at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a queue: its offset, which grows by one from entry to entry for ever, and its value."""
+
+    offset: int
+    value: Any
+
+
+class Slots:
+    """The buffer records of one queue.
+
+    `between` is called before every further call of a long transfer; it says False where going on is useless.
+    """
+
+    def __init__(self, store: RecordStore, layout: Layout) -> None:
+        self._store, self._layout = store, layout
+
+    def write(self, fence: int, first: int, values: Sequence[Any], between: Callable[[], bool]) -> bool:
+        """Put the values at consecutive offsets; False where a higher fence has been there.
+
+        Raises `Unavailable` where that could not be done, whether or not some slots were written: they do not count
+        before the tail is committed.
+        """
+        runs = list(self._layout.runs(first, len(values)).items())
+        rows = [self._update(fence, record, places, first, values) for record, places in runs]
+        most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
+        for place, chunk in enumerate(_chunks(rows, most)):
+            if place and not between():
+                return False
+            if not self._written(chunk):
+                return False
+        return True
+
+    def read(self, first: int, count: int, between: Callable[[], bool] = lambda: True) -> list[Entry | None] | None:
+        """What lies at consecutive offsets, None for an offset whose slot holds another one.
+
+        None for all where `between` said False. Raises `Corrupt` where a buffer record is missing.
+        """
+        runs = list(self._layout.runs(first, count).items())
+        found: list[Entry | None] = [None] * count
+        for place, chunk in enumerate(_chunks(runs, BATCH_ROWS)):
+            if place and not between():
+                return None
+            for (_, places), slots in zip(chunk, self._read(chunk), strict=True):
+                low = _span(places)[0]
+                for run in places:
+                    held = slots[run.slot - low : run.slot - low + run.length]
+                    for offset, slot in enumerate(held, run.first):
+                        if slot is not None and slot[0] == offset:
+                            found[offset - first] = Entry(offset, slot[1])
+        return found
+
+    # ---- writing
+
+    def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
+        slots = {
+            run.slot + step: [run.first + step, values[run.first - first + step]]
+            for run in runs
+            for step in range(run.length)
+        }
+        mark = Put(MARK, fence)
+        ops: tuple[Op, ...]
+        if len(slots) == self._layout.slots:
+            ops = (mark, Put(ENTRIES, [slots[index] for index in range(self._layout.slots)]))
+        else:
+            ops = (mark, *[ListSet(ENTRIES, index, slots[index]) for index in sorted(slots)])
+        return Update(self._layout.buffer(record), ops, not_stale(fence), ttl=NEVER)
+
+    def _written(self, updates: list[Update]) -> bool:
+        """Whether all of them are; rows in doubt are sent again."""
+        policy, seams = self._store.policy, self._store.seams
+        for attempt in range(1, policy.attempts + 1):
+            outcomes = self._send(updates)
+            failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+            if any(isinstance(failure, Refused) for failure in failures):
+                return False
+            for failure in failures:
+                if not isinstance(failure, OutcomeUnknown):
+                    raise self._failed(failure)
+            if not failures:
+                return True
+            updates = [
+                row for row, outcome in zip(updates, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)
+            ]
+            if attempt < policy.attempts:
+                seams.sleep(policy.pause(attempt, seams))
+        raise Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
+
+    def _send(self, updates: list[Update]) -> list[Row]:
+        if len(updates) > 1:
+            return self._store.operate_many(updates)
+        row = updates[0]
+        try:
+            return [self._store.operate(row.key, *row.ops, when=row.when, ttl=row.ttl, repeatable=True)]
+        except LatchworkError as failure:
+            return [failure]
+
+    def _failed(self, failure: LatchworkError) -> LatchworkError:
+        return self._missing(failure) if isinstance(failure, NotFound) else failure
+
+    # ---- reading
+
+    def _read(self, chunk: list[tuple[int, list[Run]]]) -> list[list[Any]]:
+        rows = []
+        for record, runs in chunk:
+            low, high = _span(runs)
+            rows.append(Update(self._layout.buffer(record), (ListRange(ENTRIES, low, high - low),)))
+        try:
+            if len(rows) == 1:
+                return [self._store.operate(rows[0].key, *rows[0].ops)[0]]
+            outcomes = self._store.operate_many(rows)
+        except NotFound as failure:
+            raise self._missing(failure) from None
+        for outcome in outcomes:
+            if isinstance(outcome, LatchworkError):
+                raise self._failed(outcome)
+        return [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
+
+    def _missing(self, failure: NotFound) -> Corrupt:
+        return Corrupt(
+            f"a buffer record of queue {self._layout.name!r} is missing, and its entries with it ({failure}): restore "
+            "it, or open the queue with the buffer_store that it was created with"
+        )
+
+
+def _span(runs: list[Run]) -> tuple[int, int]:
+    """From where to where a record has to be read: its parts are read in one piece."""
+    return min(run.slot for run in runs), max(run.slot + run.length for run in runs)
+
+
+def _chunks(rows: list[T], most: int) -> Iterator[list[T]]:
+    for start in range(0, len(rows), most):
+        yield rows[start : start + most]

@@ -1,0 +1,133 @@
+"""Group commit: the threads of one process hand their work to whichever of them holds the queue's lock.
+
+A thread that finds nobody leading leads: it takes the lock, then collects what has been handed in meanwhile, does all
+of it under the one hold, and wakes the others with their results. Then it hands the lead to the next that waits, so
+that nobody works for others for ever. Work is done in the order in which it was handed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..errors import LatchworkError, LockUnavailable, OutcomeUnknown
+from ..seams import Event, Seams
+
+
+class Work(Protocol):
+    """One thread's wish: what goes together with what, and what came of it."""
+
+    kind: Any
+    result: Any
+    error: LatchworkError | None
+
+
+W = TypeVar("W", bound=Work)
+
+
+Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]], float | None], None]
+
+
+class _Ticket(Generic[W]):
+    """A wish in the queue of this process."""
+
+    __slots__ = ("leads", "wake", "work")
+
+    def __init__(self, work: W, wake: Event) -> None:
+        self.work, self.wake = work, wake
+        self.leads = False
+
+
+class GroupCommit(Generic[W]):
+    """Work that several threads hand in and one of them does.
+
+    `run(waiting, collect, timeout)` does the work of one hold, which is of one kind. `waiting` says what there is to
+    do, the leader's own first; `collect(admitted)` takes what may be part of the hold, once it has begun; `run` leaves
+    a result or an error in each.
+    """
+
+    def __init__(self, seams: Seams, run: Run[W], *, most: int = 256) -> None:
+        self._seams, self._run, self._most = seams, run, most
+        self._led = False
+        self._reset()
+
+    def submit(self, work: W, timeout: float | None) -> Any:
+        """Do the work, here or in another thread; its result.
+
+        Raises its error, and `LockUnavailable` where nobody came to it within `timeout` seconds.
+        """
+        if self._pid != os.getpid():
+            self._reset()  # a fork: the parent's threads, and their work, are not here
+        ticket = _Ticket(work, self._seams.event())
+        with self._guard:
+            self._waiting.append(ticket)
+            ticket.leads, self._led = not self._led, True
+        if not ticket.leads:
+            self._wait(ticket, timeout)
+        if ticket.leads:
+            self._lead(ticket, timeout)
+        if work.error is not None:
+            raise work.error
+        return work.result
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._guard = self._seams.lock()
+        self._waiting: list[_Ticket[W]] = []
+        self._led = False
+
+    def _wait(self, ticket: _Ticket[W], timeout: float | None) -> None:
+        if ticket.wake.wait(timeout):
+            return
+        with self._guard:
+            if ticket in self._waiting and not ticket.leads:
+                self._waiting.remove(ticket)
+                raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
+        ticket.wake.wait()
+
+    def _lead(self, mine: _Ticket[W], timeout: float | None) -> None:
+        taken: list[_Ticket[W]] = [mine]
+
+        def waiting() -> list[W]:
+            with self._guard:
+                return [ticket.work for ticket in self._same(mine.work.kind)]
+
+        def collect(admitted: Callable[[W], bool]) -> list[W]:
+            with self._guard:
+                taken[:] = [ticket for ticket in self._same(mine.work.kind) if admitted(ticket.work)]
+                for ticket in taken:
+                    self._waiting.remove(ticket)
+            return [ticket.work for ticket in taken]
+
+        try:
+            self._run(waiting, collect, timeout)
+        except LatchworkError as failure:
+            _fail(taken, failure)
+        except BaseException:
+            _fail(taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
+            raise
+        finally:
+            self._finish(mine, taken)
+
+    def _finish(self, mine: _Ticket[W], taken: list[_Ticket[W]]) -> None:
+        with self._guard:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+            heir = self._waiting[0] if self._waiting else None
+            self._led = heir is not None
+            if heir is not None:
+                heir.leads = True
+        for ticket in taken:
+            ticket.wake.set()
+        if heir is not None:
+            heir.wake.set()
+
+    def _same(self, kind: Any) -> list[_Ticket[W]]:
+        return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
+
+
+def _fail(taken: list[_Ticket[W]], failure: LatchworkError) -> None:
+    for ticket in taken:
+        if ticket.work.result is None and ticket.work.error is None:
+            ticket.work.error = failure
