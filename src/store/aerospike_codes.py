@@ -2,7 +2,8 @@
 
 The client's exceptions are read by `args` only: their class attributes are overwritten by the next exception of the
 same class. They are dispatched on the number, as several codes raise a bare base class, and never escape, as some of
-them do not pickle. The rules are those of docs/reliability.md; first that a write flagged in doubt is in doubt.
+them do not pickle. First of all, a write flagged in doubt is in doubt; then the table; a code that is not in it leaves
+a write in doubt.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from aerospike.exception import AerospikeError
 
 from ..errors import (
     AlreadyExists,
@@ -35,7 +38,9 @@ class Verdict(Enum):
     READS_ONLY = "a read that may be sent again"
 
 
-TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY = 9, 22, 8, 14
+TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY, PARAMETER = 9, 22, 8, 14, -2
+NO_CODE = -1000
+"""Of an exception of the client that says nothing; as little in the table as any other unknown code."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -51,7 +56,7 @@ _CODES: dict[Verdict, tuple[int, ...]] = {
     Verdict.READS_ONLY: (-3, 50, 15, *range(210, 214)),
 }
 VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items() for code in codes}
-"""The table of docs/reliability.md."""
+"""What became of a request by the server's or the client's code, where the client does not flag it in doubt."""
 
 _DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
 _REQUESTS = frozenset({-1, -2, 4, 12, 19, 21, 26, 29, 160, 205, 1301, 1302})
@@ -91,10 +96,11 @@ class Fault:
 
 
 def fault_of(failure: BaseException) -> Fault:
-    """What an exception of the client says; one that has no code was raised before anything was sent."""
+    """What an exception of the client says; a builtin one was raised before anything was sent."""
     args: tuple[Any, ...] = failure.args
     if not args or not isinstance(args[0], int):
-        return Fault(-2, message=f"{type(failure).__name__}: {failure}")
+        code = NO_CODE if isinstance(failure, AerospikeError) else PARAMETER
+        return Fault(code, message=f"{type(failure).__name__}: {failure}")
     return Fault(args[0], len(args) > 4 and bool(args[4]), str(args[1]) if len(args) > 1 else "")
 
 
