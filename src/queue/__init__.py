@@ -18,8 +18,7 @@ from .sweep_report import ShardReport, SweepReport
 from .sweeper import Sweeper
 
 __all__ = [
-    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message", "PagedEntry", "PagedQueue", "PassReport",
-    "QueueConfig", "QueueDepth", "QueueInfo",
-    "QueueRegistry", "Reason", "ShardReport", "ShardedQueue", "Shovel", "ShovelConfig", "SweepReport", "Sweeper",
-    "Transaction",
+    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message",
+    "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth", "QueueInfo", "QueueRegistry", "Reason",
+    "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport", "Transaction",
 ]  # fmt: skip
