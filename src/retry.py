@@ -61,15 +61,17 @@ class RetryPolicy:
             if not again(failure, doubt) or self.attempts == 1:
                 raise
             first = failure
-        retrying = self._retrying(seams, doubt)
-        seams.sleep(self.pause(1, seams, slow=getattr(first, "slow", False)))
+        retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
+        if self.deadline is not None and pause > self.deadline:
+            raise first
+        seams.sleep(pause)
         return retrying(call)
 
     def _retrying(self, seams: Seams, doubt: Callable[[], None] | None) -> tenacity.Retrying:
         began = seams.monotonic()
 
         def stop(state: tenacity.RetryCallState) -> bool:
-            late = self.deadline is not None and seams.monotonic() - began >= self.deadline
+            late = self.deadline is not None and seams.monotonic() - began + state.upcoming_sleep > self.deadline
             return late or state.attempt_number >= self.attempts - 1
 
         def wait(state: tenacity.RetryCallState) -> float:
