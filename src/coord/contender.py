@@ -132,6 +132,8 @@ class Acquisition:
         """Look, and take it if it is free or may be broken; None where it is somebody else's."""
         seen = self._look(waiting=waiting)
         if seen is None or not seen.view.locked:
+            if seen is not None and seen.view.grant == self.id:
+                self._begin_again()  # an attempt in doubt took it, and it was freed by force
             return self._take(rules.free(self.id))
         if self._is_mine(seen.view):
             return self._confirm(seen.view.fence)
@@ -193,10 +195,13 @@ class Acquisition:
         try:
             return self._contender.renew(fence)
         except (Refused, NotFound):
-            self.id, self.doubt = self._seams.unique(), False
+            self._begin_again()
             return None
         except (OutcomeUnknown, Unavailable) as failure:
             raise self._unknown() from failure
+
+    def _begin_again(self) -> None:
+        self.id, self.doubt = self._seams.unique(), False
 
     def _unknown(self) -> OutcomeUnknown:
         key, lease = self._contender.key, self._contender.lease

@@ -157,11 +157,9 @@ class ZooKeeperElection(Election):
         self._own = isinstance(client_or_hosts, str)
         if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
             raise InvalidRequest(f"no ZooKeeper: {client_or_hosts!r}; pass a kazoo client, or hosts as 'host:port,...'")
-        self._client: Any = client_or_hosts
-        asked = 10.0 if self._own else self._client._session_timeout / 1000  # noqa: SLF001 - kazoo has no other way
+        asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo tells it nowhere else
         self.lease = rules.checked_lease(asked if lease is None else lease)
-        if self._own:
-            self._client = KazooClient(client_or_hosts, timeout=self.lease)
+        self._client: Any = KazooClient(client_or_hosts, timeout=self.lease) if self._own else client_or_hosts
         self._party = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, create=True, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
