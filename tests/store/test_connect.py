@@ -1,0 +1,127 @@
+"""connect(): argument, then environment, then the user's data folder; bad URLs say what is wrong and hide secrets."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+
+import latchwork
+from latchwork.errors import InvalidRequest, Misconfigured
+from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store.connect import VARIABLE, as_store, hidden, register
+from latchwork.store.contract_records import raises
+
+KEY = Key("s", "k")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """No test sees, or writes to, the real user's folders or environment."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_argument_comes_before_the_environment_and_that_before_the_users_folder(home, monkeypatch):
+    default = latchwork.connect()
+    assert home in default.path.parents
+    monkeypatch.setenv(VARIABLE, "sqlite:from-environment.db")
+    assert latchwork.connect().path == home / "from-environment.db"
+    assert latchwork.connect("sqlite:argument.db").path == home / "argument.db"
+    monkeypatch.setenv(VARIABLE, "")
+    assert latchwork.connect().path == default.path
+
+
+def test_the_default_store_is_private_and_works(home):
+    store = latchwork.connect()
+    store.operate(KEY, Put("n", 1), exists=Exists.CREATE)
+    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
+    assert latchwork.connect().get(KEY).bins == {"n": 1}
+
+
+def test_a_data_folder_that_cannot_be_made_names_the_way_out(home):
+    (home / "data").write_text("in the way")
+    assert VARIABLE in str(raises(Misconfigured, latchwork.connect))
+
+
+def test_each_memory_store_is_a_new_one():
+    one, other = latchwork.connect("memory:"), latchwork.connect("memory:")
+    one.operate(KEY, Put("n", 1), exists=Exists.CREATE)
+    assert isinstance(one, MemoryStore)
+    assert other.get(KEY) is None
+    raises(InvalidRequest, pickle.dumps, one)
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "synchronous", "busy_timeout"),
+    [
+        ("sqlite:a.db", "a.db", "full", 5),
+        ("sqlite:sub/a.db?synchronous=normal", "sub/a.db", "normal", 5),
+        ("sqlite:a.db?busy_timeout=0.5&synchronous=OFF", "a.db", "off", 0.5),
+        ("sqlite:a%3Fb%25.db", "a?b%.db", "full", 5),
+        ("sqlite:~/a.db", "a.db", "full", 5),
+        ("sqlite:/abs/a.db", "/abs/a.db", "full", 5),
+        ("sqlite:///abs/a.db", "/abs/a.db", "full", 5),
+        ("sqlite:naïve ☃.db", "naïve ☃.db", "full", 5),
+    ],
+)
+def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
+    store = latchwork.connect(url)
+    assert (store.path, store.synchronous, store.busy_timeout) == (home / path, synchronous, busy_timeout)
+    again = latchwork.connect(store.url)
+    assert (again.path, again.synchronous, again.busy_timeout) == (store.path, synchronous, busy_timeout)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("redis://h", "redis"),
+        ("store.db", "sqlite:PATH"),
+        (":x", "sqlite:PATH"),
+        ("sqlite:", "names no file"),
+        ("sqlite:?synchronous=full", "names no file"),
+        ("sqlite::memory:", "memory:"),
+        ("sqlite://host/x.db", "/absolute/path"),
+        ("sqlite:a.db?sync=full", "'sync'"),
+        ("sqlite:a.db?synchronous=", "'synchronous'"),
+        ("sqlite:a.db?synchronous=full&synchronous=off", "twice"),
+        ("sqlite:a.db?synchronous=sometimes", "sometimes"),
+        ("sqlite:a.db?busy_timeout=soon", "soon"),
+        ("sqlite:a.db?busy_timeout=-1", "-1"),
+        ("sqlite:a.db?busy_timeout=nan", "nan"),
+        ("memory:name", "memory:"),
+    ],
+)
+def test_a_url_that_is_wrong_says_what_is_wrong_before_anything_is_opened(home, url, named):
+    assert named in str(raises(InvalidRequest, latchwork.connect, url))
+    assert list(home.iterdir()) == []
+
+
+def test_no_password_is_shown():
+    for url in ("aero://user:s3cret@host/ns", "aero://user:s3c@r/et@host:3000,b:3000/ns"):
+        assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
+    assert hidden("aerospike://u:p@h:3000/ns?x=1") == "aerospike://u:***@h:3000/ns?x=1"
+    assert hidden("aerospike://h:3000/ns") == "aerospike://h:3000/ns"
+    assert "s3c" not in str(raises(InvalidRequest, as_store, "aerospike://user:s3cret@host/ns"))
+
+
+def test_another_backend_can_be_registered(monkeypatch):
+    from latchwork.store import connect
+
+    monkeypatch.setattr(connect, "_BACKENDS", dict(connect._BACKENDS))
+    made = MemoryStore()
+    register("mine", lambda url: made if url == "mine://here" else None)
+    assert latchwork.connect("mine://here") is made
+    raises(InvalidRequest, register, "My Scheme", lambda url: made)
+
+
+def test_only_a_store_is_taken_for_one():
+    store = MemoryStore()
+    assert as_store(store) is store
+    for other in ("sqlite:a.db", None, 7, object(), SQLiteStore, Path("x")):
+        assert "latchwork.connect" in str(raises(InvalidRequest, as_store, other))

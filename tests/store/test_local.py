@@ -1,0 +1,189 @@
+"""The local interpreter: pure, exact, and quick without being wrong."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig
+from latchwork.store import (
+    NEVER,
+    Add,
+    Bin,
+    Compute,
+    Exists,
+    Key,
+    ListAppend,
+    ListSet,
+    MapAdd,
+    MapPut,
+    MapRemove,
+    MapTrim,
+    MemoryStore,
+    Param,
+    Put,
+    Read,
+    Touch,
+    Update,
+    local,
+    values,
+)
+from latchwork.store.contract_records import raises
+from latchwork.store.expr import MapKeyAt, MapSmallestValue
+from latchwork.store.local import RECORD_SIZE_LIMIT, Stored, apply
+from tests.store.test_differential import map_keys, ops, plain
+
+KEY = Key("s", "k")
+
+
+def applied(record, *operations, now=1000, **options):
+    return apply(record, Update(KEY, operations, exists=options.pop("exists", Exists.ANY), **options), now)
+
+
+@given(st.lists(ops, min_size=1, max_size=6), st.lists(ops, min_size=1, max_size=6))
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+def test_an_update_changes_no_record_but_its_own_result(before, after):
+    record, kept = _try(Stored(), before)[0], None
+    record = record or Stored()
+    kept = values.encode(record.bins)
+    _try(record, after)
+    assert values.encode(record.bins) == kept
+
+
+@given(st.lists(ops, min_size=1, max_size=8))
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+def test_the_bound_of_a_record_is_never_below_its_size(operations):
+    record = Stored()
+    for operation in operations:
+        record = _try(record, [operation])[0] or Stored()
+        assert record.bound >= (len(values.encode(record.bins)) if record.bins else 0)
+
+
+def _try(record, operations):
+    try:
+        return applied(record, *operations)
+    except LatchworkError:
+        return record, ()
+
+
+@given(st.dictionaries(map_keys, st.integers(-9, 9), max_size=8), map_keys, st.integers(0, 4))
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+def test_a_map_stays_in_the_order_of_its_keys_however_it_is_made(entries, key, keep):
+    (record, _) = applied(None, Put("m", entries), Put("n", 1))
+    for change in (MapPut("m", key, 1), MapAdd("m", "zz", 1), MapTrim("m", keep), MapRemove("m", (key,))):
+        record, _ = applied(record, change)
+        found = list(record.bins["m"])
+        assert found == sorted(found, key=values.rank)
+    assert list(values.decode(values.encode(record.bins))["m"]) == list(record.bins["m"])
+
+
+@given(plain)
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+def test_what_is_stored_equals_what_comes_back_from_bytes(value):
+    try:
+        kept = values.taken(value)
+    except InvalidRequest:
+        return
+    assert repr(values.decode(values.encode({"v": kept}))["v"]) == repr(kept)
+    assert len(values.encode({"v": kept})) <= values.bound(kept) + values.bound("v") + values.HEADER
+    assert repr(values.given(kept)) == repr(kept)
+
+
+def test_floats_that_are_no_numbers_are_kept():
+    record, found = applied(None, Put("v", [math.nan, math.inf, -math.inf, -0.0]), Read("v"))
+    assert [repr(value) for value in found[0]] == ["nan", "inf", "-inf", "-0.0"]
+    assert repr(values.decode(values.encode(record.bins))["v"]) == repr(found[0])
+
+
+def test_integers_wrap_at_64_bits():
+    record, found = applied(None, Put("n", 2**63 - 1), Add("n", 2), Read("n"), Compute(Bin("n") - 3))
+    assert found == (-(2**63) + 1, 2**63 - 2)
+    assert applied(record, MapAdd("m", "k", -(2**63)), MapAdd("m", "k", -1))[0].bins["m"] == {"k": 2**63 - 1}
+
+
+def test_a_kind_of_a_plain_value_is_stored_as_the_plain_value():
+    class Level(enum.IntEnum):
+        HIGH = 3
+
+    class Name(str, enum.Enum):
+        A = "a"
+
+    _, found = applied(None, Put("n", Level.HIGH), Put("s", Name.A), Read("n"), Read("s"))
+    assert [(type(value), value) for value in found] == [(int, 3), (str, "a")]
+
+
+def test_a_value_nested_without_end_is_refused():
+    endless: list = []
+    endless.append(endless)
+    raises(InvalidRequest, applied, None, Put("v", endless))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Add("n", 2**63), Add("n", 1.5), MapPut("m", 1.5, 1), MapPut("m", (1,), 1), MapPut("m", True, 1),
+        ListSet("l", -1, 0), ListSet("l", 10**9, 0), MapAdd("m", "text", 1), Compute(Bin("n") > Param("unbound")),
+        Put("v", Bin("none")), "not an operation",
+    ],
+)  # fmt: skip
+def test_a_bad_operation_is_a_typed_error_and_changes_nothing(bad):
+    record, _ = applied(None, Put("n", 1), Put("m", {"text": "x"}), Put("l", []))
+    raises(InvalidRequest, applied, record, Put("n", 2), bad)
+    assert record.bins["n"] == 1
+
+
+def test_a_record_is_measured_only_when_its_bound_says_so(monkeypatch):
+    measured = []
+    monkeypatch.setattr(local, "encode", lambda bins: measured.append(1) or values.encode(bins))
+    record = None
+    for _ in range(200):
+        record, _ = applied(record, Put("v", "x" * 100_000))
+    assert 10 <= len(measured) <= 25
+    raises(RecordTooBig, applied, record, Put("w", "é" * 500_000))
+    raises(RecordTooBig, applied, record, *[ListAppend("l", b"x" * 100_000) for _ in range(11)])
+    assert applied(record, Put("v", None), Put("w", b"x" * (RECORD_SIZE_LIMIT - 20)))[0].bound <= RECORD_SIZE_LIMIT
+
+
+def test_a_generation_wraps_past_zero():
+    record = Stored({"n": 1}, generation=65_534)
+    seen = []
+    for _ in range(3):
+        record, _ = applied(record, Touch())
+        seen.append(record.generation)
+    assert seen == [65_535, 1, 2]
+
+
+def test_the_smallest_value_of_a_map_is_an_integer_or_unknown():
+    smallest, last = Compute(MapSmallestValue("m")), Compute(MapKeyAt("m", -1))
+    for entries, expected in (
+        ({"a": 3, "b": -2}, -2),
+        ({"a": 3, "b": "x"}, 3),
+        ({"a": 3, "b": None}, None),
+        ({}, None),
+    ):
+        assert applied(None, Put("m", entries), smallest)[1] == (expected,)
+    assert applied(None, Put("m", {1: 0, "b": 0, b"c": 0}), last)[1] == (None,)
+
+
+def test_the_servers_clock_may_differ_from_the_clients():
+    from tests.clock import ManualClock
+
+    server, client = ManualClock(), ManualClock()
+    store = MemoryStore(client, server=server)
+    store.operate(KEY, Put("n", 1), exists=Exists.CREATE, ttl=5)
+    client.step(1000)
+    assert store.get(KEY).ttl == 5
+    server.advance(5)
+    assert store.get(KEY) is None
+    assert "0 records" in repr(store)
+
+
+def test_lifetimes_are_reported_in_whole_seconds_and_never_as_zero():
+    record = Stored({"n": 1}, 1, 0, expires=2500)
+    assert [record.ttl(now) for now in (0, 600, 2000, 2499)] == [2, 1, 1, 1]
+    assert [record.expired(now) for now in (2499, 2500, 9999)] == [False, True, True]
+    assert Stored({"n": 1}).ttl(10**15) == NEVER

@@ -1,0 +1,155 @@
+"""The folder `src` is the package `latchwork`; it hides nothing of the standard library and keeps to its layers."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import latchwork
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
+LAYERS = ("", "store", "coord", "queue", "spark", "commands")
+"""From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
+ABOVE_ALL = {"cli.py", "__init__.py", "__main__.py"}
+"""Modules of the package itself that may import every layer: the command line, and the names that users see."""
+
+_CHECK = """
+import sys, queue
+from pathlib import Path
+import latchwork
+import latchwork.queue, latchwork.store, latchwork.coord
+stdlib = Path(queue.__file__)
+assert stdlib.name == "queue.py" and hasattr(queue, "SimpleQueue"), stdlib
+assert latchwork.queue is not queue
+assert "aerospike" not in sys.modules, "the C client is loaded only where it is used"
+assert (Path(latchwork.__file__).parent / "py.typed").exists()
+from latchwork.store import Exists, Key, Put
+store = latchwork.connect("memory:")
+store.operate(Key("s", "k"), Put("n", 1), exists=Exists.CREATE)
+print(Path(latchwork.__file__).parent)
+"""
+
+
+def _run(*arguments, **options):
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=300, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built without a network from a copy of what git would hand out."""
+    folder = tmp_path_factory.mktemp("build")
+    copy = folder / "latchwork"
+    (copy / "src").mkdir(parents=True)
+    for name in ("pyproject.toml", "README.md"):
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    for source in [*SOURCES, *(ROOT / "src").rglob("py.typed")]:
+        target = copy / source.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    backend = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
+    _run("-c", backend, str(folder), cwd=copy)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_standard_librarys_queue_is_imported_from_the_installation_that_runs_the_tests(tmp_path):
+    assert Path(_run("-c", _CHECK, cwd=tmp_path)) == ROOT / "src"
+
+
+def test_the_standard_librarys_queue_is_imported_from_a_wheel(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    found = _run("-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})\n{_CHECK}", cwd=tmp_path)
+    assert Path(found) == tmp_path / "site" / "latchwork"
+
+
+def test_a_wheel_holds_every_module_and_its_types_and_nothing_else(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {f"latchwork/{path.relative_to(ROOT / 'src').as_posix()}" for path in SOURCES}
+    assert names == expected | {"latchwork/py.typed"}
+
+
+def test_the_package_offers_what_it_lists_and_loads_the_client_on_demand():
+    for name in latchwork.__all__:
+        assert getattr(latchwork, name) is not None
+    assert latchwork.AerospikeStore.__name__ == "AerospikeStore"
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        latchwork.Nothing  # noqa: B018 - to see it fail
+
+
+# ---- what the sources import
+
+
+def _imports(path):
+    """Every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
+    package = path.relative_to(ROOT / "src").parts[:-1]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = package[: len(package) + 1 - node.level] if node.level else ()
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            yield from (("." if node.level else "") + f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _uses(path):
+    """Every dotted name that a file uses, such as `threading.Thread`."""
+    return {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+
+
+def test_clocks_ids_chance_and_threads_come_through_the_seams_alone():
+    checked = 0
+    for path in SOURCES:
+        if path.name == "seams.py":
+            continue
+        found = {name for name in _imports(path) if name.partition(".")[0] in BANNED or name in BANNED}
+        assert not (found | (_uses(path) & BANNED)), path
+        checked += 1
+    assert checked >= 30
+    seams = set(_imports(ROOT / "src" / "seams.py"))
+    assert {"time", "random"} <= seams, "the check sees what it looks for"
+
+
+def test_imports_go_one_way():
+    checked = 0
+    for path in SOURCES:
+        parts = path.relative_to(ROOT / "src").parts
+        if len(parts) == 1 and parts[0] in ABOVE_ALL:
+            continue
+        layer = LAYERS.index(parts[0] if len(parts) > 1 else "")
+        for name in _imports(path):
+            if name.startswith("."):
+                target = name[1:].partition(".")[0]
+                assert LAYERS.index(target if target in LAYERS else "") <= layer, f"{path} imports {name}"
+                checked += 1
+    assert checked >= 100
+
+
+def test_every_module_says_what_it_is_and_stays_short():
+    for path in SOURCES:
+        text = path.read_text()
+        assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
+        assert text.count("\n") <= 350, f"{path} has {text.count(chr(10))} lines"
+
+
+def test_nothing_imports_the_package_by_the_name_of_its_folder():
+    everything = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    for path in everything:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert all(name.partition(".")[0] != "src" for name in names), path
+    assert len(everything) >= 40
