@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from ..errors import AlreadyExists, LatchworkError, NotFound
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.record import checked_key
 from .config import QueueConfig
@@ -29,8 +29,9 @@ class QueueRegistry:
     def __init__(self, store: RecordStore, client_id: str, *, farm_id: str | None = None) -> None:
         self.store, self.client_id = store, client_id
         self.farm_id = farm_id or os.environ.get("LATCHWORK_FARM") or "local"
-        self.records = QueueRecords(store, client_id, self.farm_id)
-        for set_name in (self.records.set, f"{client_id}_data_set", f"{client_id}_meta_set"):
+        self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))
+        # The index on a set is named after it, and its name has the same limit.
+        for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
             checked_key(Key(set_name, "-"))
         self._queues: dict[str, ShardedQueue] = {}
         self._lock = store.seams.lock()
@@ -160,3 +161,9 @@ class QueueRegistry:
                 queue = self._queues[config.name] = ShardedQueue(self, config, live)
             queue.live = live
             return queue
+
+
+def _named(what: str, value: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {value!r}; it must be text that is not empty")
+    return value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -28,21 +30,36 @@ class Run:
         self.published: set[str] = set()
         self.fired: Counter[str] = Counter()
         self.calls = 0
+        self.depth = 0
+        self.chance = random.Random(seed)
 
     def process(self, role: str):
-        faulty = role == self.role or self.role == "all"
-        if not faulty:
+        if self.role not in (role, "all"):
             return self.world.process()
         if self.seed is None:
             return self.world.process(self.plan)
-        return self.world.process(seed=self.seed * 7 + len(role), rate=0.12)
+        return self.world.process(self._interruptions(), seed=self.chance.randrange(10**6), rate=0.1)
+
+    def _interruptions(self) -> dict:
+        """What the others do, or how long it takes, between two calls of this process."""
+        if self.depth >= 2:
+            return {}
+        return {self.chance.randrange(1, 12): self._interruption for _ in range(self.chance.randrange(3))}
+
+    def _interruption(self) -> None:
+        self.depth += 1
+        acts = (self._wait, lambda: self.act("consumer", self._consume), lambda: self.act("sweeper", self._sweep))
+        for _ in range(self.chance.randrange(1, 7)):
+            self.chance.choice(acts)()
+        self.depth -= 1
+
+    def _wait(self) -> None:
+        self.world.lapse(self.chance.choice((0.2, 0.6, 1.0)))
 
     def act(self, role: str, act) -> None:
         process = self.process(role)
-        try:
+        with suppress(LatchworkError, Crash):
             act(process)
-        except (LatchworkError, Crash):
-            pass
         process.store.deliver()
         self.fired += process.store.fired
         if role == self.role:
@@ -53,13 +70,13 @@ class Run:
         self.act("producer", self._produce)
         self.act("consumer", self._consume)
         world.lapse()
-        self.act("sweeper", lambda process: process.sweeper().run_once())
+        self.act("sweeper", self._sweep)
         self.act("producer", self._produce)
         world.lapse()
         self.act("consumer", self._consume)
         world.lapse()
-        self.act("sweeper", lambda process: process.sweeper().run_once())
-        world.recover()
+        self.act("sweeper", self._sweep)
+        world.recover(sweeps=8)
         assert not world.lost(self.published), f"lost: {world.lost(self.published)}"
         self._nothing_left()
 
@@ -68,13 +85,22 @@ class Run:
         self.published |= set(process.queue.publish_many(["two", "three", "four"]))
 
     def _consume(self, process) -> None:
-        for turn, delivery in enumerate(process.receive(2) + process.receive(3)):
-            if turn % 3 == 0:
-                delivery.nack()
-            elif turn % 3 == 1:
-                delivery.extend()
-                delivery.ack()
-        process.queue.ack_many(process.receive(3))
+        deliveries = process.queue.receive(2) + process.queue.receive(3)
+        if deliveries:
+            deliveries.pop().nack()
+        for delivery in deliveries[:2]:
+            delivery.extend()
+            self._handled(delivery)
+            delivery.ack()
+        more = process.queue.receive(3)
+        self._handled(*more)
+        process.queue.ack_many(more)
+
+    def _handled(self, *deliveries) -> None:
+        self.world.handled |= {delivery.message_id for delivery in deliveries}
+
+    def _sweep(self, process) -> None:
+        process.sweeper().run_once()
 
     def _nothing_left(self) -> None:
         queue = self.world.process().queue

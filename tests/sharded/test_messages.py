@@ -1,0 +1,271 @@
+"""Messages: stored layout, codecs, keys, headers, reasons, expiry, and what each step costs."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned
+from latchwork.queue import QueueConfig, QueueRegistry, Reason
+from latchwork.queue.pointers import Slot
+from latchwork.retry import Poll
+from latchwork.store import Key, MemoryStore, Put
+from tests.clock import ManualClock
+from tests.faulty import CountingStore
+
+
+@pytest.fixture
+def queue(world):
+    world.options.update(shards=4)
+    return world.process().queue
+
+
+def test_a_data_record_is_an_envelope_with_the_names_of_the_design(queue, world):
+    message_id = queue.publish({"a": [1, "é"]}, key="k", headers={"h": "v"})
+    shard = zlib.crc32(b"k") % 4
+    key = Key(f"{world.client}_data_set", f"q_SHARD_{shard}_1")
+    bins = world.store.get(key).bins
+    assert json.loads(bins["data"]) == {"a": [1, "é"]}
+    assert (bins["msgId"], bins["attempts"], bins["headers"], bins["v"]) == (message_id, 0, {"h": "v"}, 1)
+    assert set(bins) == {"data", "msgId", "attempts", "enqueuedAt", "headers", "modified_at", "v"}
+    (delivery,) = queue.receive()
+    stamped = world.store.get(key).bins
+    assert (stamped["attempts"], delivery.attempts) == (1, 1)
+    assert stamped["delivery"]
+    assert stamped["fireTS"] > 1_600_000_000_000
+    pointers = world.store.get(Key(f"{world.client}_meta_set", f"q_SHARD_{shard}_POINTERS")).bins
+    assert (pointers["LOAD_POINTER"], pointers["FIRE_POINTER"]) == (1, 1)
+
+
+def test_a_delivery_says_what_it_is(queue):
+    message_id = queue.publish("x", headers={"a": "b"}, message_id="order-7")
+    (delivery,) = queue.receive()
+    assert (delivery.payload, delivery.message_id, delivery.headers) == ("x", message_id, {"a": "b"})
+    assert (message_id, delivery.pointer, delivery.attempts) == ("order-7", 1, 1)
+    assert delivery.enqueued_at.tzinfo is not None
+
+
+def test_the_sideline_and_the_parked_messages_have_the_same_layout(queue, world):
+    queue.publish("x", key="k")
+    (delivery,) = queue.receive()
+    delivery.nack("rejected", error="boom")
+    shard = zlib.crc32(b"k") % 4
+    bins = world.store.get(Key(f"{world.client}_data_set", f"q_SIDELINE_SHARD_{shard}_1")).bins
+    assert (bins["reason"], bins["lastError"], bins["attempts"]) == ("rejected", "boom", 1)
+    assert bins["fireTS"]
+    assert "delivery" not in bins
+    assert queue.parked.name == "q_PARKED"
+
+
+def test_messages_of_one_key_come_in_order_from_one_shard(queue):
+    for number in range(20):
+        queue.publish(number, key="customer-1")
+        queue.publish(100 + number)
+    received = [delivery for _ in range(10) for delivery in queue.receive(7)]
+    mine = [d for d in received if d.payload < 100]
+    assert [d.payload for d in mine] == list(range(20))
+    assert len({d.shard for d in mine}) == 1
+
+
+def test_keys_one_by_one(queue):
+    queue.publish_many([1, 2, 3], keys=["a", "b", "a"])
+    shards = {d.payload: d.shard for d in queue.receive(10)}
+    assert shards == {1: queue.shard_of("a"), 2: queue.shard_of("b"), 3: queue.shard_of("a")}
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+@pytest.mark.parametrize(
+    ("codec", "payload"),
+    [("json", {"n": 1}), ("json", None), ("bytes", b"\x00\xff"), (Order, Order(number=3))],
+    ids=str,
+)
+def test_codecs_give_back_what_was_published(world, codec, payload):
+    world.options["codec"] = codec
+    queue = world.process().queue
+    queue.publish(payload)
+    (delivery,) = queue.receive()
+    assert delivery.payload == payload
+
+
+@pytest.mark.parametrize(("codec", "payload"), [("json", object()), ("bytes", "text")], ids=str)
+def test_a_payload_that_cannot_be_stored_is_refused_before_any_io(codec, payload):
+    store = CountingStore(MemoryStore())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", codec=codec))
+    store.reset()
+    with pytest.raises(InvalidRequest):
+        queue.publish(payload)
+    assert store.total == 0
+
+
+@pytest.mark.parametrize("asked", [{"headers": {"a": 1}}, {"message_id": ""}, {"message_id": 7}], ids=str)
+def test_bad_headers_and_ids_are_refused(queue, asked):
+    with pytest.raises(InvalidRequest):
+        queue.publish("x", **asked)
+
+
+def test_a_payload_that_does_not_decode_goes_to_the_sideline_once_and_is_then_parked(queue, world):
+    queue.publish("x", key="k")
+    slot = Slot(queue.shard_of("k"), 1)
+    world.store.operate(queue.pointers.key(slot), Put("data", "{not json"))
+    assert queue.receive() == []
+    (sidelined,) = queue.sideline.peek()
+    assert (sidelined.reason, sidelined.unreadable, sidelined.raw) == (Reason.UNREADABLE, True, "{not json")
+    assert queue.depth().sideline == 1
+
+
+def test_reasons_are_a_closed_set(queue):
+    queue.publish("x")
+    (delivery,) = queue.receive()
+    with pytest.raises(InvalidRequest, match="saturated"):
+        delivery.nack("because")
+    for reason in Reason:
+        assert reason.value in {"rejected", "exception", "timeout", "unreadable", "saturated", "swept", "exhausted"}
+
+
+def test_a_failed_message_waits_for_its_backoff():
+    clock = ManualClock()
+    registry = QueueRegistry(MemoryStore(clock), "c")
+    queue = registry.create(QueueConfig("q", backoff=Poll(10, 600, 2, 0)))
+    queue.publish("x")
+    (delivery,) = queue.receive()
+    delivery.nack()
+    (message,) = queue.sideline.peek()
+    assert message.not_before.timestamp() == clock.wall() + 10
+
+
+def test_acknowledging_twice_or_too_late_is_said(queue):
+    queue.publish_many(["a", "b"])
+    first, second = queue.receive(2)
+    first.ack()
+    with pytest.raises(LeaseLost):
+        first.ack()
+    with pytest.raises(LeaseLost) as lost:
+        queue.ack_many([first, second])
+    assert lost.value.details["message_ids"] == [first.message_id]
+    with pytest.raises(LeaseLost):
+        second.ack()
+    with pytest.raises(LeaseLost):
+        second.nack()
+
+
+def test_a_queue_that_a_stream_owns_says_so(queue, world):
+    queue.publish("x", key="k")
+    world.store.operate(queue.pointers.pointers_key(queue.shard_of("k")), Put("stream", "s1"))
+    with pytest.raises(QueueOwned, match="s1"):
+        world.process().queue.receive()
+
+
+def test_extension_ends_after_ten_sweep_durations():
+    clock = ManualClock()
+    queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", message_expiry=timedelta(days=2)))
+    queue.publish("x")
+    (delivery,) = queue.receive()
+    for _ in range(20):
+        clock.advance(590)
+        delivery.extend()
+    clock.advance(590)
+    with pytest.raises(LeaseLost, match="10 sweep durations"):
+        delivery.extend()
+
+
+def test_messages_that_expire_unread_are_counted_and_leave_nothing_behind(simulated):
+    process = simulated.process()
+    queue = process.queue
+    queue.publish_many(["a", "b", "c"])
+    simulated.clock.advance(2 * 86_400 + 1)
+    assert queue.depth().ready == 3
+    assert queue.receive(10) == []
+    depth = queue.depth()
+    assert (depth.ready, depth.expired) == (0, 3)
+    simulated.recover()
+    assert process.registry.records.read("q")["sweptCounter"] == 0
+
+
+def test_a_message_that_expires_in_a_consumers_hands_is_lost_to_it(simulated):
+    queue = simulated.process().queue
+    queue.publish("a")
+    (delivery,) = queue.receive()
+    simulated.clock.advance(2 * 86_400 + 1)
+    with pytest.raises(LeaseLost):
+        delivery.ack()
+    simulated.recover()
+    assert queue.depth().sideline == 0
+
+
+# ---- what it costs
+
+
+@pytest.fixture
+def counted():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    store.reset()
+    return queue, store, clock
+
+
+def test_a_single_publish_is_two_calls_and_a_thousand_are_two(counted):
+    queue, store, _ = counted
+    queue.publish("x")
+    assert store.total == 2
+    queue.publish_many(range(1000))
+    assert store.total == 4
+
+
+def test_a_message_drained_singly_is_three_calls(counted):
+    queue, store, _ = counted
+    queue.publish_many(range(640))
+    queue.receive()[0].ack()
+    store.reset()
+    for _ in range(600):
+        queue.receive()[0].ack()
+    assert store.total / 600 == pytest.approx(3.0, abs=0.01)
+
+
+def test_messages_drained_in_hundreds_are_three_calls_a_hundred(counted):
+    queue, store, _ = counted
+    queue.publish_many(range(3200))
+    store.reset()
+    drained = 0
+    while deliveries := queue.receive(100, timeout=0.01):
+        queue.ack_many(deliveries)
+        drained += len(deliveries)
+    assert drained == 3200
+    assert store.total / drained <= 0.05
+
+
+@pytest.mark.parametrize("consumers", [1, 100])
+def test_an_idle_queue_costs_two_calls_in_15_seconds_whatever_its_consumers(counted, consumers):
+    queue, store, clock = counted
+    queue.receive(timeout=60)
+    store.reset()
+    end = clock.monotonic() + 1500
+    while clock.monotonic() < end:
+        for _ in range(consumers):
+            queue.receive(timeout=1)
+    assert store.total <= 2 * 1500 / 15
+
+
+def test_a_local_publish_wakes_who_waits(counted):
+    queue, store, clock = counted
+    queue.receive(timeout=60)
+    queue.publish("x")
+    store.reset()
+    assert len(queue.receive(timeout=60)) == 1
+    assert store.total == 2
+
+
+def test_an_error_names_what_was_published_nevertheless(world):
+    process = world.process()
+    process.fails([2], "dropped")
+    process.fails(range(2, 6), "dropped")
+    with pytest.raises(Exception, match="dropped") as failed:
+        process.queue.publish_many(range(3))
+    assert failed.value.details["published"] == []

@@ -1,0 +1,190 @@
+"""The registry: one queue of a name, its stored record, and how processes learn of each other's changes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers
+from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.retry import Poll
+from latchwork.store import Key, MemoryStore, Put
+from tests.clock import ManualClock
+from tests.faulty import CountingStore
+
+
+@pytest.fixture
+def registry(world):
+    return QueueRegistry(world.store, world.client, farm_id="dc1")
+
+
+def other(world):
+    return QueueRegistry(world.store, world.client, farm_id="dc1")
+
+
+FULL = QueueConfig(
+    "full",
+    shards=3,
+    message_expiry=timedelta(hours=1),
+    queue_expiry=timedelta(hours=2),
+    concurrency=4,
+    handler_type="email",
+    sweep_duration=timedelta(minutes=10),
+    handler_timeout=timedelta(minutes=2),
+    max_deliveries=7,
+    backoff=Poll(1, 60, 2, 0.1),
+    shovel=ShovelConfig(timedelta(seconds=30), 2),
+    batching=BatchingConfig(100, timedelta(seconds=5)),
+    codec="bytes",
+)
+
+
+def test_the_record_of_a_queue_has_the_bins_of_the_sources(registry, world):
+    registry.create(FULL)
+    record = world.store.get(Key(f"dc1_{world.client}_ignis_queues", "full"))
+    bins = dict(record.bins)
+    assert bins.pop("createdAt") > 1_600_000_000_000
+    assert bins.pop("settings")["maxDeliveries"] == 7
+    assert bins == {
+        "handlerType": "email", "shards": 3, "queueExpiry": 7200, "messageExpiry": 3600, "concurrency": 4,
+        "shovelConcur": 2, "shovelInterval": 30, "active": "true", "sweptCounter": 0, "sidelineSwept": 0,
+        "sweepPointers": {"0": 0, "1": 0, "2": 0}, "sidelineSweep": {"0": 0, "1": 0, "2": 0},
+        "sweepDuration": 600_000, "maxBatchSize": 100, "maxWaitTime": 5, "sweepMarks": {}, "lastSweep": {},
+        "epoch": 0, "v": 1,
+    }  # fmt: skip
+    assert 14_390 <= record.ttl <= 14_400
+
+
+def test_equal_settings_are_the_same_queue(registry, world):
+    queue = registry.create(FULL)
+    assert registry.create(FULL) is queue
+    elsewhere = other(world)
+    assert elsewhere.create(FULL).publish(b"x")
+    assert elsewhere.get("full").config == FULL
+    assert registry.get("full").depth().ready == 1
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_other_settings_are_refused_and_named(registry, world, shards):
+    registry.create(QueueConfig("q", shards=2, concurrency=1))
+    with pytest.raises(AlreadyExists, match=f"shards: 2, not {shards}.*concurrency: 1, not 9") as refused:
+        other(world).create(QueueConfig("q", shards=shards, concurrency=9))
+    assert refused.value.code == "ALREADY_EXISTS"
+
+
+def test_a_queue_that_was_scaled_is_still_the_same(registry, world):
+    registry.create(QueueConfig("q", concurrency=2)).scale(5)
+    assert other(world).create(QueueConfig("q", concurrency=2)).concurrency == 5
+
+
+def test_a_queue_that_is_not_there_is_not_found(registry):
+    for ask in (registry.get, registry.deactivate, registry.last_sweep):
+        with pytest.raises(NotFound):
+            ask("nobody")
+
+
+def test_queues_are_listed_by_activity(registry, world):
+    for name in ("b", "a", "c"):
+        registry.create(QueueConfig(name))
+    registry.deactivate("b")
+    lists = other(world)
+    assert [q.name for q in lists.queues()] == ["a", "c"]
+    assert [q.name for q in lists.queues(active=False)] == ["b"]
+    assert [q.name for q in lists.queues(active=None)] == ["a", "b", "c"]
+
+
+def test_a_deactivated_queue_takes_no_more_messages_until_it_is_created_again(registry):
+    queue = registry.create(QueueConfig("q"))
+    registry.deactivate("q")
+    with pytest.raises(Refused):
+        queue.publish("x")
+    assert registry.create(QueueConfig("q")) is queue
+    assert queue.publish("x")
+
+
+def test_refresh_adopts_drops_and_follows(registry, world, clock):
+    mine = registry.create(QueueConfig("mine", shovel=ShovelConfig(timedelta(seconds=60), 1)))
+    elsewhere = other(world)
+    elsewhere.create(QueueConfig("theirs"))
+    elsewhere.get("mine").scale(9)
+    record = elsewhere.records.key("mine")
+    world.store.operate(record, Put("shovelInterval", 5), Put("shovelConcur", 3))
+    registry.refresh()
+    assert mine.concurrency == 9
+    assert mine.live.shovel == ShovelConfig(timedelta(seconds=5), 3)
+    assert set(registry._queues) == {"mine", "theirs"}
+    world.store.delete(elsewhere.records.key("theirs"))
+    registry.refresh()
+    assert set(registry._queues) == {"mine"}
+
+
+def test_queues_in_use_refresh_after_one_minute_and_then_every_five():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    store.reset()
+    looked = []
+    for _ in range(12):
+        clock.advance(61)
+        queue.publish("x")
+        looked.append(store.calls["query"])
+        store.reset()
+    assert looked == [2, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0]
+
+
+def test_a_queue_in_use_does_not_expire_and_an_unused_one_does():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    registry = QueueRegistry(store, "c")
+    day = timedelta(days=1)
+    used = registry.create(QueueConfig("used", message_expiry=day, queue_expiry=day))
+    registry.create(QueueConfig("unused", message_expiry=day, queue_expiry=day))
+    for _ in range(5):
+        clock.advance(43_000)
+        used.publish("x")
+    assert [queue.name for queue in registry.queues()] == ["used"]
+
+
+def test_a_queue_created_again_goes_on_from_its_pointers(registry, world):
+    queue = registry.create(QueueConfig("q", shards=1))
+    queue.publish_many(["a", "b", "c"])
+    assert len(queue.receive(2)) == 2
+    world.store.delete(registry.records.key("q"))
+    again = other(world).create(QueueConfig("q", shards=1))
+    assert again.registry.records.read("q")["sweepPointers"] == {"0": 2}
+    assert [d.payload for d in again.receive(5)] == ["c"]
+
+
+def test_pause_gives_nothing_and_warns_and_resume_goes_back(registry, world):
+    queue = registry.create(QueueConfig("q", concurrency=3))
+    queue.publish("x")
+    with pytest.warns(UserWarning, match="go on expiring"):
+        queue.pause()
+    assert (queue.concurrency, queue.receive()) == (0, [])
+    assert other(world).get("q").concurrency == 0
+    queue.scale(6)
+    with pytest.warns(UserWarning):
+        queue.pause()
+    queue.resume()
+    assert queue.concurrency == 6
+    assert len(queue.receive()) == 1
+    with pytest.raises(TooManyConsumers):
+        queue.scale(101)
+
+
+def test_the_farm_is_the_argument_else_the_environment_else_local(monkeypatch):
+    store = MemoryStore()
+    monkeypatch.delenv("LATCHWORK_FARM", raising=False)
+    assert QueueRegistry(store, "c").records.set == "local_c_ignis_queues"
+    monkeypatch.setenv("LATCHWORK_FARM", "blr")
+    assert QueueRegistry(store, "c").records.set == "blr_c_ignis_queues"
+    assert QueueRegistry(store, "c", farm_id="x").records.set == "x_c_ignis_queues"
+
+
+@pytest.mark.parametrize("client_id", ["", "c" * 60])
+def test_a_client_id_that_makes_no_set_name_is_refused_before_any_io(client_id):
+    store = CountingStore(MemoryStore())
+    with pytest.raises(InvalidRequest):
+        QueueRegistry(store, client_id)
+    assert store.total == 0
