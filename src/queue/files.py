@@ -120,6 +120,9 @@ class SystemFile:
         if fd >= 0:
             os.close(fd)
 
+    def __del__(self) -> None:
+        self.close()
+
 
 class SystemFiles:
     """The operating system's files."""

@@ -71,8 +71,9 @@ def _zero(file: File, start: int, end: int) -> None:
     """Leave nothing after the last record that a later crash could bring back."""
     for position in range(start, end, _CHUNK):
         size = min(_CHUNK, end - position)
-        if file.read(size, position).strip(b"\0"):
-            file.write(bytes(size), position)
+        zeros = bytes(size)
+        if file.read(size, position) != zeros:
+            file.write(zeros, position)
 
 
 def _rewrite(file: File, start: int, end: int) -> None:

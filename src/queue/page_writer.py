@@ -75,7 +75,7 @@ class PageWriter:
                     self._put(record(page, position, arrival, WHOLE, payload), ENTRY.pack(arrival, position))
                 except OSError as error:
                     raise self._poison(error) from error
-                due = self._count(1)
+                due = bool(self._force_every) and self._count(1)
             else:
                 due = self._extend((payload,))
         if due:
@@ -97,11 +97,11 @@ class PageWriter:
             if self._synced < upto:
                 self._sync()
 
-    def close(self, *, abandon: bool = False) -> None:
-        """Sync and let go of the files; with `abandon`, or after a failure, without the sync."""
+    def close(self) -> None:
+        """Sync and let go of the files; after a failure without the sync."""
         with self._lock:
             try:
-                if self._failure is None and not abandon:
+                if self._failure is None:
                     self.force()
                     self._guarded(self._index.sync, self._meta.sync)
             finally:

@@ -69,7 +69,7 @@ class Killing(SystemFiles):
     def open(self, path, *, create=False):
         self.step()
         file = super().open(path, create=create)
-        killing = KillingFile(file._fd)
+        killing, file._fd = KillingFile(file._fd), -1
         killing.files = self
         return killing
 
@@ -126,6 +126,12 @@ def recovers(directory, steps):
     """Open the queue in a child that is killed after so many steps; whether it got to the end."""
     child = os.fork()
     if child == 0:
-        PagedQueue.open(directory, "q", page_size=4096, files=Killing(steps))
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        code = 1
+        try:
+            PagedQueue.open(directory, "q", page_size=4096, files=Killing(steps))
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in {0, -signal.SIGKILL}
+    return code == 0
