@@ -164,7 +164,7 @@ class ZooKeeperElection(Election):
             store, Key(LOCKS, name), self.candidate, self.lease, create=True, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
         self._line = self._party.line = Line(
-            self._client, f"{path}/{quote(name, safe='')}", self.candidate, self._seams, min(self.lease / 3, 3.0)
+            self._client, f"{path}/{quote(name, safe='')}", self.candidate, self._seams, min(max(self.lease, 1.0), 5.0)
         )
         self._wake = self._seams.event()
 
