@@ -86,10 +86,10 @@ class Layout:
         """Make the queue exist, durably."""
         self._replace("allMeta", _PAIR.pack(page_size, FORMAT_VERSION))
 
-    def first_page(self) -> int:
-        """The first page that has not been reclaimed, as last stored; 1 if that cannot be read."""
+    def first_page(self) -> int | None:
+        """The first page that has not been reclaimed, as last stored; None if that cannot be read."""
         data = self._read("readMeta")
-        return int(_ONE.unpack(data)[0]) if data is not None and len(data) == _ONE.size else 1
+        return int(_ONE.unpack(data)[0]) if data is not None and len(data) == _ONE.size else None
 
     def store_first_page(self, number: int) -> None:
         """Reclaim every page before that one, durably; their files may still have to be deleted."""

@@ -38,7 +38,7 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
         return None
     last = numbers[-1]
     found = _recover_page(layout, last, page_size)
-    first = layout.first_page()
+    first = layout.first_page() or numbers[0]
     arrivals = [_newest(found.entries), *(_last_arrival(layout, number, page_size) for number in numbers[-2:-1])]
     return Recovered(first if first <= last else numbers[0], (last, found.end), max(arrivals))
 

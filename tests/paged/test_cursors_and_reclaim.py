@@ -218,3 +218,15 @@ def test_pages_left_over_from_a_reclaim_that_was_cut_short_are_removed_by_the_ne
     queue = open_in(files.killed(), seams=clock, lifetime=100.0)
     assert numbers(queue.read()) == list(range(24, 60))
     assert queue.reclaim() == 2
+
+
+def test_without_a_readable_read_meta_the_queue_begins_at_its_first_page():
+    files, clock = RecordingFiles(), ManualClock()
+    queue = aged(files, clock)
+    clock.advance(65)
+    queue.reclaim()
+    queue.close()
+    for torn in (b"", b"\0\0", None):
+        contents = {**files.contents(), "q-readMeta": torn}
+        again = RecordingFiles.holding({name: data for name, data in contents.items() if data is not None})
+        assert numbers(open_in(again).read()) == list(range(24, 60))

@@ -1,6 +1,7 @@
 """A disk that is full or failing is surfaced, and nothing acknowledged is lost."""
 
 import errno
+from random import Random
 
 import pytest
 
@@ -103,3 +104,12 @@ def test_room_that_cannot_be_reclaimed_does_not_refuse_an_append():
         queue.append(b"%02d" % number + bytes(50))
     assert files.done["failed rename"] == 1
     assert len(list(queue.read())) > 0
+
+
+def test_force_makes_everything_appended_so_far_durable():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append_many([b"one", b"two"])
+    queue.force()
+    queue.append(b"three")
+    assert messages(RecordingFiles.holding(files.crashed(Random(1), 0.0))) == [b"one", b"two"]
