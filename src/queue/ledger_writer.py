@@ -1,0 +1,163 @@
+"""Writing the messages of a ledger's chunk where the ledger says, each exactly once (docs/protocols.md P6).
+
+Several attempts may be at the same chunk. A slot is right for a message only if nobody can have passed it while it was
+still empty: it must be filled within half a sweep duration of its reservation. Otherwise, or where something else is in
+the slot, the message moves to another; the ledger is changed first, so that all attempts write to the same one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..errors import LatchworkError, NotFound, Refused, Unavailable
+from ..store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
+from ..store.expr import SERVER_NOW, Bin, Bound
+from .envelope import Envelope
+from .ledger_chunk import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
+from .pointers import FIRE, LOAD, Slot, Written
+from .rows import settle
+from .sharded import ShardedQueue
+
+ROUNDS = 10
+"""How often a chunk is looked at again, because slots were spent or another attempt changed it."""
+_UNREAD = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
+
+
+class Row(NamedTuple):
+    """A message on its way; `shard` None = that of its chunk."""
+
+    envelope: Envelope
+    shard: int | None
+
+
+class ChunkWriter:
+    """Makes the chunks of one partition, and brings their messages to the queue."""
+
+    def __init__(self, queue: ShardedQueue, records: LedgerRecords) -> None:
+        self._queue, self._pointers, self._records = queue, queue.pointers, records
+        self._seams = queue.store.seams
+        self._late = queue.pointers.sweep / 2
+
+    def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
+        """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
+
+        Two calls. The reservation is wasted where another attempt was first: holes are harmless.
+        """
+        born = self._seams.boottime()
+        shards = {row.envelope.msg_id: shard if row.shard is None else row.shard for row in rows}
+        slots, reserved = self._reserve(shards)
+        chunk = self._records.create(number, slots, reserved, born)
+        return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
+
+    def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
+        """Write what is not there yet, then note in the ledger that all of it is. Two calls where nothing is amiss.
+
+        Raises the store's errors; the chunk stays open then, for the next attempt.
+        """
+        envelopes = {row.envelope.msg_id: row.envelope for row in rows}
+        fresh: dict[Slot, float] = {}
+        for _ in range(ROUNDS):
+            if chunk.written:
+                return
+            if self._settle(chunk, envelopes, fresh) and self._records.finish(chunk.number, chunk.changes):
+                self._queue.active.loaded({slot_of(at).shard for at in chunk.places.values() if at != DONE})
+                return
+            chunk = self._again(chunk)
+        raise Unavailable(f"{self._records.key(chunk.number).name}: its slots are spent as fast as they are reserved")
+
+    def _again(self, chunk: Chunk) -> Chunk:
+        found = self._records.read([chunk.number])[0]
+        if found is None:
+            raise NotFound(f"{self._records.key(chunk.number).name}: the ledger has expired while it was written to")
+        return found
+
+    def _settle(self, chunk: Chunk, envelopes: Mapping[str, Envelope], fresh: dict[Slot, float]) -> bool:
+        """Write every message to its slot; False where one had to move, so that the chunk has to be read again.
+
+        fresh: when this attempt itself has reserved a slot, which may be later than the chunk says.
+        """
+        open_ids = [msg_id for msg_id, at in chunk.places.items() if at != DONE and not at.endswith(EXAMINED)]
+        examined = [msg_id for msg_id, at in chunk.places.items() if at.endswith(EXAMINED)]
+        slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
+        written = self._pointers.write(slots, [envelopes[msg_id] for msg_id in open_ids]) if slots else []
+        for outcome in written:
+            if isinstance(outcome, LatchworkError):
+                raise outcome
+        now, moves = self._seams.boottime(), dict.fromkeys(examined, True)
+        for msg_id, slot, outcome in zip(open_ids, slots, written, strict=True):
+            if outcome is Written.SPENT:
+                moves[msg_id] = False
+            elif now - fresh.get(slot, chunk.born) > self._late:
+                moves[msg_id] = True
+        if moves:
+            self._move(chunk, moves, fresh)
+        return not moves
+
+    def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
+        """Give messages other slots; those that are to be examined first may turn out to be read already."""
+        shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
+        sent = self._seams.boottime()
+        slots, _ = self._reserve(shards)
+        fresh.update(dict.fromkeys(slots.values(), sent))
+        for msg_id, doubtful in moves.items():
+            old, new = chunk.places[msg_id], place(slots[msg_id])
+            if doubtful:
+                mark = old.removesuffix(EXAMINED) + EXAMINED
+                if old != mark and not self._records.change(chunk.number, msg_id, old, mark):
+                    continue
+                old, new = mark, new if self._withdrawn(slot_of(old), msg_id) else DONE
+            self._records.change(chunk.number, msg_id, old, new)
+
+    def _withdrawn(self, slot: Slot, msg_id: str) -> bool:
+        """Whether the slot holds nothing that anybody could read or has read: a tombstone is there now.
+
+        Nobody can write to it any more, and a message in it that was not handed out is taken back.
+        """
+        buried = self._pointers.bury([slot])[0]
+        if isinstance(buried, LatchworkError):
+            raise buried
+        if buried:
+            return True
+        drop = (Put("data", None), Put("msgId", None), Put("headers", None))
+        key = self._pointers.key(slot)
+        try:
+            self._queue.store.operate(key, *drop, when=Bound(_UNREAD, {"id": msg_id}), repeatable=True)
+        except NotFound:
+            return self._withdrawn(slot, msg_id)
+        except Refused:
+            record = self._queue.store.get(key, "msgId")
+            if record is None:
+                return self._withdrawn(slot, msg_id)
+            return record.bins.get("msgId") != msg_id
+        return True
+
+    def _reserve(self, shards: Mapping[str, int]) -> tuple[dict[str, Slot], int]:
+        """A slot for each message, and when they were reserved at the earliest, by the server. One call."""
+        counts = Counter(shards.values())
+        rows = [
+            Update(
+                self._pointers.pointers_key(shard),
+                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD), Compute(SERVER_NOW)),
+                exists=Exists.ANY,
+                ttl=NEVER,
+            )
+            for shard, n in counts.items()
+        ]
+        following: dict[int, int] = {}
+        times: list[int] = []
+        for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
+            if isinstance(row, LatchworkError):
+                raise row
+            following[shard] = row[0] - n + 1
+            times.append(row[1])
+        return _slots(shards, following), min(times)
+
+
+def _slots(shards: Mapping[str, int], following: dict[int, int]) -> dict[str, Slot]:
+    slots: dict[str, Slot] = {}
+    for msg_id, shard in shards.items():
+        slots[msg_id] = Slot(shard, following[shard])
+        following[shard] += 1
+    return slots
