@@ -1,9 +1,9 @@
 """The simulator by hand.
 
-    python -m tests.sim replay --seed 7 --primitive latch     one history as a table
-    python -m tests.sim run --primitive lock --seeds 0:5000    a campaign
-    python -m tests.sim mutants [--primitive lock]             the table of mutants and the seeds that catch them
-    python -m tests.sim soak [--seeds 1000000] [--jobs 2]      the long figures of docs/reliability.md
+python -m tests.sim replay --seed 7 --primitive latch     one history as a table
+python -m tests.sim run --primitive lock --seeds 0:5000    a campaign
+python -m tests.sim mutants [--primitive lock]             the table of mutants and the seeds that catch them
+python -m tests.sim soak [--seeds 1000000] [--jobs 2]      the long figures of docs/reliability.md
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from .campaign import catch, every_single_fault, expected_kinds, random_mixes
+from .faults.plans import SinglePlan
 from .history.table import render
 from .mutants import MUTANTS
 from .report.tally import Tally, table
@@ -24,11 +25,14 @@ from .workload import SCENARIOS
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status is 1 where anything was violated."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     replay = commands.add_parser("replay")
     replay.add_argument("--seed", type=int, required=True)
     replay.add_argument("--primitive", choices=SCENARIOS, required=True)
+    replay.add_argument("--fault", nargs="+", default=[], help="point:KIND:seconds, as the exhaustive mode prints it")
     replay.add_argument("--mutant", help="with this rule taken out")
     replay.set_defaults(run=_replay)
     run = commands.add_parser("run")
@@ -55,7 +59,8 @@ def _replay(options: argparse.Namespace) -> int:
         print("no such mutant; there are:", ", ".join(m.name for m in MUTANTS if m.primitive == options.primitive))
         return 2
     with chosen[0].patch() if chosen else tempfile.TemporaryFile():
-        outcome = simulate(SCENARIOS[options.primitive], options.seed, trace=True)
+        plan = SinglePlan.parse(options.fault) if options.fault else None
+        outcome = simulate(SCENARIOS[options.primitive], options.seed, plan, trace=True, quiet=bool(options.fault))
     print(render(outcome.scenario.history, outcome.scenario.server.trace))
     print()
     print("faults:", ", ".join(f"{kind.value} {times}" for kind, times in outcome.fired.items()) or "none")
@@ -97,7 +102,9 @@ def _soak(options: argparse.Namespace) -> int:
     failed = [violation for tally in tallies for violation in tally.violations]
     for tally in tallies:
         if tally.layer == "random":
-            failed += [f"{tally.primitive}: {kind} never fired" for kind in tally.never_fired(expected_kinds(tally.primitive))]
+            failed += [
+                f"{tally.primitive}: {kind} never fired" for kind in tally.never_fired(expected_kinds(tally.primitive))
+            ]
     failed += [f"{tally.primitive}: {tally.undecided} histories undecided" for tally in tallies if tally.undecided]
     print(*failed, sep="\n")
     return bool(failed) or _mutants(argparse.Namespace(primitive=None))
@@ -111,7 +118,18 @@ def _in_parallel(primitive: str, first: int, count: int, jobs: int) -> Tally:
         files = [Path(folder) / str(part) for part in range(jobs)]
         parts = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.sim", "run", "--primitive", primitive, "--seeds", f"{low}:{high}", "--json", file]
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.sim",
+                    "run",
+                    "--primitive",
+                    primitive,
+                    "--seeds",
+                    f"{low}:{high}",
+                    "--json",
+                    file,
+                ]
             )
             for low, high, file in zip(bounds, bounds[1:], files, strict=False)
         ]

@@ -162,7 +162,9 @@ def _broken_by(guard: Any) -> Callable[[], Any]:
     return _swap(lease, "_BROKEN", guard & lease._NOT_MINE)
 
 
-def _no_ratchet(self: Any, key: Any, *ops: Any, bin: str = "fence", real: Any = fenced.Fenced.operate, **rest: Any) -> Any:
+def _no_ratchet(
+    self: Any, key: Any, *ops: Any, bin: str = "fence", real: Any = fenced.Fenced.operate, **rest: Any
+) -> Any:
     """The guard is there, but the resource does not remember the fence."""
     with mock.patch.object(fenced, "Put", lambda bin, fence: Put("other", fence)):
         return real(self, key, *ops, bin=bin, **rest)

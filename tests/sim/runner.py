@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ class Outcome:
     points: int
     steps: int
     scenario: Scenario = field(repr=False)
+    faults: str = ""
+    """The faults that were placed by hand, as `replay --fault` takes them."""
 
     def digest(self) -> str:
         """The whole history and the final records in one short word."""
@@ -41,6 +44,14 @@ def simulate(
 
     quiet: no faults of the environment either, as in the modes that place their faults themselves.
     """
+    logging.disable(logging.CRITICAL)
+    try:
+        return _simulated(kind, seed, plan, trace=trace, quiet=quiet)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: bool, quiet: bool) -> Outcome:
     world = World(seed)
     plan = plan or RandomPlan(kind.kinds, kind.lease)
     plan.bind(world)
@@ -63,7 +74,7 @@ def simulate(
     scenario.check()
     return Outcome(
         kind.name, seed, scenario.violations, plan.fired, scenario.histories, scenario.undecided, plan.point,
-        world.steps, scenario,
+        world.steps, scenario, plan.describe(),
     )  # fmt: skip
 
 

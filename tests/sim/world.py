@@ -14,6 +14,10 @@ EPOCH = 1_700_000_000.0
 """What the server's clock says when a run begins."""
 
 
+SPIN = 1e-5
+"""Seconds that a call takes which needs none."""
+
+
 class Process:
     """A program on some machine: it has clocks, actors, and a life that can end."""
 
@@ -169,6 +173,8 @@ class SimEvent:
 
     def wait(self, timeout: float | None = None) -> bool:
         if self.flag:
+            # Time passes even for who need not wait, or a loop around a set event would stop the world.
+            self.world.pause(SPIN)
             return True
         wake = self.world.appointment()
         self.waiters.append(wake)

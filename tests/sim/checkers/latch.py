@@ -36,7 +36,9 @@ def only_released_if_the_target_was_reached(run: LatchScenario) -> None:
         most = max((_total(counts, latch) for latch in latches), default=0)
         target = sum(run.targets.values())
         run.require(
-            most >= target, "released only if the target was reached", f"{wait.actor} was released at {most} of {target}"
+            most >= target,
+            "released only if the target was reached",
+            f"{wait.actor} was released at {most} of {target}",
         )
         made = {entry.args[0] for entry in run.history.named("create") if entry.order < wait.returned}
         run.require(made == set(run.farms), "a farm whose share is missing holds the latch", f"only {made} had theirs")

@@ -31,6 +31,7 @@ def check(run: Lock) -> None:
     belief_ends_before_succession(run)
     grants = run.history.named("acquire", "try_acquire", "renew", "release")
     run.check_linearizable([entry for entry in grants if _decisive(entry)], Register(), "a lock")
+    protected_counter_is_atomic(run)
 
 
 def tokens_go_up_for_ever(run: Any) -> None:
@@ -62,12 +63,18 @@ def resource_refuses_lower_fences(run: Any) -> None:
         highest = max(highest, fence)
 
 
-def no_update_is_lost(run: Lock) -> None:
+def no_update_is_lost(run: Any) -> None:
     """Increments made of a read and a write under a sealed fence add up: each write was of what stood there."""
     for change in run.writes:
         if change.after.get("writes", 0) != change.before.get("writes", 0):
             was, now = change.before.get("n", 0), change.after["n"]
             run.require(now == was + 1, "what is done under a fence is not lost", f"{was} became {now}")
+
+
+def protected_counter_is_atomic(run: Any) -> None:
+    """A read and a write of one's own, under a fence, are one step to everybody else."""
+    entries = [entry for entry in run.history.named("increment") if entry.ok or entry.unknown]
+    run.check_linearizable(entries, Protected(), "what a fence protects")
 
 
 def a_live_holder_never_loses_it(run: Any, changes: Sequence[Change]) -> None:
@@ -102,7 +109,7 @@ def a_release_frees_its_own_acquisition(run: Lock) -> None:
             )  # fmt: skip
 
 
-def belief_ends_before_succession(run: Lock) -> None:
+def belief_ends_before_succession(run: Any) -> None:
     """Nobody who begins to check after their fence was replaced or released is told that they still hold it."""
     ended: dict[int, float] = {}
     for change in run.changes:
@@ -133,6 +140,15 @@ def _decisive(entry: Entry) -> bool:
     if entry.name in ("acquire", "try_acquire"):
         return entry.ok and entry.result is not None
     return entry.ok or entry.unknown
+
+
+class Protected:
+    """An integer that only grows by one."""
+
+    initial = 0
+
+    def step(self, state: int, entry: Entry) -> Sequence[Any]:
+        return (state + 1,) if entry.unknown or entry.result == state + 1 else ()
 
 
 class Register:

@@ -43,6 +43,8 @@ ON_CALLS = (
     Kind.PAUSE,
 )
 """The faults that strike a call."""
+STRIKES = (*ON_CALLS, Kind.SLOW_PRODUCER, Kind.ROW)
+"""What a random plan may strike a call with; the other kinds come about, or are the environment's."""
 EXHAUSTIVE = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE)
 """The faults that the exhaustive mode puts on every single call."""
 BETWEEN_CALLS = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..world import World
-from .kinds import Fault, Kind
+from .kinds import STRIKES, Fault, Kind
 
 
 class Plan:
@@ -40,6 +40,10 @@ class Plan:
         self.point += 1
         return None
 
+    def describe(self) -> str:
+        """The faults that were placed by hand; none here."""
+        return ""
+
     def fire(self, kind: Kind) -> None:
         """Count a fault that has really happened."""
         self.fired[kind] += 1
@@ -50,7 +54,7 @@ class RandomPlan(Plan):
 
     def __init__(self, kinds: tuple[Kind, ...], lease: float) -> None:
         super().__init__()
-        self.allowed = kinds
+        self.allowed = tuple(kind for kind in kinds if kind in STRIKES)
         self.lease = lease
 
     def bind(self, world: World) -> None:
@@ -89,9 +93,20 @@ class SinglePlan(Plan):
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
+        if process.name in self.spared:
+            return None
         if not self.calm:
             self.sites[self.point] = _site(verb, target)
         return self.faults.get(self.point)
+
+    def describe(self) -> str:
+        return " ".join(f"{point}:{fault.kind.name}:{fault.after}" for point, fault in self.faults.items())
+
+    @classmethod
+    def parse(cls, words: list[str]) -> SinglePlan:
+        """The plan that `describe` has put into words."""
+        parts = [word.split(":") for word in words]
+        return cls({int(point): Fault(Kind[kind], float(after)) for point, kind, after in parts})
 
 
 def _site(verb: str, target: Any) -> str:

@@ -29,6 +29,7 @@ class Entry:
     closed: float = OPEN
     outcome: str = "unknown"
     result: Any = None
+    reason: str = ""
     doubted: bool = False
     """Whether one of its attempts was in doubt, so that its answer may be one that was read anew."""
     tag: Any = None
@@ -67,12 +68,13 @@ class History:
             raise
         except OutcomeUnknown as failure:
             entry.closed = self.world.now
-            entry.result = failure.code
+            entry.reason = str(failure)
             return entry
         except Unavailable as failure:
             entry.outcome = failure.code
         except LatchworkError as failure:
             entry.outcome = failure.code
+            entry.reason = str(failure)
         entry.returned = self._tick()
         entry.closed = self.world.now
         return entry

@@ -70,6 +70,10 @@ class Tally:
 
 def replay(outcome: Outcome) -> str:
     """How to see the run again."""
+    if outcome.faults:
+        return (
+            f"python -m tests.sim replay --seed {outcome.seed} --primitive {outcome.primitive} --fault {outcome.faults}"
+        )
     return f"make replay SEED={outcome.seed} PRIMITIVE={outcome.primitive}"
 
 
@@ -81,7 +85,9 @@ def save(tally: Tally, folder: Path) -> None:
 
 def table(tallies: list[Tally]) -> str:
     """All layers, a line each, and the faults fired by kind."""
-    lines = [f"{'layer':12} {'primitive':10} {'runs':>9} {'store calls':>12} {'histories':>10} {'undecided':>9} {'violated':>8}"]
+    lines = [
+        f"{'layer':12} {'primitive':10} {'runs':>9} {'store calls':>12} {'histories':>10} {'undecided':>9} {'violated':>8}"
+    ]
     for tally in sorted(tallies, key=lambda tally: (tally.layer, tally.primitive)):
         lines.append(
             f"{tally.layer:12} {tally.primitive:10} {tally.runs:9,} {tally.calls:12,} {tally.histories:10,} "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .base import Scenario
+from .election import Election
 from .latch import LatchScenario
 from .lock import Lock
 from .store import Store
 
-SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock)}
+SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election)}

@@ -82,5 +82,3 @@ class Lock(Scenario):
 
     def check(self) -> None:
         promises.check(self)
-
-

@@ -71,5 +71,3 @@ class Store(Scenario):
         entries = [part for entry in self.history.entries for part in read_anew(entry, "read")]
         self.check_linearizable(entries, Counter(), "a record")
         self.require(not self.stuck, "liveness once faults stop", f"{self.stuck} hang")
-
-
