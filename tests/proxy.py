@@ -29,7 +29,10 @@ class Fault(Enum):
 
 
 class Proxy:
-    """Forwards connections to one server. `script` holds the faults of the data requests to come; then all pass."""
+    """Forwards connections to one server. `script` holds the faults of the data requests to come; then all pass.
+
+    `fired` counts the requests by fault, `swallowed` the replies that came and were not passed on.
+    """
 
     def __init__(self, port: int, server: int) -> None:
         self.port, self.server = port, server
@@ -37,6 +40,7 @@ class Proxy:
         self.fired: dict[Fault, int] = dict.fromkeys(Fault, 0)
         self.requests = 0
         self.delay = 0.0
+        self.swallowed = 0
         self._held: list[bytes] = []
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -80,7 +84,7 @@ class Proxy:
             client.close()
             return
         upstream.settimeout(None)
-        link = _Link(client, upstream)
+        link = _Link(self, client, upstream)
         with self._lock:
             self._open |= {client, upstream}
         threading.Thread(target=link.replies, daemon=True).start()
@@ -122,17 +126,20 @@ class Proxy:
 class _Link:
     """One connection and its continuation to the server."""
 
-    def __init__(self, client: socket.socket, upstream: socket.socket) -> None:
-        self.client, self.upstream = client, upstream
+    def __init__(self, proxy: Proxy, client: socket.socket, upstream: socket.socket) -> None:
+        self.proxy, self.client, self.upstream = proxy, client, upstream
         self.mute = self.cut = False
 
     def replies(self) -> None:
         with suppress(OSError):
             while data := self.upstream.recv(65_536):
-                if self.cut:
-                    break
                 if not self.mute:
                     self.client.sendall(data)
+                    continue
+                with self.proxy._lock:
+                    self.proxy.swallowed += 1
+                if self.cut:
+                    break
         self.close()
 
     def close(self) -> None:

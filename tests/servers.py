@@ -192,7 +192,10 @@ class Asd(Process):
         return f"aerospike://{self.host}:{self.port}/{self.namespace}"
 
     def command(self) -> list[str]:
-        return [shutil.which("asd"), "--foreground", "--config-file", str(self.config)]
+        asd = shutil.which("asd")
+        if asd is None:
+            raise Unreachable("no asd on the PATH")
+        return [asd, "--foreground", "--config-file", str(self.config)]
 
     def is_ready(self) -> bool:
         return puts(self.host, self.port, self.namespace)
@@ -308,7 +311,8 @@ def start_aerospike() -> External | Asd | Container:
     if named := os.environ.get(VARIABLE):
         where, _, namespace = named.rpartition("/")
         host, _, port = where.rpartition(":")
-        until(lambda: puts(host, int(port), namespace), timeout=10)
+        if not puts(host, int(port), namespace):
+            raise Unreachable(f"no Aerospike takes a write at {named}")
         return External(host, int(port), namespace)
     if shutil.which("asd"):
         return started(Asd())

@@ -17,6 +17,7 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
 
 from ..errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unreadable
+from ..seams import SYSTEM, Seams
 from . import aerospike_info as info
 from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
@@ -49,8 +50,9 @@ class AerospikeStore(RecordStore):
     Such a store cannot be pickled and does not survive a fork; `from_url` makes one that does both.
     """
 
-    def __init__(self, client: Any, namespace: str, *, require_sc: bool = False) -> None:
+    def __init__(self, client: Any, namespace: str, *, require_sc: bool = False, seams: Seams = SYSTEM) -> None:
         super().__init__()
+        self.seams = seams
         self.namespace = namespace
         self._link = Link(client=client)
         self._require_sc = require_sc
@@ -71,7 +73,7 @@ class AerospikeStore(RecordStore):
     def __reduce__(self) -> Any:
         if self._link.target is None:
             raise InvalidRequest("a store around a client that you own cannot be pickled; use AerospikeStore.from_url")
-        return _unpickled, (self._link.target.url, {"policy": self.policy, "seams": self.seams})
+        return AerospikeStore.from_url, (self._link.target.url,)
 
     def __repr__(self) -> str:
         return f"AerospikeStore({self._link.target or self.namespace})"
@@ -213,12 +215,6 @@ class AerospikeStore(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
-
-
-def _unpickled(url: str, state: dict[str, Any]) -> AerospikeStore:
-    store = AerospikeStore.from_url(url)
-    store.__dict__.update(state)
-    return store
 
 
 def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
