@@ -24,6 +24,7 @@ from ..store.port import RecordStore
 from . import circular_making as making
 from .circular_hold import QueueLock
 from .circular_layout import (
+    FORGOTTEN,
     HEAD,
     TAIL,
     TXNS,
@@ -280,12 +281,13 @@ class LargeQueue:
 
         began: the fence of the hold that belongs to it for sure, or 0.
         """
-        hold = self._lock.take(self._store.seams.unique(), [txn], timeout)
+        hold = self._lock.take(self._store.seams.unique(), [txn, FORGOTTEN], timeout)
         entry = hold.known.get(txn)
         if entry is not None:
             self._lock.let_go(hold)
             return entry
-        if hold.forgotten and hold.forgotten >= began:
+        forgotten = hold.known[FORGOTTEN]
+        if forgotten and forgotten >= began:
             self._lock.let_go(hold)
             raise OutcomeUnknown(
                 f"transaction {txn!r} is not among those that queue {self.name!r} remembers; it may have been "

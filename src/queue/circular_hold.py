@@ -12,71 +12,57 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..coord import lease as rules
-from ..coord.contender import Acquisition, Contender
-from ..coord.lease import Observation
-from ..errors import LatchworkError, LockUnavailable, NotFound, OutcomeUnknown, Refused
-from ..retry import Poll
+from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ..store.expr import Bound, Param
-from ..store.ops import Compute, MapGet, MapPut, MapRemove, Op, Put, Read
+from ..store.ops import Compute, MapGet, MapPut, MapRemove, Op, Read
 from ..store.port import NEVER, RecordStore
 from .circular_layout import DUE, FORGOTTEN, HEAD, REMEMBERED, TAIL, TXNS, WAITED_FOR, Layout
+from .circular_lock import LeaseTaker
 
-POLL = Poll(low=0.0005, high=0.01, factor=1.5, jitter=0.5)
-"""How to wait for another process: a hold takes about a millisecond."""
+DUE_EVERY = 64
+"""Holds of one process after which it asks again whether it is time to forget transactions."""
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
-_LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL), Compute(WAITED_FOR), MapGet(TXNS, FORGOTTEN), Compute(DUE))
+_LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL), Compute(WAITED_FOR))
+_DUE: tuple[Op, ...] = (Compute(DUE),)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """One hold of the lock, and the queue when it began.
 
-    waited_for: head must not pass it.  forgotten: the highest fence whose transactions may have been forgotten.
-    due: all transactions, when it is time to forget the oldest.  known: what those asked for have left in the map.
+    waited_for: head must not pass it.  due: all transactions, when it is time to forget the oldest.
+    known: what the transactions that were asked for have left in the map.
     """
 
     fence: int
     head: int
     tail: int
     waited_for: int
-    forgotten: int
     due: Mapping[str, Any]
-    known: Mapping[str, list[int]]
+    known: Mapping[str, Any]
 
 
 class QueueLock:
     """The lock of one queue, as one process sees it. Safe to share between threads."""
 
     def __init__(self, store: RecordStore, layout: Layout, lease: float) -> None:
-        self.store, self.layout, self.lease = store, layout, lease
-        self._observed: Observation | None = None
+        self.store, self.layout = store, layout
+        self._taker = LeaseTaker(store, layout.meta, lease)
+        self._holds = 0
 
     def take(self, owner: str, txns: Sequence[str], timeout: float | None) -> Hold:
-        """Wait for the lock and take it; one call where it is free.
-
-        Raises `LockUnavailable` after `timeout` seconds, `NotFound` where the queue is gone.
-        """
-        reads = (*_LOOK, *[MapGet(TXNS, txn) for txn in txns])
-        party = self._party(owner, reads)
-        acquisition = Acquisition(party)
-        try:
-            claim = acquisition.take() or acquisition.wait(POLL, timeout=timeout)
-        finally:
-            self._observed = party.observed
-        if claim is None:
-            raise LockUnavailable(f"the queue {self.layout.name!r} was locked by others for {timeout} s")
-        head, tail, waited_for, forgotten, due = claim.values[: len(_LOOK)]
-        known = {txn: entry for txn, entry in zip(txns, claim.values[len(_LOOK) :], strict=True) if entry is not None}
-        return Hold(claim.fence, head, tail, waited_for, forgotten, due, known)
+        """Wait for the lock and take it; one call where it is free. Raises as `LeaseTaker.take`."""
+        due = _DUE if self._holds % DUE_EVERY == 0 else ()
+        self._holds += 1
+        reads = (*_LOOK, *due, *[MapGet(TXNS, txn) for txn in txns])
+        fence, (head, tail, waited_for, *more) = self._taker.take(owner, reads, timeout)
+        known = {txn: entry for txn, entry in zip(txns, more[len(due) :], strict=True) if entry is not None}
+        return Hold(fence, head, tail, waited_for, more[0] if due else {}, known)
 
     def renew(self, hold: Hold) -> bool:
         """Start the lease again; False where the hold is lost."""
-        try:
-            self._party("", ()).renew(hold.fence)
-        except Refused:
-            return False
-        return True
+        return self._taker.renew(hold.fence) is not None
 
     def change(self, hold: Hold, *ops: Op, head: int | None = None) -> bool:
         """Change the metadata and keep the lock; False where the hold is lost or a group holds head back.
@@ -140,11 +126,6 @@ class QueueLock:
     def _guard(self, hold: Hold, head: int | None) -> Bound:
         return rules.held(hold.fence) if head is None else _HEAD_MAY_MOVE.bind(fence=hold.fence, head=head)
 
-    def _party(self, owner: str, reads: tuple[Op, ...]) -> Contender:
-        party = Contender(self.store, self.layout.meta, owner, self.lease, reads=reads)
-        party.observed = self._observed
-        return party
-
 
 def _forget(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
     """Operations that forget all but the newest transactions, and keep down to which fence that was done."""
@@ -154,13 +135,3 @@ def _forget(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
         return []
     forgotten = max(oldest[-1][0], due[FORGOTTEN])
     return [MapRemove(TXNS, tuple(txn for _, txn in oldest)), MapPut(TXNS, FORGOTTEN, forgotten)]
-
-
-def head_to(offset: int) -> Op:
-    """Head stands at this offset."""
-    return Put(HEAD, offset)
-
-
-def tail_to(offset: int) -> Op:
-    """Tail stands at this offset."""
-    return Put(TAIL, offset)

@@ -72,8 +72,8 @@ class Rounds:
                 return
             requests = [request for request in requests if request.error is None]
         raise LeaseLost(
-            f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease of {self._lock.lease} s ran out "
-            "before the commit; nothing was changed: create the queue with a longer lease"
+            f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease ran out before the "
+            "commit; nothing was changed: create the queue with a longer lease"
         )
 
     def _take(self, owner: str, named: Sequence[str], timeout: float | None) -> Hold:

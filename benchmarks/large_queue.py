@@ -1,0 +1,212 @@
+"""The large circular queue against its two anchors: the three raw calls that one message needs, and the reference.
+
+Run it from the project's root as `python -m benchmarks.large_queue`. Targets: one message at a time >= 0.85 of the raw
+loop, `enqueue_many(100)` >= 20 times the reference, 8 threads of one process >= 4 times the reference on 8 threads, and
+3 calls for any batch that fits.
+
+The reference is the illustrative implementation whose design the queue follows: it takes the lock, writes one slot,
+commits and releases, and naps 100 ms where the lock is taken; it compiles its filters for every call. The raw loop
+makes the same three calls with filters compiled once, on one thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import count
+
+import aerospike
+from aerospike_helpers import expressions as exp
+from aerospike_helpers.operations import list_operations, operations
+
+from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, table
+from latchwork.queue import LargeQueue
+from latchwork.store.aerospike import AerospikeStore
+
+PAYLOAD = "x" * 256
+SET = "bench-large-queue"
+CAPACITY, SLOTS = 20_000, 100
+LEASE_MS, NAP = 200, 0.1
+THREADS = 8
+
+
+class Reference:
+    """Three calls a message: lock and read, write or read a slot, commit and unlock."""
+
+    def __init__(self, client, namespace: str, name: str) -> None:
+        self.client, self.namespace, self.name = client, namespace, name
+        self.meta = self._key("queue-metadata")
+        bins = {"locked": 0, "lock-owner": "", "lock-time-ms": 0, "head-offset": 0, "tail-offset": 0, "fencing-ctr": 0}
+        client.put(self.meta, bins)
+        for number in range(CAPACITY // SLOTS):
+            client.put(self._key(f"queue-buffer-{number}"), {"fencing-mark": 0, "entries": []})
+
+    def _key(self, name: str):
+        return self.namespace, f"{SET}-{self.name}", name
+
+    def _filter(self, expression, **values):
+        return expression(**values).compile()
+
+    def _lock(self, txn: str):
+        while True:
+            now = int(time.time() * 1000)
+            steps = [
+                operations.increment("fencing-ctr", 1),
+                operations.write("locked", 1),
+                operations.write("lock-owner", txn),
+                operations.write("lock-time-ms", now),
+                operations.read("head-offset"),
+                operations.read("tail-offset"),
+                operations.read("fencing-ctr"),
+            ]
+            try:
+                policy = {"expressions": self._filter(_free, expired=now - LEASE_MS)}
+                return self.client.operate(self.meta, steps, policy=policy)[2]
+            except aerospike.exception.FilteredOut:
+                time.sleep(NAP)
+
+    def _unlock(self, txn: str, bin: str, offset: int) -> None:
+        steps = [operations.write(bin, offset), operations.write("locked", 0)]
+        self.client.operate(self.meta, steps, policy={"expressions": self._filter(_mine, txn=txn)})
+
+    def enqueue(self, value, txn: str = "1") -> int:
+        state = self._lock(txn)
+        tail, fence = state["tail-offset"], state["fencing-ctr"]
+        assert tail - state["head-offset"] < CAPACITY
+        steps = [
+            list_operations.list_set("entries", tail % SLOTS, [tail, value]),
+            operations.write("fencing-mark", fence),
+        ]
+        key = self._key(f"queue-buffer-{tail // SLOTS % (CAPACITY // SLOTS)}")
+        self.client.operate(key, steps, policy={"expressions": self._filter(_newer, fence=fence)})
+        self._unlock(txn, "tail-offset", tail + 1)
+        return tail
+
+    def dequeue(self, txn: str = "1"):
+        state = self._lock(txn)
+        head = state["head-offset"]
+        key = self._key(f"queue-buffer-{head // SLOTS % (CAPACITY // SLOTS)}")
+        found = self.client.operate(key, [list_operations.list_get("entries", head % SLOTS)])[2]
+        self._unlock(txn, "head-offset", head + 1)
+        return found["entries"]
+
+
+class RawLoop(Reference):
+    """The same calls, with each filter compiled once and its value put in for each call."""
+
+    templates: dict = {}
+
+    def _filter(self, expression, **values):
+        ((name, value),) = values.items()
+        marker = "" if isinstance(value, str) else -(2**40) - len(name)
+        if expression not in self.templates:
+            entries = expression(**{name: marker}).compile()
+            places = [place for place, entry in enumerate(entries) if entry[2] and entry[2].get("val") == marker]
+            self.templates[expression] = entries, places
+        entries, places = self.templates[expression]
+        filled = entries.copy()
+        for place in places:
+            filled[place] = (*entries[place][:2], {"val": value}, *entries[place][3:])
+        return filled
+
+
+def _free(expired: int):
+    return exp.Or(exp.Eq(exp.IntBin("locked"), 0), exp.LT(exp.IntBin("lock-time-ms"), expired))
+
+
+def _mine(txn: str):
+    return exp.And(exp.Eq(exp.IntBin("locked"), 1), exp.Eq(exp.StrBin("lock-owner"), txn))
+
+
+def _newer(fence: int):
+    return exp.LT(exp.IntBin("fencing-mark"), fence)
+
+
+def main() -> None:
+    options = arguments(__doc__.partition("\n")[0])
+    with aerospike_url(options.url) as url:
+        inner = AerospikeStore.from_url(url)
+        client, namespace = inner._link.connect(), inner.namespace
+        for name in ("ref", "raw", "ours"):
+            client.truncate(namespace, f"{SET}-{name}", 0)
+        time.sleep(0.2)
+        store = CountingStore(inner)
+        queue = LargeQueue.create(store, f"{SET}-ours", CAPACITY, entries_per_record=SLOTS)
+        reference, raw = Reference(client, namespace, "ref"), RawLoop(client, namespace, "raw")
+        slices, calls = _measure(reference, raw, queue, store, options.seconds)
+        print(_report(Rates(slices), calls))
+        for name in ("ref", "raw", "ours"):
+            client.truncate(namespace, f"{SET}-{name}", 0)
+
+
+def _cases(reference: Reference, raw: RawLoop, queue: LargeQueue):
+    """Name -> (messages in a slice, the work of the slice); what one case puts in, the next one takes out."""
+    single, many, threaded = 200, 4000, 800
+    ids = count()
+    hundred = [PAYLOAD] * 100
+
+    def times(work, number):
+        return lambda: [work() for _ in range(number)]
+
+    def in_threads(work, number):
+        def run() -> None:
+            threads = [threading.Thread(target=times(work, number // THREADS)) for _ in range(THREADS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        return run
+
+    return {
+        "reference: enqueue": (single, times(lambda: reference.enqueue(PAYLOAD), single)),
+        "reference: dequeue": (single, times(reference.dequeue, single)),
+        "raw loop: enqueue": (single, times(lambda: raw.enqueue(PAYLOAD), single)),
+        "raw loop: dequeue": (single, times(raw.dequeue, single)),
+        "enqueue": (single, times(lambda: queue.enqueue(PAYLOAD), single)),
+        "dequeue": (single, times(queue.dequeue, single)),
+        "enqueue_many(100)": (many, times(lambda: queue.enqueue_many(hundred), many // 100)),
+        "dequeue_many(100)": (many, times(lambda: queue.dequeue_many(100), many // 100)),
+        "reference: enqueue, 8 threads": (
+            threaded,
+            in_threads(lambda: reference.enqueue(PAYLOAD, str(next(ids))), threaded),
+        ),
+        "reference: dequeue, 8 threads": (threaded, in_threads(lambda: reference.dequeue(str(next(ids))), threaded)),
+        "enqueue, 8 threads": (threaded, in_threads(lambda: queue.enqueue(PAYLOAD), threaded)),
+        "dequeue, 8 threads": (threaded, in_threads(queue.dequeue, threaded)),
+    }
+
+
+def _measure(reference, raw, queue, store, seconds: float):
+    cases = _cases(reference, raw, queue)
+    slices: dict[str, list[float]] = {name: [] for name in cases}
+    calls: dict[str, float] = {}
+    for _ in range(max(5, round(seconds / 0.2))):
+        for name, (messages, work) in cases.items():
+            before, began = store.total(), time.perf_counter()
+            work()
+            slices[name].append(messages / (time.perf_counter() - began))
+            calls[name] = (store.total() - before) / messages
+    return slices, calls
+
+
+ANCHORS = {
+    "enqueue": ("raw loop: enqueue", 0.85),
+    "dequeue": ("raw loop: dequeue", 0.85),
+    "enqueue_many(100)": ("reference: enqueue", 20),
+    "dequeue_many(100)": ("reference: dequeue", 20),
+    "enqueue, 8 threads": ("reference: enqueue, 8 threads", 4),
+    "dequeue, 8 threads": ("reference: dequeue, 8 threads", 4),
+}
+
+
+def _report(rates: Rates, calls: dict[str, float]) -> str:
+    rows = []
+    for name, (anchor, target) in ANCHORS.items():
+        rate, ratio = rates.rate(name), rates.ratio(name, anchor)
+        rows.append([name, calls[name], rate, anchor, rates.rate(anchor), ratio, f">= {target}"])
+    return table(["large queue", "calls a message", "a s", "anchor", "a s", "ratio", "target"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Taking a large circular queue's lock: bins and guards are those of every lease (docs/protocols.md P2).
+
+What a holder believes does not matter here, since every step under the lock is guarded by its fence; so nobody has to
+watch a clock, and the acquisition reads the queue in the same step. An attempt whose reply was lost is recognised by
+its grant id in the record; one that lands later holds the lock for nobody, until it runs out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..coord import lease as rules
+from ..coord.lease import LeaseView, Observation
+from ..errors import LockUnavailable, NotFound, OutcomeUnknown, Refused
+from ..retry import Poll
+from ..store.expr import Bound
+from ..store.ops import Op
+from ..store.port import NEVER, Key, RecordStore
+
+POLL = Poll(low=0.0005, high=0.01, factor=1.5, jitter=0.5)
+"""How to wait for another process: a hold takes about a millisecond."""
+
+
+class LeaseTaker:
+    """One process that wants the lease on one record, which must exist. Remembers since when it has stood still."""
+
+    def __init__(self, store: RecordStore, key: Key, lease: float) -> None:
+        self.store, self.key, self.lease = store, key, lease
+        self._observed: Observation | None = None
+
+    def take(self, owner: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[int, list[Any]]:
+        """Wait for the lease and take it: its fence, and what `reads` returned. One call where it is free.
+
+        Raises `LockUnavailable` once `timeout` seconds are over (None = never), `NotFound` where there is no record,
+        `OutcomeUnknown` where an attempt may have taken it, for nobody.
+        """
+        wish = _Wish(self, owner, reads)
+        values = wish.attempt(rules.free(wish.grant)) or POLL.until(self.store.seams, wish.look, timeout=timeout)
+        if values is None:
+            raise LockUnavailable(f"{self.key.set!r} was locked by others for {timeout} s", key=self.key)
+        fence, *found = values
+        return fence, found
+
+    def renew(self, fence: int, reads: tuple[Op, ...] = ()) -> tuple[Any, ...] | None:
+        """Start the lease again; what `reads` returned, or None where it is not held under this fence any more."""
+        try:
+            return self.store.operate(
+                self.key, *rules.RENEW, *reads, when=rules.held(fence), ttl=NEVER, repeatable=True
+            )
+        except Refused:
+            return None
+
+    def observe(self) -> Observation:
+        """The lease as it is now, and since when it has been seen so."""
+        record = self.store.get(self.key, *rules.BINS)
+        if record is None:
+            raise NotFound(f"the queue {self.key.set!r} is gone", key=self.key)
+        view, now = LeaseView.of(record.bins), self.store.seams.monotonic()
+        seen = self._observed.then(view, now) if self._observed else Observation(view, now)
+        self._observed = seen
+        return seen
+
+
+class _Wish:
+    """One acquisition, under an id of its own that every repeat carries."""
+
+    def __init__(self, taker: LeaseTaker, owner: str, reads: tuple[Op, ...]) -> None:
+        self._taker, self._owner, self._reads = taker, owner, reads
+        self.grant = taker.store.seams.unique()
+
+    def attempt(self, guard: Bound) -> tuple[Any, ...] | None:
+        """Take it if the guard holds: the fence and what was read, or None."""
+        taker = self._taker
+        ops = (*rules.acquire(self._owner, taker.lease, self.grant), *self._reads)
+        try:
+            return taker.store.operate(taker.key, *ops, when=guard, ttl=NEVER, repeatable=True)
+        except Refused as refusal:
+            return self._recognised(taker.observe()) if refusal.details["doubt"] else None
+        except OutcomeUnknown:
+            return self._recognised(taker.observe())
+
+    def look(self) -> tuple[Any, ...] | None:
+        """Look, and take it if it is free, or if it ran out and has stood still for one whole lease."""
+        seen = self._taker.observe()
+        if seen.view.grant == self.grant:
+            return self._recognised(seen)
+        if not seen.view.locked:
+            return self.attempt(rules.free(self.grant))
+        if seen.ran_out(self._taker.store.seams.monotonic()):
+            return self.attempt(rules.broken(seen.view, self.grant))
+        return None
+
+    def _recognised(self, seen: Observation) -> tuple[Any, ...] | None:
+        """The lease, if an attempt in doubt turns out to have taken it and still has it."""
+        if seen.view.grant != self.grant:
+            return None
+        values = self._taker.renew(seen.view.fence, self._reads) if seen.view.locked else None
+        if values is None:
+            self.grant = self._taker.store.seams.unique()  # it was lost again: another acquisition, another id
+            return None
+        return (seen.view.fence, *values)
