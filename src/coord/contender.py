@@ -26,18 +26,16 @@ from .lease import LeaseView, Observation
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease that was taken: its fence, until when to believe in it (seconds, boottime), and what was read."""
+    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime)."""
 
     fence: int
     until: float
-    values: tuple[Any, ...] = ()
 
 
 class Contender:
     """One party that wants the lease on one record. Safe to share between threads.
 
-    create: whether a record that is absent is a free lease; else it must exist.  extra: operations that belong to the
-    acquisition.  reads: operations whose values the claim brings along; they come after the extra ones.
+    A record that is absent is a free lease.  extra: operations that belong to the acquisition.
     """
 
     def __init__(
@@ -47,21 +45,18 @@ class Contender:
         owner: str,
         lease: float,
         *,
-        create: bool = False,
         extra: tuple[Op, ...] = (),
-        reads: tuple[Op, ...] = (),
     ) -> None:
         self.store, self.key, self.owner, self.lease = store, key, owner, lease
-        self.create, self.extra, self.reads = create, extra, reads
+        self.extra = extra
         self.observed: Observation | None = None
         self._marked = self._asked_for = float("-inf")
 
     def renew(self, fence: int) -> Claim:
         """Start the lease again. Raises `Refused` or `NotFound` where it is not held under this fence any more."""
         began = self.store.seams.boottime()
-        ops = (*rules.RENEW, *self.reads)
-        values = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)
-        return Claim(fence, rules.believed_until(began, self.lease), values)
+        self.store.operate(self.key, *rules.RENEW, when=rules.held(fence), ttl=NEVER, repeatable=True)
+        return Claim(fence, rules.believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:
         """Give the lease back; False where it was not held under this fence any more."""
@@ -126,7 +121,29 @@ class Acquisition:
 
     def take(self, guard: Bound | None = None) -> Claim | None:
         """Take it without looking if it is free, or if this guard holds: one call where it is, None where not."""
-        return self._take(guard or rules.free(self.id))
+        party = self._contender
+        if not self.doubt:
+            self._began = self._seams.boottime()
+        ops = (*rules.acquire(party.owner, party.lease, self.id), *party.extra)
+        try:
+            (fence,) = self._store.operate(
+                party.key,
+                *ops,
+                when=guard or rules.free(self.id),
+                exists=Exists.ANY,
+                or_absent=True,
+                ttl=NEVER,
+                repeatable=True,
+            )
+        except (Refused, OutcomeUnknown, Unavailable) as failure:
+            self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
+            if not self.doubt and not isinstance(failure, Refused):
+                raise
+            return self._recognised() if self.doubt else None
+        until = rules.believed_until(self._began, party.lease)
+        if self._seams.boottime() >= until:
+            return self._confirm(fence)
+        return Claim(fence, until)
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Look, and take it if it is free or may be broken; None where it is somebody else's."""
@@ -134,10 +151,10 @@ class Acquisition:
         if seen is None or not seen.view.locked:
             if seen is not None and seen.view.grant == self.id:
                 self._begin_again()  # an attempt in doubt took it, and it was freed by force
-            return self._take(rules.free(self.id))
+            return self.take()
         if self._is_mine(seen.view):
             return self._confirm(seen.view.fence)
-        return self._take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
+        return self.take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
 
     def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None, mark: bool = True) -> Claim | None:
         """Look again and again; None once `timeout` seconds are over or `stop` is set.
@@ -153,26 +170,6 @@ class Acquisition:
 
         found = poll.until(self._seams, probe, timeout=timeout, wake=stop)
         return None if found is None else found[0]
-
-    def _take(self, guard: Bound) -> Claim | None:
-        party = self._contender
-        exists = Exists.ANY if party.create else Exists.UPDATE
-        if not self.doubt:
-            self._began = self._seams.boottime()
-        ops = (*rules.acquire(party.owner, party.lease, self.id), *party.extra, *party.reads)
-        try:
-            fence, *values = self._store.operate(
-                party.key, *ops, when=guard, exists=exists, or_absent=party.create, ttl=NEVER, repeatable=True
-            )
-        except (Refused, OutcomeUnknown, Unavailable) as failure:
-            self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
-            if not self.doubt and not isinstance(failure, Refused):
-                raise
-            return self._recognised() if self.doubt else None
-        until = rules.believed_until(self._began, party.lease)
-        if self._seams.boottime() >= until:
-            return self._confirm(fence)
-        return Claim(fence, until, tuple(values))
 
     def _recognised(self) -> Claim | None:
         """The lease, if an attempt in doubt turns out to have taken it."""

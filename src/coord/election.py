@@ -266,7 +266,7 @@ class LeaseElection(Election):
         self.lease = checked_lease(lease)
         high = min(0.25, self.lease / 10)
         self._poll = Poll(low=high / 4, high=high)
-        self._party = Contender(store, Key(LOCKS, name), self.candidate, self.lease, create=True)
+        self._party = Contender(store, Key(LOCKS, name), self.candidate, self.lease)
         self._roster = Roster(store, name)
 
     def contenders(self) -> list[str]:

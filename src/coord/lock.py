@@ -41,7 +41,7 @@ class FencedLock:
         self._store, self._poll = checked_store(store), poll
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
-        self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease, create=True)
+        self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease)
 
     def __repr__(self) -> str:
         return f"FencedLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"

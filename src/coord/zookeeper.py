@@ -161,7 +161,7 @@ class ZooKeeperElection(Election):
         self.lease = rules.checked_lease(asked if lease is None else lease)
         self._client: Any = KazooClient(client_or_hosts, timeout=self.lease) if self._own else client_or_hosts
         self._party = _Candidate(
-            store, Key(LOCKS, name), self.candidate, self.lease, create=True, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
+            store, Key(LOCKS, name), self.candidate, self.lease, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
         self._line = self._party.line = Line(
             self._client, f"{path}/{quote(name, safe='')}", self.candidate, self._seams, min(max(self.lease, 1.0), 5.0)

@@ -1,0 +1,101 @@
+"""Leaders that are killed, and leaders that are stopped past their lease and wake up: real processes, both elections."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from latchwork.coord import LeaseElection, ZooKeeperElection
+from latchwork.store import Key, Put, SQLiteStore
+
+LEASE = 1.0
+RESOURCE = Key("resources", "r")
+
+LEADER = """
+import pickle, sys
+from latchwork.coord import LeaseElection, ZooKeeperElection
+from latchwork.errors import FencedOut
+from latchwork.store import Key, Put
+store, name, hosts, lease = pickle.loads(bytes.fromhex(sys.argv[1]))
+if hosts:
+    election = ZooKeeperElection(store, name, hosts, candidate="child", lease=lease)
+else:
+    election = LeaseElection(store, name, candidate="child", lease=lease)
+def lead(leadership):
+    leadership.operate(Key("resources", "r"), Put("by", "child"))
+    print(leadership.epoch, flush=True)
+    sys.stdin.readline()
+    print(leadership.lost.is_set(), election.leadership is None, flush=True)
+    try:
+        leadership.operate(Key("resources", "r"), Put("by", "child"))
+    except FencedOut:
+        print("refused", flush=True)
+election.run(lead, timeout=30)
+"""
+
+
+@pytest.fixture(params=["lease", "zookeeper"])
+def office(request, tmp_path):
+    """A store, a leader in a process of its own, its epoch, and a candidate here that stands behind it."""
+    hosts = request.getfixturevalue("zookeeper").hosts if request.param == "zookeeper" else None
+    store, name = SQLiteStore(tmp_path / "store.db", synchronous="normal"), f"office-{uuid.uuid4().hex[:8]}"
+    packed = pickle.dumps((store, name, hosts, LEASE)).hex()
+    child = subprocess.Popen(
+        [sys.executable, "-c", LEADER, packed], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    if hosts:
+        candidate = ZooKeeperElection(store, name, hosts, candidate="here", lease=LEASE)
+    else:
+        candidate = LeaseElection(store, name, candidate="here", lease=LEASE)
+    try:
+        epoch = int(child.stdout.readline())
+        candidate.start()
+        _until(lambda: len(_contenders(candidate)) == 2)
+        yield store, child, epoch, candidate
+    finally:
+        child.kill()
+        child.wait(10)
+        candidate.stop()
+        store.close()
+
+
+def _contenders(candidate):
+    return candidate.contenders() if not hasattr(candidate, "_client") or candidate._client.connected else []
+
+
+def _until(probe, timeout=30.0):
+    end = time.monotonic() + timeout
+    while True:
+        found = probe()
+        if found:
+            return found
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.005)
+
+
+def test_a_killed_leader_is_succeeded(office):
+    store, child, epoch, candidate = office
+    assert candidate.leadership is None
+    child.send_signal(signal.SIGKILL)
+    child.wait(10)
+    assert _until(lambda: candidate.leadership).epoch > epoch
+
+
+def test_a_stopped_leader_wakes_up_to_find_its_term_lost_and_its_write_refused(office):
+    store, child, epoch, candidate = office
+    os.kill(child.pid, signal.SIGSTOP)
+    leadership = _until(lambda: candidate.leadership)
+    assert leadership.epoch > epoch
+    leadership.operate(RESOURCE, Put("by", "here"))
+    child.stdin.write("\n")
+    child.stdin.flush()
+    os.kill(child.pid, signal.SIGCONT)
+    assert child.communicate(timeout=30)[0].split() == ["True", "True", "refused"]
+    assert store.get(RESOURCE).bins == {"by": "here", "fence": leadership.epoch}
