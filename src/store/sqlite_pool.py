@@ -21,7 +21,8 @@ from ..seams import Seams
 from .sqlite_file import is_busy, meaning, never_commits, open_file
 
 T = TypeVar("T")
-_WAIT = Poll(low=0.0005, high=0.01)
+_WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
+"""Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
 _ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
 """Errors that say nothing against the connection."""
 
