@@ -254,7 +254,7 @@ def test_an_idle_queue_costs_two_calls_in_15_seconds_whatever_its_consumers(coun
 
 
 def test_a_local_publish_wakes_who_waits(counted):
-    queue, store, clock = counted
+    queue, store, _ = counted
     queue.receive(timeout=60)
     queue.publish("x")
     store.reset()

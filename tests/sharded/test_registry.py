@@ -164,7 +164,7 @@ def test_pause_gives_nothing_and_warns_and_resume_goes_back(registry, world):
     assert (queue.concurrency, queue.receive()) == (0, [])
     assert other(world).get("q").concurrency == 0
     queue.scale(6)
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="is paused"):
         queue.pause()
     queue.resume()
     assert queue.concurrency == 6

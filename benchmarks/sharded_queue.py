@@ -1,0 +1,270 @@
+"""The sharded queue against raw loops: publish, drain one at a time, drain in hundreds, and an idle queue.
+
+Run it from the project's root as `python -m benchmarks.sharded_queue`. The anchors are the calls of the client alone:
+the call patterns of the Java queue (1.x: 6 calls a message, 2.0: 4), and of ours without any of its safety. Targets
+(docs/performance): 3.00 calls a message and 0.85 of the raw loop singly, at most 0.05 calls and 0.6 of it in hundreds,
+2.00 and at most 0.03 calls for a publish and 0.6 of a raw batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import count
+
+import aerospike
+from aerospike_helpers import expressions as exp
+from aerospike_helpers.batch.records import BatchRecords, Remove, Write
+from aerospike_helpers.operations import expression_operations, operations
+
+from benchmarks._harness import (
+    Case,
+    CountingStore,
+    Rates,
+    aerospike_url,
+    arguments,
+    interleaved,
+    server_operations,
+    table,
+)  # fmt: skip
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store.aerospike import AerospikeStore
+
+PAYLOAD = b"x" * 256
+HUNDRED, THOUSAND = 100, 1000
+SEND = {"key": aerospike.POLICY_KEY_SEND, "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL, "max_retries": 0}
+CREATE = {**SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
+LOAD, FIRE = "LOAD_POINTER", "FIRE_POINTER"
+ADVANCED = exp.Min(exp.Add(exp.IntBin(FIRE), HUNDRED), exp.IntBin(LOAD)).compile()
+UNFIRED = exp.LT(exp.IntBin(FIRE), exp.IntBin(LOAD)).compile()
+
+
+class Raw:
+    """The anchors: one shard, the client's own calls."""
+
+    def __init__(self, client, namespace: str, name: str) -> None:
+        self.client, self.namespace, self.name = client, namespace, name
+        self.meta = (namespace, "bench_meta_set", f"{name}_POINTERS")
+        client.put(self.meta, {LOAD: 0, FIRE: 0}, policy=SEND)
+
+    def key(self, pointer: int):
+        return (self.namespace, "bench_data_set", f"{self.name}_{pointer}")
+
+    def bins(self) -> dict[str, object]:
+        now = int(time.time() * 1000)
+        return {"data": PAYLOAD, "msgId": f"{now}", "attempts": 0, "enqueuedAt": now, "modified_at": now, "v": 1}
+
+    def reserve(self, n: int) -> int:
+        steps = [operations.increment(LOAD, n), operations.read(LOAD)]
+        return self.client.operate(self.meta, steps, policy=SEND)[2][LOAD] - n + 1
+
+    def publish(self) -> None:
+        self.client.put(self.key(self.reserve(1)), self.bins(), policy=CREATE)
+
+    def publish_batch(self, n: int = THOUSAND) -> None:
+        first = self.reserve(n)
+        names = [(bin, value) for bin, value in self.bins().items()]
+        rows = [
+            Write(self.key(pointer), [operations.write(bin, value) for bin, value in names], policy={"ttl": 172_800})
+            for pointer in range(first, first + n)
+        ]
+        self.client.batch_write(BatchRecords(rows))
+
+    def fire(self) -> int:
+        steps = [operations.increment(FIRE, 1), operations.read(FIRE)]
+        return self.client.operate(self.meta, steps, policy={**SEND, "expressions": UNFIRED})[2][FIRE]
+
+    def drain_1x(self) -> None:
+        """Both pointers, the shard's lock-free fire, the data, the stamp, the delete: six calls."""
+        self.client.get(self.meta)
+        self.client.select(self.meta, [LOAD])
+        key = self.key(self.fire())
+        self.client.get(key)
+        self.client.put(key, {"fireTS": int(time.time() * 1000)}, policy=SEND)
+        self.client.remove(key)
+
+    def drain_2(self) -> None:
+        key = self.key(self.fire())
+        self.client.get(key)
+        self.client.put(key, {"fireTS": int(time.time() * 1000)}, policy=SEND)
+        self.client.remove(key)
+
+    def drain_3(self) -> None:
+        """Our three calls without token, guards and envelope: fire, stamp with the read in it, delete."""
+        key = self.key(self.fire())
+        steps = [operations.write("fireTS", int(time.time() * 1000)), operations.read("data")]
+        self.client.operate(key, steps, policy=SEND)
+        self.client.remove(key)
+
+    def drain_batch(self) -> None:
+        steps = [expression_operations.expression_write(FIRE, ADVANCED), operations.read(FIRE)]
+        last = self.client.operate(self.meta, steps, policy={**SEND, "expressions": UNFIRED})[2][FIRE]
+        keys = [self.key(pointer) for pointer in range(last - HUNDRED + 1, last + 1)]
+        stamp = [operations.write("fireTS", int(time.time() * 1000)), operations.read("data")]
+        self.client.batch_write(BatchRecords([Write(key, stamp) for key in keys]))
+        self.client.batch_write(BatchRecords([Remove(key) for key in keys]))
+
+
+class Ours:
+    """The same through a queue."""
+
+    def __init__(self, queue) -> None:
+        self.queue = queue
+
+    def publish(self) -> None:
+        self.queue.publish(PAYLOAD)
+
+    def publish_batch(self) -> None:
+        self.queue.publish_many([PAYLOAD] * THOUSAND)
+
+    def drain(self) -> None:
+        self.queue.receive()[0].ack()
+
+    def drain_batch(self) -> None:
+        self.queue.ack_many(self.queue.receive(HUNDRED))
+
+
+class Supplied:
+    """A drain that is always preceded by enough published messages, outside of the measured time."""
+
+    def __init__(self, drain, supply, units: int) -> None:
+        self.drain, self.supply, self.units, self.left = drain, supply, units, 0
+
+    def fill(self, messages: int) -> None:
+        while self.left < messages:
+            self.supply()
+            self.left += THOUSAND
+
+    def __call__(self) -> None:
+        self.left -= self.units
+        self.drain()
+
+
+def drains(store, raw_of) -> tuple[list[Case], list[Supplied]]:
+    ours, batched = Ours(a_queue(store, "drain")), Ours(a_queue(store, "drain100"))
+    shapes = [
+        ("Java 1.x pattern, singly", *_raw(raw_of, "drain_1x"), 1),
+        ("Java 2.0 pattern, singly", *_raw(raw_of, "drain_2"), 1),
+        ("raw 3 calls, singly", *_raw(raw_of, "drain_3"), 1),
+        ("queue, singly", ours.drain, ours.publish_batch, 1),
+        ("raw, in hundreds", *_raw(raw_of, "drain_batch"), HUNDRED),
+        ("queue, in hundreds", batched.drain_batch, batched.publish_batch, HUNDRED),
+    ]
+    supplied = [Supplied(drain, supply, units) for _, drain, supply, units in shapes]
+    return [Case(shape[0], runs, shape[3]) for shape, runs in zip(shapes, supplied, strict=True)], supplied
+
+
+def _raw(raw_of, how: str):
+    raw = raw_of(how)
+    return getattr(raw, how), raw.publish_batch
+
+
+def a_queue(store, name: str):
+    registry = QueueRegistry(store, f"bench{store.seams.unique()[:8]}", farm_id="b")
+    return registry.create(QueueConfig(name, shards=8, codec="bytes"))
+
+
+def calls_of(cases, store, client, namespace: str, runs: int = 60) -> list[tuple[float, float]]:
+    """Calls at the store's boundary, and record operations by the server's own count, per message."""
+    found = []
+    for case in cases:
+        case.run()
+        store.calls.clear()
+        before = server_operations(client, namespace)
+        for _ in range(runs):
+            case.run()
+        served = server_operations(client, namespace) - before
+        found.append((store.total() / runs / case.units, served / runs / case.units))
+    return found
+
+
+def idle(store, clients: int = 100) -> str:
+    """Calls of a hundred consumers that wait 20 s for an idle queue, as they come in the long run."""
+    queue = a_queue(store, "idle")
+    queue.receive(timeout=10)
+    store.calls.clear()
+    waiting = [threading.Thread(target=lambda: queue.receive(timeout=20)) for _ in range(clients)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    return f"idle: {clients} consumers made {store.total()} calls in 20 s (target: at most 2 per 15 s)"
+
+
+def threaded(name: str, run, units: int, threads: int, seconds: float) -> tuple[str, float]:
+    """Messages a second of so many threads."""
+    end, done = time.perf_counter() + seconds, count()
+
+    def work() -> None:
+        while time.perf_counter() < end:
+            run()
+            next(done)
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    began = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return f"{name}, {threads} threads", next(done) * units / (time.perf_counter() - began)
+
+
+def main() -> None:
+    options = arguments(__doc__.partition("\n")[0])
+    with aerospike_url(options.url) as url:
+        store = CountingStore(AerospikeStore.from_url(url))
+        client, namespace = store.inner._link.connect(), store.inner.namespace
+        _publishing(store, client, namespace, options.seconds)
+        _draining(store, client, namespace, options.seconds)
+        print(idle(store))
+        for name in ("bench_data_set", "bench_meta_set"):
+            client.truncate(namespace, name, 0)
+
+
+def _publishing(store, client, namespace: str, seconds: float) -> None:
+    raw, ours = Raw(client, namespace, "p"), Ours(a_queue(store, "publish"))
+    cases = [
+        Case("raw publish, singly", raw.publish),
+        Case("queue publish, singly", ours.publish),
+        Case("raw publish, 1000", raw.publish_batch, THOUSAND),
+        Case("queue publish, 1000", ours.publish_batch, THOUSAND),
+    ]
+    _show(cases, interleaved(cases, seconds), calls_of(cases, store, client, namespace, 5), against=(0, 0, 2, 2))
+
+
+def _draining(store, client, namespace: str, seconds: float) -> None:
+    cases, supplied = drains(store, lambda name: Raw(client, namespace, name))
+    rates: dict[str, list[float]] = {case.name: [] for case in cases}
+    for turn in range(max(3, round(seconds / 0.25))):
+        for place in [(turn + n) % len(cases) for n in range(len(cases))]:
+            case, source = cases[place], supplied[place]
+            messages = 1000 if case.units == 1 else 5000
+            source.fill(messages)
+            began = time.perf_counter()
+            for _ in range(messages // case.units):
+                case.run()
+            rates[case.name].append(messages / (time.perf_counter() - began))
+    for source in supplied:
+        source.fill(8_000)
+    _show(cases, Rates(rates), calls_of(cases, store, client, namespace), against=(2, 2, 2, 2, 4, 4))
+    single, batch = cases[3], cases[5]
+    for source in (supplied[3], supplied[5]):
+        source.left = 0
+        source.fill(60_000)
+    print(table(("drain", "a second"), [
+        threaded(single.name, single.run, 1, 8, 2.0),
+        threaded(batch.name, batch.run, HUNDRED, 4, 0.3),
+    ]))  # fmt: skip
+
+
+def _show(cases, rates: Rates, calls, *, against) -> None:
+    head = ("case", "messages a second", "x raw", "calls a message", "server's operations a message")
+    rows = []
+    for case, base, (made, served) in zip(cases, against, calls, strict=True):
+        ratio = rates.ratio(case.name, cases[base].name)
+        rows.append((case.name, rates.rate(case.name), ratio, f"{made:.3f}" if made else "-", f"{served:.2f}"))
+    print(table(head, rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
