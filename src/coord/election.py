@@ -96,7 +96,7 @@ class Election(ABC):
         with self._guard:
             if self._task is not None and self._task.is_alive():
                 return False
-            self._stop, self._failure = self._seams.event(), None
+            self._stop, self._changed, self._failure = self._seams.event(), self._seams.event(), None
             stop = self._stop
             self._task = self._seams.spawn(lambda: self._campaign(stop, lead), f"latchwork-election-{self.name}")
         return True
