@@ -16,12 +16,12 @@ from aerospike import exception as driver
 from aerospike import predicates
 from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
 
-from ..errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unreadable
+from ..errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
 from ..seams import SYSTEM, Seams
 from . import aerospike_info as info
 from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
-from .aerospike_expr import compiled
+from .aerospike_expr import NOT_EXPIRED, compiled
 from .aerospike_link import Link, parse, shared
 from .aerospike_ops import answering, check_row, compile_ops, results, row_results
 from .port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
@@ -128,14 +128,14 @@ class AerospikeStore(RecordStore):
 
     def _delete(self, removal: Removal) -> bool:
         key = removal.key
-        policy = _guarded(_WRITE, removal.when)
+        policy = _removing(_WRITE, removal)
         try:
             self._client().remove((self.namespace, key.set, key.name), policy=policy)
         except _FAILURES as failure:
-            error = error_of(fault_of(failure), key, write=True)
-            if isinstance(error, NotFound):
-                return False
-            raise error from None
+            outcome = _removed(removal, fault_of(failure))
+            if isinstance(outcome, bool):
+                return outcome
+            raise outcome from None
         return True
 
     def _error(self, fault: Fault, update: Update) -> LatchworkError:
@@ -186,7 +186,7 @@ class AerospikeStore(RecordStore):
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         rows = [
-            Remove((self.namespace, removal.key.set, removal.key.name), policy=_guarded(_ROW, removal.when))
+            Remove((self.namespace, removal.key.set, removal.key.name), policy=_removing(_ROW, removal))
             for removal in removals
         ]
         whole = self._batch(rows)
@@ -229,6 +229,10 @@ def _guarded(base: dict[str, Any], when: Guard | None) -> dict[str, Any]:
     return base if when is None else {**base, "expressions": compiled(when)}
 
 
+def _removing(base: dict[str, Any], removal: Removal) -> dict[str, Any]:
+    return {**base, "expressions": NOT_EXPIRED if removal.when is None else compiled(removal.when)}
+
+
 def _record(key: Key, found: tuple[Any, Any, dict[str, Any]]) -> Record:
     meta = found[1]
     ttl = meta["ttl"]
@@ -259,4 +263,5 @@ def _removed(removal: Removal, fault: Fault | None) -> bool | LatchworkError:
     if fault is None:
         return True
     error = error_of(fault, removal.key, write=True)
-    return False if isinstance(error, NotFound) else error
+    expired = removal.when is None and isinstance(error, Refused)
+    return False if expired or isinstance(error, NotFound) else error

@@ -169,6 +169,15 @@ def _server_now(_: e.ServerNow) -> Any:
     return exp.Add(exp.Div(exp.LastUpdateTime(), 1_000_000), exp.SinceUpdateTime())
 
 
+def _not_expired() -> Any:
+    # A record lives through the whole second of its void time; -1 is one that never expires.
+    overdue = exp.Sub(_server_now(e.SERVER_NOW), exp.Div(exp.VoidTime(), 1_000_000))
+    return exp.Or(exp.LT(exp.VoidTime(), 0), exp.LT(overdue, 1000))
+
+
+NOT_EXPIRED: Entries = _not_expired().compile()
+"""Whether the record is still there for readers: the server deletes, and says so, what it should have removed."""
+
 _COMPARE: dict[str, Any] = {"==": exp.Eq, "!=": exp.NE, "<": exp.LT, "<=": exp.LE, ">": exp.GT, ">=": exp.GE}
 _ARITHMETIC: dict[str, Any] = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul, "max": exp.Max, "min": exp.Min}
 _BUILD: dict[type, Callable[[Any], Any]] = {

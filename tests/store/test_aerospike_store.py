@@ -13,7 +13,7 @@ import aerospike
 import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unavailable
-from latchwork.store import Add, Bin, Compute, Exists, Key, Put, Read, Touch, Update
+from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike_link import config_of, parse
 from latchwork.store.expr import SERVER_NOW, SINCE_UPDATE
@@ -155,7 +155,7 @@ FORKED = """
 import os, sys
 import aerospike
 from latchwork.errors import Misconfigured
-from latchwork.store import Key
+from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
 from latchwork.store.aerospike import AerospikeStore
 host, port, namespace = sys.argv[1:]
 client = aerospike.client({"hosts": [(host, int(port))]}).connect()
@@ -265,3 +265,14 @@ def test_a_ttl_without_nsup_says_what_to_set():
             store.operate(Key("store", "absent"), Add("n", 1))
     finally:
         server.close()
+
+
+def test_a_record_that_has_expired_is_not_there_to_be_deleted(aerospike_store):
+    """Also where the server has not removed it yet; and one whose second is not over is."""
+    gone, back, alive, for_ever = (Key("store", name) for name in ("gone", "back", "alive", "for-ever"))
+    for key, ttl in ((gone, 1), (back, 1), (alive, 60), (for_ever, NEVER)):
+        put(aerospike_store, key, ttl=ttl)
+    servers.until(lambda: aerospike_store.get(gone) is None and aerospike_store.get(back) is None, pause=0.01)
+    assert aerospike_store.delete(gone) is False
+    assert aerospike_store.delete_many([Removal(key) for key in (back, alive, for_ever)]) == [False, True, True]
+    assert aerospike_store.delete(put(aerospike_store, gone, ttl=1)) is True
