@@ -234,6 +234,54 @@ def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
     assert seen + consumed(queue) == ONCE
 
 
+FEW = 3
+"""Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
+
+
+@pytest.mark.parametrize("second_at", range(3, 24))
+@pytest.mark.parametrize("at", range(4, 7))
+@pytest.mark.parametrize("pause", [0, SWEEP])
+def test_an_attempt_that_goes_on_after_another_has_crashed_in_its_place_makes_it_once(
+    store, clock, pause, at, second_at
+):
+    queue = queue_on(store)
+
+    def meanwhile():
+        clock.advance(pause)
+        attempt(store, clock, "crash_after", second_at, order=shuffled(rows(FEW)))
+
+    attempt(store, clock, meanwhile, at, order=rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("second_at", range(3, 24))
+@pytest.mark.parametrize("third_at", [*range(3, 24), 99])
+def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
+    """Both find a chunk that is too old, and one is in the middle of moving its messages when the other comes."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", 5, order=rows(FEW))
+    clock.advance(SWEEP)
+    third = lambda: attempt(store, clock, "crash_after", third_at, order=rows(FEW))  # noqa: E731
+    attempt(store, clock, third, second_at, order=rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("at", range(3, 12))
+@pytest.mark.parametrize("until", range(3, 16))
+def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
+    """Everything was there in time; the first attempt comes to say so while a later one moves the messages."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    clock.advance(SWEEP)
+    faulty = FaultyStore(store, {until: "crash_after", at: lambda: records(queue).finish(0, 0)}, seams=clock)
+    with suppress(Crash):
+        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+
+
 def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
     queue = queue_on(store)
     attempt(store, clock, "crash_after", 4)
