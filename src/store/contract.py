@@ -7,7 +7,8 @@ With pytest, name a fixture `store` and inherit:
         def store(self):
             return MyStore(...)
 
-Without it, `run(make_store)` calls each check with a new store. Records have names that are never used twice, so a
+Without it, `run(make_store)` calls each check with a new store; a script that does so keeps that behind
+`if __name__ == "__main__":`, since some checks start processes. Records have names that are never used twice, so a
 shared server may be used. Set `shared = False` where a store lives in one process only, and override `pass_time` where
 its clock is injected.
 """

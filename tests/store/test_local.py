@@ -6,7 +6,7 @@ import enum
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig
@@ -38,6 +38,9 @@ from latchwork.store.local import RECORD_SIZE_LIMIT, Stored, apply
 from tests.store.test_differential import map_keys, ops, plain
 
 KEY = Key("s", "k")
+quick = settings(
+    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def applied(record, *operations, now=1000, **options):
@@ -45,7 +48,7 @@ def applied(record, *operations, now=1000, **options):
 
 
 @given(st.lists(ops, min_size=1, max_size=6), st.lists(ops, min_size=1, max_size=6))
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@quick
 def test_an_update_changes_no_record_but_its_own_result(before, after):
     record, kept = _try(Stored(), before)[0], None
     record = record or Stored()
@@ -55,7 +58,7 @@ def test_an_update_changes_no_record_but_its_own_result(before, after):
 
 
 @given(st.lists(ops, min_size=1, max_size=8))
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@quick
 def test_the_bound_of_a_record_is_never_below_its_size(operations):
     record = Stored()
     for operation in operations:
@@ -71,7 +74,7 @@ def _try(record, operations):
 
 
 @given(st.dictionaries(map_keys, st.integers(-9, 9), max_size=8), map_keys, st.integers(0, 4))
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@quick
 def test_a_map_stays_in_the_order_of_its_keys_however_it_is_made(entries, key, keep):
     (record, _) = applied(None, Put("m", entries), Put("n", 1))
     for change in (MapPut("m", key, 1), MapAdd("m", "zz", 1), MapTrim("m", keep), MapRemove("m", (key,))):
@@ -82,7 +85,7 @@ def test_a_map_stays_in_the_order_of_its_keys_however_it_is_made(entries, key, k
 
 
 @given(plain)
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@quick
 def test_what_is_stored_equals_what_comes_back_from_bytes(value):
     try:
         kept = values.taken(value)
