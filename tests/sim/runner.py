@@ -66,8 +66,9 @@ def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: boo
         scenario.environs.schedule()
     world.run(world.now + kind.horizon, done=lambda: world.busy == 0)
     plan.calm = True
-    _phase(scenario, scenario.settle, "settle")
+    world.run(world.now + kind.patience, done=lambda: world.busy == 0)
     scenario.stuck = [actor.name for process in world.processes for actor in process.actors if _stuck(actor)]
+    _phase(scenario, scenario.settle, "settle")
     world.end()
     for name, failure in world.failures:
         scenario.complain("no error but the package's own", f"{name}: {failure!r}")

@@ -27,7 +27,7 @@ def check(run: Election) -> None:
 
 def one_leader_an_epoch(run: Election) -> None:
     """No two candidates ever lead in the same epoch."""
-    if run.happened(*lock.FORGETFUL) and run.happened(lock.Kind.SERVER_CLOCK):
+    if lock.has_nothing_to_go_by(run):
         return
     leaders: dict[int, str] = {}
     for entry in run.history.named("elected"):
@@ -37,6 +37,8 @@ def one_leader_an_epoch(run: Election) -> None:
 
 def lost_is_final(run: Election) -> None:
     """Once a term was found lost it never comes back."""
+    if lock.has_nothing_to_go_by(run):
+        return
     lost: dict[int, float] = {}
     for entry in run.history.named("check"):
         epoch = entry.args[0]

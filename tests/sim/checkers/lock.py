@@ -34,10 +34,15 @@ def check(run: Lock) -> None:
     protected_counter_is_atomic(run)
 
 
+def has_nothing_to_go_by(run: Any) -> bool:
+    """A store that forgot its fences, and whose clock may have gone back as well: it can only begin anew."""
+    return run.happened(*FORGETFUL) and run.happened(Kind.SERVER_CLOCK)
+
+
 def tokens_go_up_for_ever(run: Any) -> None:
     """Every acquisition in the record's life has a higher fence than all before it, across restarts."""
-    if run.happened(*FORGETFUL) and run.happened(Kind.SERVER_CLOCK):
-        return  # a store that forgets and whose clock goes back has nothing left to go by
+    if has_nothing_to_go_by(run):
+        return
     highest = 0
     for change in run.changes:
         if _acquired(change):
@@ -50,7 +55,7 @@ def no_token_goes_to_two(run: Lock) -> None:
     """Whoever was granted the lock has a fence of their own, above those granted before they asked."""
     grants = [entry for entry in run.history.named("acquire", "try_acquire") if entry.ok and entry.result]
     fences = [entry.result.fence for entry in grants]
-    if not (run.happened(*FORGETFUL) and run.happened(Kind.SERVER_CLOCK)):
+    if not has_nothing_to_go_by(run):
         run.require(len(set(fences)) == len(fences), "no token goes to two owners", f"{fences}")
 
 
