@@ -79,7 +79,7 @@ def _sharded_queue(store: RecordStore) -> str:
 
     def handler(delivery: Any) -> bool:
         handled.append(delivery.payload)
-        return delivery.payload != 13 or delivery.attempts > 1
+        return bool(delivery.payload != 13 or delivery.attempts > 1)
 
     queue.publish_many(list(range(100)))
     consumer = Consumer(queue, handler).start()

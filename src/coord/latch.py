@@ -125,7 +125,7 @@ class CountUpDownLatch(Latch):
         Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
         late to hold the latch.
         """
-        return self._counted(Add(bins_of(self._farm).count, layout.checked_number("n", n, 1)))
+        return self._count(Add(bins_of(self._farm).count, layout.checked_number("n", n, 1)))
 
 
 def _already(latch: Latch) -> AlreadyExists:

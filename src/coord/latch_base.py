@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequest, NotFound, Refused
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
+from ..store.expr import Bound
+from ..store.once import Once
 from ..store.ops import MapGet, MapPut, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
@@ -116,28 +118,32 @@ class Latch:
         floor = self._level is LatchLevel.DC
         if party is not None:
             return self._count_party(layout.count_down(self._farm, n, floor=floor), n, layout.checked_party(party))
-        if floor:
-            # Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
-            remaining = self._count(layout.count_down(self._farm, n, floor=False), at_least=n)
-            if remaining is not None:
-                return remaining
-        return self._counted(layout.count_down(self._farm, n, floor=floor))
+        return self._count_to_floor(n) if floor else self._count(layout.count_down(self._farm, n, floor=False))
 
-    def _counted(self, change: Op) -> int:
-        remaining = self._count(change)
-        if remaining is None:
-            raise self._gone()
-        return remaining
+    def _count_to_floor(self, n: int) -> int:
+        """Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
 
-    def _count(self, change: Op, at_least: int | None = None) -> int | None:
-        """Change the count, where it is at least so much; what remains, or None where the guard refused."""
+        Where there is not, the count goes on under the same token: the first request, should it be delivered once more
+        when the count has risen again, finds it.
+        """
         nonce = self._identity()
-        guard, once = layout.exactly_once(self._farm, nonce, enough=at_least is not None)
-        when = guard.bind(nonce=nonce, n=at_least)
+        when, once = layout.exactly_once(self._farm, nonce, enough=True)
+        change = layout.count_down(self._farm, n, floor=False)
         try:
-            return int(self._store.operate(self._key, change, when=when, ttl=self._ttl, once=once)[0])
+            return self._once(change, when.bind(nonce=nonce, n=n), once)
+        except Refused as refusal:
+            return self._count(layout.count_down(self._farm, n, floor=True), token=refusal.details["token"])
+
+    def _count(self, change: Op, token: bytes | None = None) -> int:
+        nonce = self._identity()
+        when, once = layout.exactly_once(self._farm, nonce)
+        try:
+            return self._once(change, when.bind(nonce=nonce), once if token is None else replace(once, token=token))
         except Refused:
-            return None
+            raise self._gone() from None
+
+    def _once(self, change: Op, when: Bound, once: Once) -> int:
+        return int(self._store.operate(self._key, change, when=when, ttl=self._ttl, once=once)[0])
 
     def _count_party(self, change: Op, n: int, party: str | int) -> int:
         bins, nonce = bins_of(self._farm), self._identity()

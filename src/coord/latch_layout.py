@@ -69,15 +69,9 @@ def exactly_once(farm: str, nonce: str | None, *, enough: bool = False) -> tuple
     """The guard "the same latch, and where `enough` is asked, at least `n` left", and how a count is remembered."""
     bins = bins_of(farm)
     same = bins.is_unmarked if nonce is None else bins.is_mine
-    # A nonce never comes back, so a refusal by it is final; a count may rise again, and the Java library has no nonce.
-    marked = nonce is not None
-    once = Once(
-        _token_capacity(nonce),
-        bins.ops,
-        answer=bins.count,
-        monotone=marked and not enough,
-        scope=same if marked else None,
-    )
+    # A nonce never comes back, so a refusal by it is final; the Java library has none. A count may rise again, but
+    # who is refused for want of enough goes on with the same token.
+    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=enough or nonce is not None)
     return (_enough(farm, nonce is None) if enough else same), once
 
 

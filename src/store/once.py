@@ -16,12 +16,10 @@ from .expr import (
     EXPRESSIONS,
     SERVER_NOW,
     Bound,
-    Const,
     Expr,
     MapHas,
     MapKeyAt,
     MapSize,
-    Negate,
     Param,
     all_of,
     any_of,
@@ -47,11 +45,10 @@ class Once:
 
     capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
     remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  answer: a bin whose value
+    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6); or the caller goes
+    on with the token of the refusal (`details["token"]`).  answer: a bin whose value
     after the update is the result, and which is read anew where the update turns out to have been applied before;
-    instead of `result`, cheaper where a later value serves as well.  scope: the
-    part of the guard that stays false once it is (a nonce): where it is false the refusal is final, and the token is
-    not put into what is another object's memory by now; it takes the guard's parameters.  token: a token minted
+    instead of `result`, cheaper where a later value serves as well.  token: a token minted
     before, to go on with an update that was begun earlier; minted when None.
     """
 
@@ -60,7 +57,6 @@ class Once:
     result: Any | Expr | Bound = None
     monotone: bool = False
     answer: str | None = None
-    scope: Expr | None = None
     token: bytes | None = None
 
 
@@ -218,29 +214,23 @@ class _Attempt:
     def _cancel(self) -> Values:
         """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
         once, token = self.once, self.token
-        params = {**(self.update.when.params if isinstance(self.update.when, Bound) else {}), "token": token}
-        guard = Bound(_fresh(once.bin, once.capacity, once.scope), params)
+        guard = Bound(_fresh(once.bin, once.capacity, None), {"token": token})
         ops = (MapPut(once.bin, token, CANCELLED, new=True), _trim(once.bin, once.capacity))
         try:
             self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
         except Refused:
-            had, out, result, answer = self.store.operate(
-                self.update.key,
-                Compute(_has(once.bin).bind(token=token)),
-                Compute(_FALSE if once.scope is None else Bound(_outside(once.scope), params)),
-                MapGet(once.bin, token),
-                Read(once.answer or once.bin),
-            )
-            if had:
-                return self._remembered(result, answer)
-            if not out:
+            reads = (Compute(_has(once.bin).bind(token=token)), MapGet(once.bin, token), Read(once.answer or once.bin))
+            had, result, answer = self.store.operate(self.update.key, *reads)
+            if not had:
                 raise self._unknown("it could not be cancelled") from None
+            return self._remembered(result, answer)
         except OutcomeUnknown as failure:
             raise self._unknown("it could not be cancelled") from failure
         raise self._refused()
 
     def _refused(self) -> Refused:
-        return Refused(f"the guard of the update of {self.update.key} did not hold; nothing was written")
+        told = f"the guard of the update of {self.update.key} did not hold; nothing was written"
+        return Refused(told, key=self.update.key, token=self.token)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(
@@ -248,14 +238,6 @@ class _Attempt:
             key=self.update.key,
             token=self.token,
         )
-
-
-_FALSE = Const(value=False)
-
-
-@lru_cache(maxsize=4096)
-def _outside(scope: Expr) -> Expr:
-    return Negate(scope)
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import uuid
 
@@ -10,7 +11,7 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.coord.latch_layout import MAX_TOKENS
 from latchwork.coord.progress import line
-from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown
+from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from latchwork.store import MemoryStore
 from latchwork.store.ops import Add, Put
 from latchwork.store.port import Exists, Key
@@ -413,4 +414,16 @@ def test_a_count_that_was_refused_for_want_of_counts_cannot_land_when_they_come_
     other.count_up(5)
     assert store.pending
     store.deliver()
+    assert other.count() == 5
+
+
+def test_a_request_that_was_refused_for_want_of_counts_and_comes_again_later_counts_nothing(memory):
+    other = CountUpDownLatch.create(memory, "shop", ID, 0, farm_id="dc1")
+    store = FaultyStore(memory)
+    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert latch.count_down() == 0
+    other.count_up(5)
+    for call in [call for call in store.history if call.verb == "operate"]:
+        with contextlib.suppress(LatchworkError):
+            memory._operate(call.request)  # the network delivers every request once more
     assert other.count() == 5
