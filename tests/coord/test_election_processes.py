@@ -1,4 +1,4 @@
-"""Leaders that are killed, and leaders that are stopped past their lease and wake up: real processes, both elections."""
+"""Leaders that are killed, and leaders that are stopped past their lease and wake up: both elections."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _until(probe, timeout=30.0):
 
 
 def test_a_killed_leader_is_succeeded(office):
-    store, child, epoch, candidate = office
+    _, child, epoch, candidate = office
     assert candidate.leadership is None
     child.send_signal(signal.SIGKILL)
     child.wait(10)

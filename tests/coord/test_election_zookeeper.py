@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, NotEmptyError
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, Unavailable
@@ -188,12 +188,20 @@ def test_a_session_that_the_server_gives_up_ends_the_term(zookeeper, stand, clos
 
 
 def test_the_line_may_vanish_and_come_back(stand):
-    crowd = [stand("a"), stand("b")]
+    crowd = [stand("a", path="/some/where"), stand("b", path="/some/where")]
     epoch = until(lambda: crowd[0].leadership or crowd[1].leadership).epoch
     until(lambda: len(crowd[0].contenders()) == 2)
-    crowd[0].client.delete("/latchwork", recursive=True)
+    until(lambda: _deleted(crowd[0].client, "/some"))
     until(lambda: any(one.leadership and one.leadership.epoch > epoch for one in crowd))
     until(lambda: sorted(crowd[0].contenders()) == ["a", "b"])
+
+
+def _deleted(client, path):
+    """Whether it could be deleted with all below; candidates come back meanwhile."""
+    with suppress(NotEmptyError):
+        client.delete(path, recursive=True)
+        return True
+    return False
 
 
 class Forgetful(KazooClient):
