@@ -20,6 +20,7 @@ class LifetimeContract(Contract):
         raises(NotFound, store.operate, read, Read("n"))
         raises(NotFound, store.operate, updated, Add("n", 1))
         raises(NotFound, store.operate, guarded, Add("n", 1), when=Bin("n").eq(1))
+        assert store.delete(read) is False
         _guarded_delete(store, deleted)
         store.operate(made, Put("m", 1), exists=Exists.CREATE)
         store.operate(anew, Add("n", 1), exists=Exists.ANY)
@@ -53,7 +54,7 @@ class LifetimeContract(Contract):
 
 
 def _guarded_delete(store: RecordStore, key: Key) -> None:
-    """A server may still look at an expired record that it has not removed yet when it is told to delete it."""
+    """A server may still ask the guard of a record that has expired but that it has not removed yet."""
     try:
         assert store.delete(key, when=Bin("n").eq(9)) is False
     except Refused:
