@@ -48,14 +48,18 @@ class Published:
 class Ledger:
     """Exactly-once publishing to a queue under a scope: a name that no other input of this queue has.
 
+    ttl: seconds that the ledger is kept.  batch: messages published at once, 1 to 1,000, which is the default.
+
     Holds for the same partitioning, and for repeats within 2 days of the last. Not promised: anything about messages
     that two partitions have in common; each publishes its own.
     """
 
-    def __init__(self, queue: ShardedQueue, scope: str, *, ttl: int = LEDGER_TTL) -> None:
+    def __init__(self, queue: ShardedQueue, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {scope!r}: it must be text of 1 to {MAX_SCOPE} bytes")
-        self._queue, self._scope, self._ttl = queue, scope, ttl
+        if batch is not None and not 1 <= batch <= CHUNK:
+            raise InvalidRequest(f"batch is {batch}; it must be 1 to {CHUNK}")
+        self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
     def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:
         """Publish what the ledger does not have; complete what an earlier attempt left. Four calls per 1,000 messages.
@@ -68,7 +72,8 @@ class Ledger:
         """
         if not self._queue.live.active:
             raise Refused(f"the queue {self._queue.name!r} is deactivated: create it again to publish to it")
-        return _Attempt(self._queue, self._records(partition), f"{self._scope}/{partition}", self._ttl).run(messages)
+        name = f"{self._scope}/{partition}"
+        return _Attempt(self._queue, self._records(partition), name, ttl=self._ttl, batch=self._batch).run(messages)
 
     def published(self, partition: int) -> int:
         """How many messages of the partition are in the ledger, written or about to be. A call per 16,000."""
@@ -105,8 +110,8 @@ class _Open:
 class _Attempt:
     """One run over the messages of one partition."""
 
-    def __init__(self, queue: ShardedQueue, records: LedgerRecords, name: str, ttl: int) -> None:
-        self._queue, self._records, self._name, self._ttl = queue, records, name, ttl
+    def __init__(self, queue: ShardedQueue, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
+        self._queue, self._records, self._name, self._ttl, self._batch = queue, records, name, ttl, batch
         self._writer = ChunkWriter(queue, records)
         self._salt = hashlib.blake2b(name.encode(), digest_size=16).digest()
         self._shard = int.from_bytes(self._salt[:4], "big")
@@ -166,7 +171,7 @@ class _Attempt:
             return
         self._buffer.append(row)
         self._bytes += len(row.envelope.data)
-        if len(self._buffer) >= CHUNK or self._bytes >= CHUNK_BYTES:
+        if len(self._buffer) >= self._batch or self._bytes >= CHUNK_BYTES:
             self._flush()
 
     def _flush(self) -> None:

@@ -1,0 +1,44 @@
+"""The data source "latchwork": a sharded queue as a table to read, and as a sink to write to."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from ..errors import InvalidRequest
+from .options import Options, parse
+from .sink import BatchWriter, StreamWriter, rows_of
+
+
+class LatchworkSource(DataSource):
+    """`format("latchwork")`; the options are those of docs/design.md section 4."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "latchwork"
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""
+        options = self._options()
+        if overwrite:
+            raise InvalidRequest("a queue cannot be overwritten: write with .mode('append')")
+        if not options.job_id:
+            raise InvalidRequest(
+                "the option 'jobId' is missing: a name for this very write, the same when it is run again, as Spark "
+                "gives a batch write no identity"
+            )
+        return BatchWriter(options, rows_of(schema, options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
+        """Refuses the output mode `complete`, and rows that are no messages."""
+        options = self._options()
+        if overwrite:
+            raise InvalidRequest("a queue cannot be overwritten: use .outputMode('append') or 'update'")
+        return StreamWriter(options, rows_of(schema, options))
+
+    def _options(self) -> Options:
+        """The options, for a queue that is there."""
+        options = parse(self.options)
+        options.open()
+        return options

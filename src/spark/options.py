@@ -1,0 +1,84 @@
+"""The options of the data source "latchwork", checked before anything is planned (docs/design.md section 4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import InvalidRequest
+from ..queue.registry import QueueRegistry
+from ..queue.sharded import ShardedQueue
+from ..store.connect import VARIABLE, connect
+
+NAMES = (
+    "store", "queue", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "maxMessagesPerBatch",
+    "publishBatch",
+)  # fmt: skip
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "enqueued_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user has set; None or 0 where nothing was."""
+
+    store: str
+    queue: str
+    client_id: str
+    farm_id: str | None
+    job_id: str | None
+    stream_id: str | None
+    payload_schema: str | None
+    columns: tuple[str, ...]
+    max_messages: int
+    publish_batch: int
+
+    def open(self) -> ShardedQueue:
+        """The queue. One read; raises `NotFound`."""
+        return QueueRegistry(connect(self.store), self.client_id, farm_id=self.farm_id).get(self.queue)
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """The options, once all of them are known and well formed. No I/O. Raises `InvalidRequest`."""
+    known = {name.lower(): name for name in NAMES}
+    unknown = sorted(name for name in given if name.lower() not in known and name.lower() not in SPARKS_OWN)
+    if unknown:
+        raise InvalidRequest(f"the data source 'latchwork' has no option {', '.join(unknown)}; use {', '.join(NAMES)}")
+    values = {known[name.lower()]: value for name, value in given.items() if name.lower() in known}
+    return Options(
+        store=values.get("store") or os.environ.get(VARIABLE) or _needed("store", f"a URL; or set ${VARIABLE}"),
+        queue=values.get("queue") or _needed("queue", "the queue's name"),
+        client_id=values.get("clientId") or _needed("clientId", "the client that the queue belongs to"),
+        farm_id=values.get("farmId"),
+        job_id=values.get("jobId"),
+        stream_id=values.get("streamId"),
+        payload_schema=values.get("payloadSchema"),
+        columns=_columns(values.get("columns")),
+        max_messages=_number("maxMessagesPerBatch", values, 1, 2**53),
+        publish_batch=_number("publishBatch", values, 1, 1000),
+    )
+
+
+def _needed(name: str, meaning: str) -> str:
+    raise InvalidRequest(f"the option {name!r} of the data source 'latchwork' is missing: {meaning}")
+
+
+def _columns(given: str | None) -> tuple[str, ...]:
+    if given is None:
+        return COLUMNS
+    columns = tuple(name.strip() for name in given.split(","))
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or len(set(columns)) != len(columns):
+        raise InvalidRequest(f"the option 'columns' is {given!r}; use some of {', '.join(COLUMNS)}, each once")
+    return columns
+
+
+def _number(name: str, values: Mapping[str, str], low: int, high: int) -> int:
+    """The option's value, 0 where it is not set."""
+    if name not in values:
+        return 0
+    text = values[name]
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise InvalidRequest(f"the option {name!r} is {text!r}; it must be a whole number from {low} to {high}")
+    return int(text)

@@ -1,0 +1,148 @@
+"""Writing a frame or a stream to a queue, each row once (docs/protocols.md P6).
+
+Tasks publish through the ledger, so a task that is tried again, or runs twice at once, or belongs to a driver that was
+started again, publishes what is missing and nothing else. That holds for the same partitioning of the same rows, and
+for two days.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+
+from ..errors import InvalidRequest, LatchworkError
+from ..queue.ledger import Ledger, Outgoing
+from .options import Options
+
+log = logging.getLogger(__name__)
+
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+_HEADERS = MapType(StringType(), StringType())
+_BESIDES: dict[str, DataType] = {"key": StringType(), "message_id": StringType(), "headers": _HEADERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """What one task has done: its messages, and how many of them no attempt had published before."""
+
+    partition: int
+    messages: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How rows become messages: from `payload`, `key`, `headers` and `message_id`, or each row whole as its payload."""
+
+    whole: bool
+
+    def outgoing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outgoing]:
+        """The messages of these batches."""
+        for batch in batches:
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                yield self._message(row)
+
+    def _message(self, row: dict[str, Any]) -> Outgoing:
+        if self.whole:
+            return Outgoing(row)
+        return Outgoing(row["payload"], row.get("message_id"), row.get("key"), row.get("headers"))
+
+
+def rows_of(schema: StructType, options: Options) -> Rows:
+    """How rows of this schema become messages. Raises `InvalidRequest` where it cannot be told."""
+    names = schema.names
+    if "payload" not in names:
+        return Rows(whole=True)
+    others = sorted(set(names) - {"payload", *_BESIDES})
+    if others:
+        raise InvalidRequest(
+            f"beside 'payload' there may be {', '.join(_BESIDES)}, not {', '.join(others)}: put them into the payload "
+            "with struct(...).alias('payload'), or rename 'payload' to make each row a message"
+        )
+    for name, kind in _BESIDES.items():
+        if name in names and schema[name].dataType.simpleString() != kind.simpleString():
+            found = schema[name].dataType.simpleString()
+            raise InvalidRequest(f"the column {name!r} is {found}; it must be {kind.simpleString()}: cast it")
+    binary = isinstance(schema["payload"].dataType, BinaryType)
+    if binary != (options.open().codec.name == "bytes"):
+        raise InvalidRequest(f"the queue {options.queue!r} takes {'no ' if binary else 'only '}binary payloads")
+    return Rows(whole=False)
+
+
+class _Publisher:
+    """What batch and streaming writes share."""
+
+    def __init__(self, options: Options, rows: Rows) -> None:
+        self._options, self._rows = options, rows
+
+    def _publish(self, scope: str, batches: Iterator[pa.RecordBatch]) -> Written:
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark calls this in a task
+        partition = context.partitionId()
+        try:
+            done = self._ledger(scope).publish(partition, self._rows.outgoing(batches))
+        except LatchworkError as failure:
+            raise type(failure)(
+                f"partition {partition} of {scope}: {failure} [what it has published is in the ledger: running the "
+                "same input again under the same id completes it, and publishes nothing twice]",
+                **failure.details,
+            ) from failure
+        return Written(partition, done.messages, done.new)
+
+    def _ledger(self, scope: str) -> Ledger:
+        return Ledger(self._options.open(), scope, batch=self._options.publish_batch or None)
+
+    def _report(self, scope: str, messages: Sequence[WriterCommitMessage | None]) -> str:
+        """What an aborted write has left, from the ledger."""
+        ledger = self._ledger(scope)
+        left = {n: ledger.published(n) for n, message in enumerate(messages) if message is None}
+        whole = sum(message.messages for message in messages if isinstance(message, Written))
+        some = ", ".join(f"{n}: {count}" for n, count in left.items())
+        return (
+            f"the write {scope} was aborted. It has left {whole} messages of {len(messages) - len(left)} complete "
+            f"partitions and {sum(left.values())} of incomplete ones ({some}); they can be consumed. Running the same "
+            "input again, partitioned the same, completes it and publishes nothing twice"
+        )
+
+
+class BatchWriter(_Publisher, DataSourceArrowWriter):
+    """Writes a frame under the option `jobId`, because Spark gives a batch write no identity of its own."""
+
+    @property
+    def _scope(self) -> str:
+        return f"job/{quote(self._options.job_id or '', safe='')}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Publish the rows of one task, each once."""
+        return self._publish(self._scope, iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say what is left behind."""
+        log.warning("%s", self._report(self._scope, messages))
+
+
+class StreamWriter(_Publisher, DataSourceStreamArrowWriter):
+    """Writes the batches of a streaming query, under its id and theirs, which a restart from the checkpoint keeps."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Publish the rows of one task of a micro-batch, each once."""
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark calls this in a task
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        return self._publish(f"stream/{query}/{batch}", iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Say how many partitions are complete; the query's next start goes on with the same batch."""
+        whole = sum(message is not None for message in messages)
+        log.warning(
+            "batch %d was aborted with %d of %d partitions published; started again from its checkpoint, the query "
+            "completes it and publishes nothing twice", batchId, whole, len(messages),
+        )  # fmt: skip
