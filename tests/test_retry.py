@@ -234,6 +234,21 @@ def test_rows_that_stay_unavailable_are_reported_when_the_policy_stops(inner):
     assert store.total == store.policy.attempts
 
 
+def test_a_batch_that_ends_in_doubt_as_a_whole_leaves_no_row_of_it_as_never_applied(inner):
+    class Failing(FaultyStore):
+        def _operate_many(self, updates):
+            found = super()._operate_many(updates)
+            if self.total == 2:
+                raise OutcomeUnknown("the whole batch")
+            return found
+
+    store = Failing(inner, {1: Fault("dropped", rows=(1,))})
+    rows = [Update(Key("s", str(n)), (Put("n", n), Read("n")), exists=Exists.CREATE) for n in range(2)]
+    first, second = store.operate_many(rows)
+    assert (first, type(second)) == ((0,), OutcomeUnknown)
+    assert inner.get(Key("s", "1")).bins == {"n": 1}
+
+
 def _n_is(value):
     from latchwork.store import Bin
 

@@ -184,6 +184,8 @@ class RecordStore(ABC):
         pending = list(range(len(rows)))
 
         def once() -> None:
+            for place in pending:  # what an earlier attempt came to says nothing about this one
+                outcomes[place] = None
             for place, outcome in zip(pending, attempt([rows[place] for place in pending]), strict=True):
                 outcomes[place] = outcome
             pending[:] = [place for place in pending if _retry_row(outcomes[place])]
