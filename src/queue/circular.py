@@ -79,14 +79,14 @@ class LargeQueue:
     `transaction(error.details["txn_id"])`.
     """
 
-    def __init__(self, store: RecordStore, layout: Layout, lease: float, buffer_store: RecordStore | None) -> None:
-        self._store, self._buffers, self.layout, self._lease = store, buffer_store, layout, lease
+    def __init__(self, store: RecordStore, layout: Layout, buffer_store: RecordStore | None) -> None:
+        self._store, self._buffers, self.layout = store, buffer_store, layout
         self._slots = Slots(buffer_store or store, layout)
-        self._lock = QueueLock(store, layout, lease)
+        self._lock = QueueLock(store, layout)
         self._work = GroupCommit[Request](store.seams, Rounds(self._lock, self._slots).run)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LargeQueue, (self._store, self.layout, self._lease, self._buffers)
+        return LargeQueue, (self._store, self.layout, self._buffers)
 
     def __repr__(self) -> str:
         return f"LargeQueue({self.name!r}, capacity={self.layout.capacity})"
@@ -115,14 +115,14 @@ class LargeQueue:
         checked_name(name)
         layout = Layout.planned(name, capacity, entries_per_record, buffers.describe().record_size_limit)
         making.make(as_store(store), buffers, layout, checked_lease(lease))
-        return cls(store, layout, lease, buffer_store)
+        return cls(store, layout, buffer_store)
 
     @classmethod
     def open(cls, store: RecordStore, name: str, *, buffer_store: RecordStore | None = None) -> LargeQueue:
         """The queue of that name. Raises `NotFound`."""
         buffers = as_store(buffer_store or store)
-        layout, lease = making.find(as_store(store), buffers, checked_name(name))
-        return cls(store, layout, lease, buffer_store)
+        layout = making.find(as_store(store), buffers, checked_name(name))
+        return cls(store, layout, buffer_store)
 
     @classmethod
     def open_or_create(
@@ -282,7 +282,7 @@ class LargeQueue:
         began: the fence of the hold that belongs to it for sure, or 0.
         """
         hold = self._lock.take(self._store.seams.unique(), [txn, FORGOTTEN], timeout)
-        entry = hold.known.get(txn)
+        entry: list[int] | None = hold.known.get(txn)
         if entry is not None:
             self._lock.let_go(hold)
             return entry

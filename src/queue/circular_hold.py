@@ -23,7 +23,8 @@ DUE_EVERY = 64
 """Holds of one process after which it asks again whether it is time to forget transactions."""
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
-_LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL), Compute(WAITED_FOR))
+_LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL))
+_LOOK_FOR_GROUPS: tuple[Op, ...] = (*_LOOK, Compute(WAITED_FOR))
 _DUE: tuple[Op, ...] = (Compute(DUE),)
 
 
@@ -46,19 +47,33 @@ class Hold:
 class QueueLock:
     """The lock of one queue, as one process sees it. Safe to share between threads."""
 
-    def __init__(self, store: RecordStore, layout: Layout, lease: float) -> None:
+    def __init__(self, store: RecordStore, layout: Layout) -> None:
         self.store, self.layout = store, layout
-        self._taker = LeaseTaker(store, layout.meta, lease)
+        self._taker = LeaseTaker(store, layout.meta)
         self._holds = 0
 
-    def take(self, owner: str, txns: Sequence[str], timeout: float | None) -> Hold:
-        """Wait for the lock and take it; one call where it is free. Raises as `LeaseTaker.take`."""
+    def take(
+        self, grant: str, txns: Sequence[str], timeout: float | None, *, owner: str = "", head_moves: bool = False
+    ) -> Hold:
+        """Wait for the lock and take it; one call where it is free. Raises as `LeaseTaker.take`.
+
+        grant: an id of this hold alone.  txns: those that `known` is to tell about.  head_moves: whether `waited_for`
+        is needed.
+        """
         due = _DUE if self._holds % DUE_EVERY == 0 else ()
         self._holds += 1
-        reads = (*_LOOK, *due, *[MapGet(TXNS, txn) for txn in txns])
-        fence, (head, tail, waited_for, *more) = self._taker.take(owner, reads, timeout)
-        known = {txn: entry for txn, entry in zip(txns, more[len(due) :], strict=True) if entry is not None}
-        return Hold(fence, head, tail, waited_for, more[0] if due else {}, known)
+        look = _LOOK_FOR_GROUPS if head_moves else _LOOK
+        reads = (*look, *due, *[MapGet(TXNS, txn) for txn in txns])
+        fence, found = self._taker.take(owner or grant, grant, reads, timeout)
+        entries = found[len(look) + len(due) :]
+        return Hold(
+            fence,
+            head=found[0],
+            tail=found[1],
+            waited_for=found[2] if head_moves else 0,
+            due=found[len(look)] if due else {},
+            known={txn: entry for txn, entry in zip(txns, entries, strict=True) if entry is not None},
+        )
 
     def renew(self, hold: Hold) -> bool:
         """Start the lease again; False where the hold is lost."""

@@ -1,8 +1,11 @@
-"""Taking a large circular queue's lock: bins and guards are those of every lease (docs/protocols.md P2).
+"""Taking a large circular queue's lock: bins and rules are those of every lease (docs/protocols.md P2).
 
-What a holder believes does not matter here, since every step under the lock is guarded by its fence; so nobody has to
-watch a clock, and the acquisition reads the queue in the same step. An attempt whose reply was lost is recognised by
-its grant id in the record; one that lands later holds the lock for nobody, until it runs out.
+Every step under the lock is guarded by its fence, so nobody has to watch a clock, and the acquisition reads the queue
+in the same step. All bins of the lease are there from the beginning, and its length is the queue's and never changes,
+which makes guards and operations shorter than a general lock's.
+
+An attempt whose reply was lost is recognised by its grant id in the record; one that lands later holds the lock for
+nobody, until it runs out.
 """
 
 from __future__ import annotations
@@ -13,29 +16,51 @@ from ..coord import lease as rules
 from ..coord.lease import LeaseView, Observation
 from ..errors import LockUnavailable, NotFound, OutcomeUnknown, Refused
 from ..retry import Poll
-from ..store.expr import Bound
-from ..store.ops import Op
+from ..store.expr import SERVER_NOW, Bin, Bound, Param, largest
+from ..store.ops import Op, Put, Read
 from ..store.port import NEVER, Key, RecordStore
 
 POLL = Poll(low=0.0005, high=0.01, factor=1.5, jitter=0.5)
 """How to wait for another process: a hold takes about a millisecond."""
 
 
+_FREE = Bin(rules.LOCKED).eq(0) & Bin(rules.GRANT, str).ne(Param("grant", str))
+_TAKE: tuple[Op, ...] = (
+    Put(rules.FENCE, largest(Bin(rules.FENCE) + 1, SERVER_NOW * 1000)),
+    Put(rules.LOCKED, 1),
+    Put(rules.TIME, SERVER_NOW),
+)
+_FENCE: tuple[Op, ...] = (Read(rules.FENCE),)
+
+
+def never_held(lease: float, fence: int) -> tuple[Op, ...]:
+    """The lease's bins in a new record: its length in seconds, and a fence that all its fences will be above."""
+    return (
+        *rules.NEVER_HELD,
+        Put(rules.FENCE, fence),
+        Put(rules.OWNER, ""),
+        Put(rules.GRANT, ""),
+        Put(rules.TIME, 0),
+        Put(rules.LEASE, round(lease * 1000)),
+    )
+
+
 class LeaseTaker:
     """One process that wants the lease on one record, which must exist. Remembers since when it has stood still."""
 
-    def __init__(self, store: RecordStore, key: Key, lease: float) -> None:
-        self.store, self.key, self.lease = store, key, lease
+    def __init__(self, store: RecordStore, key: Key) -> None:
+        self.store, self.key = store, key
         self._observed: Observation | None = None
 
-    def take(self, owner: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[int, list[Any]]:
+    def take(self, owner: str, grant: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[int, list[Any]]:
         """Wait for the lease and take it: its fence, and what `reads` returned. One call where it is free.
 
+        owner: for people.  grant: an id of this acquisition alone.
         Raises `LockUnavailable` once `timeout` seconds are over (None = never), `NotFound` where there is no record,
         `OutcomeUnknown` where an attempt may have taken it, for nobody.
         """
-        wish = _Wish(self, owner, reads)
-        values = wish.attempt(rules.free(wish.grant)) or POLL.until(self.store.seams, wish.look, timeout=timeout)
+        wish = _Wish(self, owner, grant, reads)
+        values = wish.attempt(wish.free()) or POLL.until(self.store.seams, wish.look, timeout=timeout)
         if values is None:
             raise LockUnavailable(f"{self.key.set!r} was locked by others for {timeout} s", key=self.key)
         fence, *found = values
@@ -64,14 +89,17 @@ class LeaseTaker:
 class _Wish:
     """One acquisition, under an id of its own that every repeat carries."""
 
-    def __init__(self, taker: LeaseTaker, owner: str, reads: tuple[Op, ...]) -> None:
-        self._taker, self._owner, self._reads = taker, owner, reads
-        self.grant = taker.store.seams.unique()
+    def __init__(self, taker: LeaseTaker, owner: str, grant: str, reads: tuple[Op, ...]) -> None:
+        self._taker, self._owner, self.grant, self._reads = taker, owner, grant, reads
+
+    def free(self) -> Bound:
+        """Nobody holds it, and the last acquisition was not this one."""
+        return _FREE.bind(grant=self.grant)
 
     def attempt(self, guard: Bound) -> tuple[Any, ...] | None:
         """Take it if the guard holds: the fence and what was read, or None."""
         taker = self._taker
-        ops = (*rules.acquire(self._owner, taker.lease, self.grant), *self._reads)
+        ops = (*_TAKE, Put(rules.OWNER, self._owner), Put(rules.GRANT, self.grant), *_FENCE, *self._reads)
         try:
             return taker.store.operate(taker.key, *ops, when=guard, ttl=NEVER, repeatable=True)
         except Refused as refusal:
@@ -85,7 +113,7 @@ class _Wish:
         if seen.view.grant == self.grant:
             return self._recognised(seen)
         if not seen.view.locked:
-            return self.attempt(rules.free(self.grant))
+            return self.attempt(self.free())
         if seen.ran_out(self._taker.store.seams.monotonic()):
             return self.attempt(rules.broken(seen.view, self.grant))
         return None

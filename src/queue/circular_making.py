@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..coord import lease as rules
 from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Unavailable
 from ..store.ops import MapPut, Op, Put
 from ..store.port import NEVER, Exists, Key, RecordStore, Update
@@ -29,6 +28,7 @@ from .circular_layout import (
     TXNS,
     Layout,
 )  # fmt: skip
+from .circular_lock import never_held
 
 BATCH = 500
 """Buffer records made in one call."""
@@ -44,9 +44,9 @@ def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float)
     _make_metadata(store, layout, lease, max(marks))
 
 
-def find(store: RecordStore, buffers: RecordStore, name: str) -> tuple[Layout, float]:
-    """The layout of a queue and its lease in seconds. Raises `NotFound`."""
-    record = store.get(Key(name, META), RECORDS, SLOTS, CAPACITY, rules.LEASE)
+def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
+    """The layout of a queue. Raises `NotFound`."""
+    record = store.get(Key(name, META), RECORDS, SLOTS, CAPACITY)
     if record is None:
         raise NotFound(f"there is no queue {name!r}; make it with LargeQueue.create")
     layout = Layout.stored(name, record.bins, buffers.describe().record_size_limit)
@@ -55,7 +55,7 @@ def find(store: RecordStore, buffers: RecordStore, name: str) -> tuple[Layout, f
             f"queue {name!r} has its metadata here, but no buffer records: open it with the buffer_store that it was "
             "created with"
         )
-    return layout, record.bins[rules.LEASE] / 1000
+    return layout
 
 
 def _make_buffers(buffers: RecordStore, keys: list[Key]) -> int:
@@ -74,11 +74,7 @@ def _make_buffers(buffers: RecordStore, keys: list[Key]) -> int:
 
 def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int) -> None:
     ops: list[Op] = [
-        *rules.NEVER_HELD,
-        Put(rules.FENCE, fence),
-        Put(rules.OWNER, ""),
-        Put(rules.TIME, 0),
-        Put(rules.LEASE, round(lease * 1000)),
+        *never_held(lease, fence),
         Put(HEAD, 0),
         Put(TAIL, 0),
         Put(RECORDS, layout.records),

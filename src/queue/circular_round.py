@@ -65,7 +65,7 @@ class Rounds:
             shared = self._lock.store.seams.unique()
             asked = requests or waiting()
             named = {request.txn: request for request in asked if request.txn}
-            hold = self._take(asked[0].txn or shared, list(named)[:MOST_NAMED], timeout)
+            hold = self._take(shared, asked[0], list(named)[:MOST_NAMED], timeout)
             if not requests:
                 requests = collect(partial(_admitted, set(list(named)[:MOST_NAMED])))
             if self._done(hold, shared, requests):
@@ -76,9 +76,10 @@ class Rounds:
             "commit; nothing was changed: create the queue with a longer lease"
         )
 
-    def _take(self, owner: str, named: Sequence[str], timeout: float | None) -> Hold:
+    def _take(self, shared: str, leader: Request, named: Sequence[str], timeout: float | None) -> Hold:
+        head_moves = leader.kind != ENQUEUE
         try:
-            return self._lock.take(owner, named, timeout)
+            return self._lock.take(shared, named, timeout, owner=leader.txn or "", head_moves=head_moves)
         except OutcomeUnknown as failure:
             raise _nothing_done(failure) from failure
 
@@ -144,8 +145,11 @@ class Rounds:
             values.extend(request.values)
             tail = end
         plan.ops = (Put(TAIL, tail),)
+        if head > hold.tail:
+            # Several overwrites of one hold may drop each other's entries; those have no tail to be dropped from yet.
+            plan.ops, plan.head = (Put(HEAD, head), Put(TAIL, tail)), head
         between = partial(self._lock.renew, hold)
-        if head > hold.head and not self._overwritten(hold, head):
+        if head > hold.head and not self._overwritten(hold, min(head, hold.tail)):
             return None
         if values and not self._slots.write(hold.fence, hold.tail, values, between):
             return None

@@ -34,9 +34,14 @@ class _Ticket(Generic[W]):
 
     __slots__ = ("leads", "wake", "work")
 
-    def __init__(self, work: W, wake: Event) -> None:
-        self.work, self.wake = work, wake
+    def __init__(self, work: W) -> None:
+        self.work = work
+        self.wake: Event | None = None
         self.leads = False
+
+    def tell(self) -> None:
+        if self.wake is not None:
+            self.wake.set()
 
 
 class GroupCommit(Generic[W]):
@@ -59,12 +64,14 @@ class GroupCommit(Generic[W]):
         """
         if self._pid != os.getpid():
             self._reset()  # a fork: the parent's threads, and their work, are not here
-        ticket = _Ticket(work, self._seams.event())
+        ticket = _Ticket(work)
         with self._guard:
             self._waiting.append(ticket)
             ticket.leads, self._led = not self._led, True
-        if not ticket.leads:
-            self._wait(ticket, timeout)
+            if not ticket.leads:
+                ticket.wake = self._seams.event()
+        if ticket.wake is not None:
+            self._wait(ticket, ticket.wake, timeout)
         if ticket.leads:
             self._lead(ticket, timeout)
         if work.error is not None:
@@ -77,14 +84,14 @@ class GroupCommit(Generic[W]):
         self._waiting: list[_Ticket[W]] = []
         self._led = False
 
-    def _wait(self, ticket: _Ticket[W], timeout: float | None) -> None:
-        if ticket.wake.wait(timeout):
+    def _wait(self, ticket: _Ticket[W], wake: Event, timeout: float | None) -> None:
+        if wake.wait(timeout):
             return
         with self._guard:
             if ticket in self._waiting and not ticket.leads:
                 self._waiting.remove(ticket)
                 raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
-        ticket.wake.wait()
+        wake.wait()
 
     def _lead(self, mine: _Ticket[W], timeout: float | None) -> None:
         taken: list[_Ticket[W]] = [mine]
@@ -119,9 +126,9 @@ class GroupCommit(Generic[W]):
             if heir is not None:
                 heir.leads = True
         for ticket in taken:
-            ticket.wake.set()
+            ticket.tell()
         if heir is not None:
-            heir.wake.set()
+            heir.tell()
 
     def _same(self, kind: Any) -> list[_Ticket[W]]:
         return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
