@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .base import Scenario
+from .circular import Circular
 from .election import Election
 from .latch import LatchScenario
 from .lock import Lock
 from .store import Store
 
-SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election)}
+SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular)}
