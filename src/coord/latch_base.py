@@ -22,8 +22,8 @@ from . import latch_layout as layout
 from .latch_layout import bins_of
 from .progress import ProgressBar
 
-LATCH_POLL = Poll(low=0.005, high=0.055, factor=2.5)
-"""At most 25 reads a second, and half of all releases seen within 28 ms."""
+LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
+"""At most 25 reads a second, and half of all releases seen within 26 ms."""
 L = TypeVar("L", bound="Latch")
 
 
@@ -209,7 +209,7 @@ class Latch:
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
-        It reads the counters again and again, after 5 to 55 ms: at most 25 reads a second. `progress=True` draws a bar
+        It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
         """
