@@ -39,11 +39,20 @@ class Request:
 
 @dataclass(slots=True)
 class _Plan:
-    """What a commit is to say: the operations, the head if it moves, and each request's offsets and result."""
+    """What a commit is to say: the operations, the head if it moves, and each request's offsets and result.
+
+    told: requests that find no room or no entries left, which is so only if what comes before them is committed.
+    """
 
     ops: tuple[Op, ...] = ()
     head: int | None = None
     parts: list[tuple[Request, range, Any]] = field(default_factory=list)
+    told: list[tuple[Request, LatchworkError | None]] = field(default_factory=list)
+
+    def tell(self) -> None:
+        """Answer those for whom nothing is done: with their error, or with "no entries"."""
+        for request, error in self.told:
+            request.result, request.error = [], error
 
 
 class Rounds:
@@ -98,6 +107,7 @@ class Rounds:
             return all(request.error for request in requests)
         if not plan.parts:
             self._lock.let_go(hold)
+            plan.tell()
             return True
         return self._committed(hold, shared, plan)
 
@@ -107,6 +117,8 @@ class Rounds:
         except OutcomeUnknown as failure:
             for request, offsets, _ in plan.parts:
                 request.error = _unknown(failure, request.txn or shared, offsets)
+            for request, _ in plan.told:
+                request.error = _nothing_done(failure)
             return True
         except LatchworkError:
             self._lock.let_go(hold)
@@ -114,6 +126,7 @@ class Rounds:
         if committed:
             for request, _, result in plan.parts:
                 request.result = result
+            plan.tell()
         return committed
 
     def _planned(self, hold: Hold, requests: list[Request]) -> _Plan | None:
@@ -138,7 +151,7 @@ class Rounds:
             end = tail + len(request.values)
             lowest = end - self._lock.layout.capacity
             if lowest > head and (request.kind != OVERWRITE or lowest > hold.waited_for):
-                request.error = self._full(hold, request, tail - head)
+                plan.told.append((request, self._full(hold, request, tail - head)))
                 continue
             head = max(head, lowest)
             plan.parts.append((request, range(tail, end), range(tail, end)))
@@ -179,7 +192,7 @@ class Rounds:
         for request in requests:
             count = min(request.count, min(hold.tail, hold.waited_for) - head)
             if count <= 0:
-                request.result = []
+                plan.told.append((request, None))
                 continue
             plan.parts.append((request, range(head, head + count), []))
             head += count
