@@ -125,3 +125,29 @@ def test_a_batch_refuses_only_the_row_that_it_could_not_tell_apart(aerospike_sto
     assert isinstance(refused, InvalidRequest)
     assert "'i'" in str(refused)
     assert done == (1,)
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (Read("x"), Read("i")),
+        (Read("i"), Read("x")),
+        (ListRange("x", 0, 1), Read("i")),
+        (ListAppend("l", 2), Read("l")),
+        (Read("l"), ListAppend("l", 2)),
+        (Read("x"), ListSet("l", 3, 2), Read("l")),
+        (Put("i", 5), Read("x")),
+        (Put("x", Bin("i")), Read("x")),
+        (Touch(), Read("i")),
+        (Touch(), Compute(Bin("i")), Read("m")),
+        (MapPut("m", "c", 3), Touch(), Read("i")),
+        (Touch(), Put("x", Bin("i")), Touch(), Read("x"), Read("i")),
+        (MapGet("m", "none"), MapTrim("m", 1), MapGet("m", "b"), Read("m")),
+    ],
+    ids=lambda ops: " ".join(type(op).__name__ for op in ops),
+)
+def test_each_read_gets_its_own_answer(aerospike_store, ops):
+    local, key = MemoryStore(), Key("operations", f"answers{next(NUMBERS)}")
+    for store in (aerospike_store, local):
+        store.operate(key, *START, exists=Exists.CREATE)
+    assert aerospike_store.operate(key, *ops) == local.operate(key, *ops)
