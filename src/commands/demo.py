@@ -69,7 +69,9 @@ def _large_queue(store: RecordStore) -> str:
     queue.enqueue_many([{"event": n} for n in range(300)])
     got = [entry.value["event"] for entry in queue.dequeue_many(250)]
     info = queue.info()
-    return f"circular queue 300 in, {len(got)} out in order={got == list(range(250))}, {info.size} left of {info.capacity}"
+    return (
+        f"circular queue 300 in, {len(got)} out in order={got == list(range(250))}, {info.size} left of {info.capacity}"
+    )
 
 
 def _sharded_queue(store: RecordStore) -> str:
