@@ -65,17 +65,24 @@ class Envelope:
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """What writes it into a new record. Bins that would be empty are left out."""
-        written = [
+        written = (
             Put("data", self.data),
             Put("msgId", self.msg_id),
-            Put("attempts", self.attempts),
-            Put("enqueuedAt", self.enqueued_at),
-            Put("modified_at", now_ms),
+            _put("attempts", self.attempts),
+            _put("enqueuedAt", self.enqueued_at),
+            _put("modified_at", now_ms),
             _PUT_VERSION,
-        ]
+        )
+        if not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id):
+            return written
         optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id)
-        written += [Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value]
-        return tuple(written)
+        return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
+
+
+@lru_cache(maxsize=256)
+def _put(bin: str, value: int) -> Put:
+    """The same object for the same value, so that the rows of a batch share it and it is compiled once."""
+    return Put(bin, value)
 
 
 _PUT_VERSION = Put("v", VERSION)

@@ -23,7 +23,7 @@ from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
 from .aerospike_expr import NOT_EXPIRED, compiled
 from .aerospike_link import Link, parse, shared
-from .aerospike_ops import answering, check_row, compile_ops, results, row_results
+from .aerospike_ops import RowShapes, answering, compile_ops, results
 from .port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 
 _WRITE = {
@@ -160,33 +160,33 @@ class AerospikeStore(RecordStore):
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        rows = [self._row(update) for update in updates]
+        shapes, policies = RowShapes(), _Policies()
+        rows = [self._row(update, shapes, policies) for update in updates]
         whole = self._batch([row for row in rows if not isinstance(row, LatchworkError)])
-        return [self._row_outcome(update, row, whole) for update, row in zip(updates, rows, strict=True)]
+        return [self._row_outcome(update, row, whole, shapes) for update, row in zip(updates, rows, strict=True)]
 
-    def _row(self, update: Update) -> Any:
+    def _row(self, update: Update, shapes: RowShapes, policies: _Policies) -> Any:
         """The row as the client takes it, or what is wrong with it."""
         where = (self.namespace, update.key.set, update.key.name)
         try:
-            check_row(update.key, update.ops)
-            compiled_ops = compile_ops(update.ops)
-            if not o.writes(update.ops):
-                return Read(where, compiled_ops, policy=_guarded({}, update.when))
-            return Write(where, compiled_ops, policy=_policy(_ROW, update))
+            shape = shapes.of(update.key, update.ops)
+            return (Write if shape.writes else Read)(where, shape.built, policy=policies.of(update, shape.writes))
         except LatchworkError as failure:
             return failure
 
-    def _row_outcome(self, update: Update, row: Any, whole: Fault | None) -> Row:
+    def _row_outcome(self, update: Update, row: Any, whole: Fault | None, shapes: RowShapes) -> Row:
         if isinstance(row, LatchworkError):
             return row
         fault = whole or _row_fault(row)
         if fault is not None:
             return self._error(fault, update)
-        return row_results(update.ops, row.record[2] if row.record else {})
+        return shapes.of(update.key, update.ops).results(row.record[2] if row.record else {})
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        # Rows with the same guard share its policy.
+        made = {id(removal.when): _removing(_ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
         rows = [
-            Remove((self.namespace, removal.key.set, removal.key.name), policy=_removing(_ROW, removal))
+            Remove((self.namespace, removal.key.set, removal.key.name), policy=made[id(removal.when)])
             for removal in removals
         ]
         whole = self._batch(rows)
@@ -215,6 +215,20 @@ class AerospikeStore(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
+
+
+class _Policies:
+    """The policies of the rows of one batch; rows with the same guard share one."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def of(self, update: Update, writing: bool) -> dict[str, Any]:
+        kind = (id(update.when), update.exists, update.ttl, writing)
+        policy = self._made.get(kind)
+        if policy is None:
+            policy = self._made[kind] = _policy(_ROW, update) if writing else _guarded({}, update.when)
+        return policy
 
 
 def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:

@@ -26,10 +26,10 @@ _EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
 """Added where the server would answer some operations only, and it could not be told which."""
 
 
-def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
-    """The client's operations, one for each of ours, in order."""
+def compile_ops(ops: Sequence[o.Op], first: int = 0) -> list[Built]:
+    """The client's operations, one for each of ours, in order; `first`: the place of the first in its update."""
     try:
-        return [_BUILD[type(op)](op, place) for place, op in enumerate(ops)]
+        return [_BUILD[type(op)](op, place) for place, op in enumerate(ops, first)]
     except KeyError as unknown:
         raise InvalidRequest(f"{unknown} is not an operation of latchwork.store.ops") from None
 
@@ -55,15 +55,47 @@ def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[An
     return tuple([_result(op, answer[1]) for op, answer in zip(asked, answers, strict=False) if type(op) in _READS])
 
 
-def row_results(ops: Sequence[o.Op], bins: dict[str, Any]) -> tuple[Any, ...]:
-    """The same from the answer of a batch row, which is named by bin."""
-    return tuple(
-        [
-            _result(op, bins.get(_name(place) if isinstance(op, o.Compute) else op.bin))
+class RowShapes:
+    """What the rows of one batch share: the same tuple of operations, and the same operation, are compiled once."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[int, RowShape] = {}
+        self._built: dict[int, Built] = {}
+
+    def of(self, key: Any, ops: tuple[o.Op, ...]) -> RowShape:
+        """The operations of a row as the client takes them. The caller keeps `ops` alive as long as this."""
+        shape = self._shapes.get(id(ops))
+        if shape is None:
+            check_row(key, ops)
+            shape = self._shapes[id(ops)] = RowShape(ops, [self._build(op, place) for place, op in enumerate(ops)])
+        return shape
+
+    def _build(self, op: o.Op, place: int) -> Built:
+        if type(op) is o.Compute:  # its answer is named after its place
+            return compile_ops((op,), place)[0]
+        built = self._built.get(id(op))
+        if built is None:
+            built = self._built[id(op)] = compile_ops((op,))[0]
+        return built
+
+
+class RowShape:
+    """The operations of a batch row: as the client takes them, whether they write, and how their answers are named."""
+
+    __slots__ = ("built", "names", "writes")
+
+    def __init__(self, ops: tuple[o.Op, ...], built: list[Built]) -> None:
+        self.built = built
+        self.writes = o.writes(ops)
+        self.names: list[tuple[str, list[Any] | None]] = [
+            (_name(place) if isinstance(op, o.Compute) else op.bin, [] if isinstance(op, o.ListRange) else None)
             for place, op in enumerate(ops)
             if isinstance(op, o.READS)
         ]
-    )
+
+    def results(self, bins: dict[str, Any]) -> tuple[Any, ...]:
+        """What the reading operations returned, from the answer of the row, which is named by bin."""
+        return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in self.names])
 
 
 def check_row(key: Any, ops: Sequence[o.Op]) -> None:
