@@ -134,7 +134,7 @@ def test_a_batch_refuses_only_the_row_that_it_could_not_tell_apart(aerospike_sto
         (Read("i"), Read("x")),
         (ListRange("x", 0, 1), Read("i")),
         (ListAppend("l", 2), Read("l")),
-        (Read("l"), ListAppend("l", 2)),
+        (Read("x"), ListAppend("l", 2)),
         (Read("x"), ListSet("l", 3, 2), Read("l")),
         (Put("i", 5), Read("x")),
         (Put("x", Bin("i")), Read("x")),
