@@ -13,9 +13,10 @@ from typing import Any
 from unittest import mock
 
 from latchwork.coord import contender, fenced, latch_base, latch_layout, lease
-from latchwork.errors import NotFound, OutcomeUnknown
+from latchwork.errors import NotFound, OutcomeUnknown, Refused
+from latchwork.queue import circular, circular_hold, circular_layout, circular_round, circular_slots
 from latchwork.retry import RetryPolicy
-from latchwork.store import once
+from latchwork.store import NEVER, once
 from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
 from latchwork.store.ops import MapPut, Put
 
@@ -147,32 +148,30 @@ LATCH = (
 # ---- locks (P2)
 
 
-def _owner_only(self: Any, fence: int, real: Any = contender.Contender.release) -> Any:
-    guard = (Bin(lease.LOCKED).eq(1) & Bin(lease.OWNER, str).eq(Param("owner", str))).bind(owner=self.owner)
-    with mock.patch.object(lease, "held", lambda fence: guard):
-        return real(self, fence)
+def _released_by(guard: Callable[[Any], Bound]) -> Callable[[], Any]:
+    """A release with another guard."""
+
+    def release(self: Any, fence: int) -> bool:
+        try:
+            self.store.operate(self.key, *lease.RELEASE, when=guard(self), ttl=NEVER, repeatable=True)
+        except (Refused, NotFound):
+            return False
+        return True
+
+    return _swap(contender.Contender, "release", release)
 
 
-def _any_release(self: Any, fence: int, real: Any = contender.Contender.release) -> Any:
-    with mock.patch.object(lease, "held", lambda fence: Bin(lease.LOCKED).eq(1).bind()):
-        return real(self, fence)
+LOCKED = Bin(lease.LOCKED).eq(1)
+OWN = LOCKED & Bin(lease.OWNER, str).eq(Param("owner", str))
 
 
 def _broken_by(guard: Any) -> Callable[[], Any]:
     return _swap(lease, "_BROKEN", guard & lease._NOT_MINE)
 
 
-def _no_ratchet(
-    self: Any, key: Any, *ops: Any, bin: str = "fence", real: Any = fenced.Fenced.operate, **rest: Any
-) -> Any:
-    """The guard is there, but the resource does not remember the fence."""
-    with mock.patch.object(fenced, "Put", lambda bin, fence: Put("other", fence)):
-        return real(self, key, *ops, bin=bin, **rest)
-
-
 LOCK_RULES = (
-    ("owner-only release", "P2: release guarded by the fence", _swap(contender.Contender, "release", _owner_only)),
-    ("release by anybody", "P2: release guarded by the fence", _swap(contender.Contender, "release", _any_release)),
+    ("owner-only release", "P2: release guarded by the fence", _released_by(lambda self: OWN.bind(owner=self.owner))),
+    ("release by anybody", "P2: release guarded by the fence", _released_by(lambda self: LOCKED.bind())),
     ("broken by the server's clock alone", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
@@ -182,16 +181,92 @@ LOCK_RULES = (
     ("the next fence is one more", "P2: max(fencing-ctr + 1, server time)",
      _swap(lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
     ("renewing needs no fence", "P2: renew guarded by the fence",
-     _swap(lease, "held", lambda fence: Bin(lease.LOCKED).eq(1).bind())),
+     _swap(lease, "held", lambda fence: LOCKED.bind())),
     ("belief without end", "P2: start of the first attempt + lease - drift",
      _swap(lease, "believed_until", lambda began, lease: began + 1e9)),
 )  # fmt: skip
 RESOURCE_RULES = (
     ("a guard without the ratchet", "P2: guards bin <= f and stores bin = f",
-     _swap(fenced.Fenced, "operate", _no_ratchet)),
+     _swap(fenced, "Put", lambda bin, fence: Put("another", fence))),
     ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
      _swap(fenced, "_fenced", lambda bin, when: TRUE if when is None else when)),
 )  # fmt: skip
 LOCK = tuple(Mutant("lock", *rule) for rule in (*LOCK_RULES, *RESOURCE_RULES))
 
-MUTANTS = STORE + LATCH + LOCK
+
+# ---- the large circular queue (P4)
+
+
+def _head_together_with_tail(self: Any, hold: Any, head: int) -> bool:
+    """Head is not moved on before the slots are overwritten."""
+    return True
+
+
+@contextmanager
+def _groups_do_not_hold_head() -> Iterator[None]:
+    take = circular_hold.QueueLock.take
+
+    def blind(self: Any, *args: Any, **rest: Any) -> Any:
+        return replace(take(self, *args, **rest), waited_for=circular_layout.FAR)
+
+    guard = _swap(circular_hold.QueueLock, "_guard", lambda self, hold, head: lease.held(hold.fence))
+    with mock.patch.object(circular_hold.QueueLock, "take", blind), guard():
+        yield
+
+
+def _unlocked_answer(self: Any, txn: str, began: int, timeout: Any) -> list[int]:
+    return [0, -1, 0]
+
+
+def _any_slot(self: Any, first: int, count: int, between: Any = None, read: Any = circular_slots.Slots._read) -> Any:
+    """What lies in the slots, whichever offset it is."""
+    found: list[Any] = [None] * count
+    runs = list(self._layout.runs(first, count).items())
+    for (_, places), slots in zip(runs, read(self, runs), strict=True):
+        low = min(run.slot for run in places)
+        for run in places:
+            for offset in range(run.first, run.first + run.length):
+                place = run.slot - low + offset - run.first
+                slot = slots[place] if place < len(slots) else None
+                found[offset - first] = circular_slots.Entry(offset, slot[1] if slot else None)
+    return found
+
+
+CIRCULAR_RULES = (
+    ("no fence on the commit", "P4: commit guarded by locked = 1 and fencing-ctr = f",
+     _swap(circular_hold.QueueLock, "_guard", lambda self, hold, head: LOCKED.bind())),
+    ("no fence on the slots", "P4: slots guarded by fencing-mark <= f",
+     _swap(circular_slots, "not_stale", lambda fence: exists(circular_layout.MARK).bind())),
+    ("readers do not check the offset", "P4: every reader checks the offset",
+     _swap(circular_slots.Slots, "read", _any_slot)),
+    ("slots are overwritten before head moves on", "P4: overwrite commits the new head first",
+     _swap(circular_round.Rounds, "_overwritten", _head_together_with_tail)),
+    ("a commit in doubt counts as not made", "P4: transaction map",
+     _swap(circular_hold.QueueLock, "_settled", lambda self, hold, txn: False)),
+    ("a commit in doubt counts as made", "P4: transaction map",
+     _swap(circular_hold.QueueLock, "_settled", lambda self, hold, txn: True)),
+    ("head does not wait for groups", "P4: smallest waited-for group position >= new head", _groups_do_not_hold_head),
+    ("not committed is said without a new fence", "P4: take a new fence, then say it",
+     _swap(circular.LargeQueue, "_decided", _unlocked_answer)),
+    ("broken by the server's clock alone", "P2", _swap(lease.Observation, "ran_out", lambda self, now: True)),
+)  # fmt: skip
+CIRCULAR = tuple(Mutant("circular", *rule) for rule in CIRCULAR_RULES)
+
+
+# ---- elections (P3): the lock's rules, under the election's promises
+
+ELECTION_RULES = (
+    ("broken by the server's clock alone", "P2: seen standing still for a lease",
+     _swap(contender.Contender, "may_break", lambda self, *rest: True)),
+    ("the next epoch is one more", "P3: the epoch is the fence",
+     _swap(lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
+    ("belief without end", "P3: check compares the deadline",
+     _swap(lease, "believed_until", lambda began, lease: began + 1e9)),
+    ("renewing needs no epoch", "P2: renew guarded by the fence",
+     _swap(lease, "held", lambda fence: LOCKED.bind())),
+    ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
+     _swap(fenced, "_fenced", lambda bin, when: TRUE if when is None else when)),
+)  # fmt: skip
+ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
+
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR

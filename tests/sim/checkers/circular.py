@@ -47,7 +47,11 @@ def pointers_never_go_back(run: Circular) -> None:
     """Head and tail only go forward: a stale fence never commits."""
     for change in run.changes:
         forward = all(change.after[bin] >= change.before.get(bin, 0) for bin in (HEAD, TAIL))
-        run.require(forward, "a stale fence never mutates", f"{change.before} -> {change.after}")
+        run.require(forward, "a stale fence never mutates", f"{_pointers(change.before)} -> {_pointers(change.after)}")
+
+
+def _pointers(record: dict[str, Any]) -> tuple[Any, Any]:
+    return (record.get(HEAD), record.get(TAIL))
 
 
 def never_half_written(run: Circular) -> None:
