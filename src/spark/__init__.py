@@ -1,5 +1,14 @@
-"""The PySpark pipeline: latches for partitions, a queue as a source and as a sink, a distributed sweep."""
+"""The PySpark pipeline: latches for partitions, a queue as a source and as a sink.
 
+    latchwork.spark.register(spark)
+    frame.write.format("latchwork").mode("append").options(store=url, queue="q", clientId="shop", jobId="load-7").save()
+    spark.readStream.format("latchwork").options(store=url, queue="q", clientId="shop", streamId="etl").load()
+
+PySpark is imported only where it is needed, so that latches can be waited for without it.
+"""
+
+from .acknowledge import acknowledge
 from .latch import SparkLatch
+from .register import register
 
-__all__ = ["SparkLatch"]
+__all__ = ["SparkLatch", "acknowledge", "register"]

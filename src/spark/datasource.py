@@ -8,6 +8,8 @@ from pyspark.sql.types import StructType
 from ..errors import InvalidRequest
 from .options import Options, parse
 from .sink import BatchWriter, StreamWriter, rows_of
+from .source import BatchReader, StreamReader
+from .table import Table, schema_of
 
 
 class LatchworkSource(DataSource):
@@ -17,6 +19,26 @@ class LatchworkSource(DataSource):
     def name(cls) -> str:
         """The format's name."""
         return "latchwork"
+
+    def schema(self) -> str:
+        """The columns of a read."""
+        options = parse(self.options)
+        return schema_of(options, options.open().codec)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A snapshot; see `BatchReader`."""
+        options = self._options()
+        return BatchReader(options, Table(schema, typed=options.payload_schema is not None))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """Refuses a stream without `streamId`."""
+        options = self._options()
+        if not options.stream_id:
+            raise InvalidRequest(
+                "the option 'streamId' is missing: a name for this stream, the same when it is started again; the "
+                "queue is its own while it runs"
+            )
+        return StreamReader(options, Table(schema, typed=options.payload_schema is not None))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""

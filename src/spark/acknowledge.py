@@ -1,0 +1,64 @@
+"""Finishing a bounded run of a stream: Spark never tells a source that its last batch is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest
+from ..store.connect import connect
+from ..store.port import RecordStore
+from . import ranges
+from .offsets import pointers_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TASKS = 64
+"""Tasks at most that delete what a run has read."""
+
+
+def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStore | None = None) -> int:
+    """Acknowledge all that the query has finished, by its last progress; how many pointers that were.
+
+    The executors delete the messages. Where the query has ended, its queues are let go of: consumers may have them, or
+    a later start of the query takes them again. Call it after a run with `availableNow`, and after `stop()`.
+
+    store: where the queue is; needed only if its URL holds a password, which is kept out of checkpoints, and
+    $LATCHWORK_STORE is not set.
+
+    Raises `FencedOut` where another query of the same stream runs, `InvalidRequest` without a source of ours.
+    """
+    progress = query.lastProgress
+    sources = progress.sources if progress is not None else []
+    ends = [json.loads(source.endOffset) for source in sources if source.endOffset and "streamId" in source.endOffset]
+    if progress is not None and not ends:
+        raise InvalidRequest(f"the query {query.name or query.id} does not read a queue")
+    return sum(_finish(spark, end, store, ended=not query.isActive) for end in ends)
+
+
+def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None, *, ended: bool) -> int:
+    from ..queue.registry import QueueRegistry  # noqa: PLC0415 - with Spark's own imports, not before
+
+    where = store or connect(end["store"] or None)
+    pointers = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"]).pointers
+    # Whoever takes over fences a planner off that still believes in itself.
+    owner = ranges.take(pointers, end["streamId"]) if ended else ranges.current(pointers, end["streamId"])
+    fired = {state.shard: state.fired for state in pointers.states()}
+    due = [(shard, last) for shard, last in enumerate(pointers_of(end)) if fired[shard] < last]
+
+    def delete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                ranges.acknowledge(pointers, owner, row["shard"], row["last"])
+            yield batch
+
+    if due:
+        frame = spark.createDataFrame(due, "shard int, last bigint").repartition(min(len(due), TASKS), "shard")
+        frame.mapInArrow(delete, frame.schema).count()
+    if ended:
+        ranges.let_go(pointers, owner)
+    return sum(last - fired[shard] for shard, last in due)

@@ -1,0 +1,176 @@
+"""Messages as rows: the columns of a read, and JSON payloads as Arrow values of a Spark type."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ..errors import Unreadable
+from ..queue.envelope import Codec, Envelope
+from .options import Options
+
+BATCH = 1_000
+"""Rows of an Arrow batch."""
+_TYPES = {
+    "shard": "int",
+    "pointer": "bigint",
+    "message_id": "string",
+    "headers": "map<string,string>",
+    "attempts": "int",
+    "enqueued_at": "timestamp",
+}
+
+
+def schema_of(options: Options, codec: Codec) -> str:
+    """The columns, in Spark's DDL."""
+    payload = options.payload_schema
+    kind = ("binary" if codec.name == "bytes" else "string") if payload is None else _payload_type(payload)
+    return ", ".join(f"{name} {_TYPES.get(name, kind)}" for name in options.columns)
+
+
+def _payload_type(ddl: str) -> str:
+    """The type as it is, or a struct where fields are listed: `origin string, hour int`."""
+    text, depth = ddl.strip(), 0
+    for character in text:
+        depth += (character in "<(") - (character in ">)")
+        if depth == 0 and (character.isspace() or character in ",:"):
+            return f"struct<{text}>"
+    return text
+
+
+@dataclass(frozen=True)
+class Table:
+    """How messages become Arrow batches: the columns, and whether payloads are read as a type of their own."""
+
+    schema: t.StructType
+    typed: bool
+
+    def batches(self, shard: int, messages: Iterable[tuple[int, Envelope]]) -> Iterator[pa.RecordBatch]:
+        """These messages in batches of 1,000. Raises `Unreadable` for a payload that is not of its type."""
+        arrow = to_arrow_schema(self.schema, timezone="UTC")
+        columns = [self._column(field) for field in self.schema.fields]
+        rest = iter(messages)
+        while rows := list(islice(rest, BATCH)):
+            arrays = [
+                pa.array([column(shard, *row) for row in rows], field.type)
+                for column, field in zip(columns, arrow, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    def _column(self, field: t.StructField) -> Column:
+        if field.name != "payload":
+            return _COLUMNS[field.name]
+        return _typed(_converter(field.dataType)) if self.typed else _stored
+
+
+Column = Callable[[int, int, Envelope], Any]
+
+
+def _stored(_shard: int, _pointer: int, envelope: Envelope) -> Any:
+    return envelope.data
+
+
+def _typed(convert: Callable[[Any], Any]) -> Column:
+    decode = Codec().decode
+
+    def payload(shard: int, pointer: int, envelope: Envelope) -> Any:
+        try:
+            return convert(decode(envelope.data))
+        except (Unreadable, ValueError, TypeError, ArithmeticError, AttributeError) as failure:
+            raise Unreadable(
+                f"message {envelope.msg_id!r} at {shard}/{pointer} is not of the type that 'payloadSchema' says "
+                f"({failure}): leave the option out to read payloads as text, and parse them with from_json"
+            ) from failure
+
+    return payload
+
+
+_COLUMNS: dict[str, Column] = {
+    "shard": lambda shard, _pointer, _envelope: shard,
+    "pointer": lambda _shard, pointer, _envelope: pointer,
+    "message_id": lambda _shard, _pointer, envelope: envelope.msg_id,
+    "headers": lambda _shard, _pointer, envelope: list((envelope.headers or {}).items()),
+    "attempts": lambda _shard, _pointer, envelope: envelope.attempts,
+    "enqueued_at": lambda _shard, _pointer, envelope: datetime.fromtimestamp(envelope.enqueued_at / 1000, timezone.utc),
+}
+
+
+def _converter(kind: t.DataType) -> Callable[[Any], Any]:
+    """From what JSON holds to what Arrow takes for this type; None stays None."""
+    inner = _inner(kind)
+    return lambda value: None if value is None else inner(value)
+
+
+def _inner(kind: t.DataType) -> Callable[[Any], Any]:
+    if isinstance(kind, t.StructType):
+        fields = {field.name: _converter(field.dataType) for field in kind.fields}
+        return lambda value: {name: convert(_mapping(value).get(name)) for name, convert in fields.items()}
+    if isinstance(kind, t.ArrayType):
+        element = _converter(kind.elementType)
+        return lambda value: [element(one) for one in _list(value)]
+    if isinstance(kind, t.MapType):
+        of_key, of_value = _converter(kind.keyType), _converter(kind.valueType)
+        return lambda value: [(of_key(key), of_value(one)) for key, one in _mapping(value).items()]
+    return _SCALARS.get(type(kind), lambda value: value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise TypeError(f"{value!r} is no whole number")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+_SCALARS: dict[type[t.DataType], Callable[[Any], Any]] = {
+    t.StringType: _text,
+    t.BooleanType: _truth,
+    t.ByteType: _whole,
+    t.ShortType: _whole,
+    t.IntegerType: _whole,
+    t.LongType: _whole,
+    t.FloatType: _number,
+    t.DoubleType: _number,
+    t.DecimalType: lambda value: Decimal(str(value)),
+    t.TimestampType: lambda value: datetime.fromisoformat(value.replace("Z", "+00:00")),
+    t.TimestampNTZType: datetime.fromisoformat,
+    t.DateType: date.fromisoformat,
+    t.BinaryType: base64.b64decode,
+}
