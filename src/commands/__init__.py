@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from . import latch, leader, lock, messages, queue
+from . import large, latch, leader, lock, messages, queue
+from .demo import demo
 from .doctor import doctor
 from .session import Session
 from .stats import stats
@@ -25,8 +26,10 @@ app.add_typer(lock.app, name="lock")
 app.add_typer(leader.app, name="leader")
 messages.add_to(queue.app)
 app.add_typer(queue.app, name="queue")
+app.add_typer(large.app, name="large")
 app.command()(stats)
 app.command()(doctor)
+app.command()(demo)
 
 
 def _version(asked: bool) -> None:
