@@ -23,6 +23,9 @@ from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
 
+TURN = 0.001
+"""Seconds for which a party may take a lease again and again without letting other threads run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -50,7 +53,7 @@ class Contender:
         self.store, self.key, self.owner, self.lease = store, key, owner, lease
         self.extra = extra
         self.observed: Observation | None = None
-        self._marked = self._asked_for = float("-inf")
+        self._marked = self._asked_for = self._yielded = float("-inf")
 
     def renew(self, fence: int) -> Claim:
         """Start the lease again. Raises `Refused` or `NotFound` where it is not held under this fence any more."""
@@ -70,11 +73,19 @@ class Contender:
         return True
 
     def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:
-        """Pause for about as long as others pause between two looks, where they waited at this party's last release."""
+        """Pause for about as long as others pause between two looks, where they waited at this party's last release.
+
+        Where nobody did, let the other threads of this process run now and then: in a store that answers without
+        waiting they might not even have begun to wait.
+        """
         seams = self.store.seams
-        rest = self._asked_for + seams.uniform(0.5, 1.5) * poll.high - seams.monotonic()
+        now = seams.monotonic()
+        rest = self._asked_for + seams.uniform(0.5, 1.5) * poll.high - now
         if rest > 0:
             seams.sleep(rest if timeout is None else min(rest, timeout))
+        elif now - self._yielded > TURN:
+            self._yielded = now
+            seams.sleep(0)
 
     def look(self, *, waiting: bool = False) -> Observation | None:
         """The lease as it is now, and since when; None where there is no record. Leaves a mark if `waiting`."""
