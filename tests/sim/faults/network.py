@@ -43,6 +43,8 @@ class Server(MemoryStore):
         self.trace: list[tuple[float, str, str, str]] | None = None
         self.world = world
         self.caller = ""
+        self.observer: Any = None
+        """Somebody who is told of every write (`wrote`) and every delete (`removed`)."""
         self.watched: dict[Key, list[Change]] = {}
 
     def watch(self, key: Key) -> list[Change]:
@@ -51,14 +53,18 @@ class Server(MemoryStore):
 
     def _operate(self, update: Update) -> Values:
         log = self.watched.get(update.key)
-        before = self._records.get(update.key) if log is not None else None
+        seen = log is not None or self.observer is not None
+        before = self._records.get(update.key) if seen else None
         values = super()._operate(update)
         if self.wrap:
             self._near_the_wrap(update.key)
-        if log is not None:
-            after = self._records.get(update.key)
-            if after is not before and after is not None:
-                log.append(Change(self.world.now, self.caller, before.bins if before else {}, after.bins))
+        after = self._records.get(update.key) if seen else None
+        if after is not before and after is not None:
+            change = Change(self.world.now, self.caller, before.bins if before else {}, after.bins)
+            if log is not None:
+                log.append(change)
+            if self.observer is not None:
+                self.observer.wrote(update.key, change)
         return values
 
     def _near_the_wrap(self, key: Key) -> None:
@@ -71,6 +77,8 @@ class Server(MemoryStore):
         there = super()._delete(removal)
         if there:
             self.deleted[removal.key] = before
+            if self.observer is not None:
+                self.observer.removed(removal.key, self.caller, before.bins if before else {})
         return there
 
     def snapshot(self) -> dict[Key, Any]:

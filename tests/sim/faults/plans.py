@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from latchwork.store import Exists
+
 from ..world import World
 from .kinds import STRIKES, Fault, Kind
 
@@ -73,6 +75,8 @@ class RandomPlan(Plan):
             return None
         kind = rng.choice(self.kinds)
         if kind is Kind.ROW and not verb.endswith("_many"):
+            return None
+        if kind is Kind.SLOW_PRODUCER and getattr(target, "exists", None) is not Exists.CREATE:
             return None
         self.budget -= 1
         return Fault(kind, self._after(kind))

@@ -7,6 +7,7 @@ from .circular import Circular
 from .election import Election
 from .latch import LatchScenario
 from .lock import Lock
+from .sharded import Sharded
 from .store import Store
 
-SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular)}
+SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded)}

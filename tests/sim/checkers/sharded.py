@@ -1,0 +1,85 @@
+"""What the sharded queue and its sweeper promise (docs/design.md section 5, docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from latchwork.queue.pointers import FIRE, LOAD
+
+if TYPE_CHECKING:
+    from ..workload.sharded import Sharded
+
+
+def check(run: Sharded) -> None:
+    """All promises of the queue."""
+    every_acked_publish_is_delivered_or_visible(run)
+    nothing_is_made_up(run)
+    a_stale_receipt_acknowledges_nothing(run)
+    pointers_never_go_back(run)
+    a_later_leader_is_never_overwritten(run)
+    drained_once_faults_stop(run)
+
+
+def every_acked_publish_is_delivered_or_visible(run: Sharded) -> None:
+    """Each message whose publisher was told that it is safe is acknowledged by a consumer, or can still be seen."""
+    settled = {entry.args[0] for entry in run.history.named("ack") if entry.ok or entry.unknown}
+    for publish in run.history.named("publish"):
+        for payload in publish.args[0] if publish.ok else ():
+            run.require(
+                payload in settled or payload in run.visible,
+                "every acknowledged publish is delivered at least once or stays visible",
+                f"{payload} of {publish.actor} is gone",
+            )
+
+
+def nothing_is_made_up(run: Sharded) -> None:
+    """What is delivered was published."""
+    published = {payload for entry in run.history.named("publish") for payload in entry.args[0]}
+    for entry in run.history.named("receive"):
+        run.require(set(entry.tag or ()) <= published, "only published messages are delivered", f"{entry.tag}")
+
+
+def a_stale_receipt_acknowledges_nothing(run: Sharded) -> None:
+    """Whoever deletes a message is the one for whom it was last stamped."""
+    for when, who, name, delivery in run.deletes:
+        owner = run.stampers.get(delivery or "")
+        run.require(
+            who == owner, "a stale receipt cannot acknowledge a newer delivery",
+            f"{who} deleted {name}, which was {owner}'s, at {when:.3f}",
+        )  # fmt: skip
+
+
+def pointers_never_go_back(run: Sharded) -> None:
+    """Load and fire pointers only grow, and nothing is fired that was not loaded."""
+    for key, change in run.writes:
+        if not key.name.endswith("_POINTERS"):
+            continue
+        before, after = change.before, change.after
+        forward = all(after.get(bin, 0) >= before.get(bin, 0) for bin in (LOAD, FIRE))
+        run.require(
+            forward and after.get(FIRE, 0) <= after.get(LOAD, 0), "pointers only go forward",
+            f"{key.name}: {before.get(FIRE)}/{before.get(LOAD)} -> {after.get(FIRE)}/{after.get(LOAD)}",
+        )  # fmt: skip
+
+
+def a_later_leader_is_never_overwritten(run: Sharded) -> None:
+    """In the queue's record neither the epoch nor any sweep pointer ever goes back."""
+    for key, change in run.writes:
+        if not key.set.endswith("_ignis_queues"):
+            continue
+        run.require(
+            change.after.get("epoch", 0) >= change.before.get("epoch", 0), "two sweepers are safe",
+            f"epoch {change.before.get('epoch')} -> {change.after.get('epoch')}",
+        )  # fmt: skip
+        for bin in ("sweepPointers", "sidelineSweep"):
+            before, after = change.before.get(bin) or {}, change.after.get(bin) or {}
+            run.require(
+                all(after.get(shard, 0) >= pointer for shard, pointer in before.items()),
+                "sweep pointers only go forward", f"{bin}: {before} -> {after}",
+            )  # fmt: skip
+
+
+def drained_once_faults_stop(run: Sharded) -> None:
+    """Once faults have stopped, sweeping, shovelling and receiving empties the queue."""
+    run.require(run.drained, "liveness once faults stop", "the queue was not drained")
+    run.require(not run.stuck, "liveness once faults stop", f"{run.stuck} hang")
