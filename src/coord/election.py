@@ -102,8 +102,10 @@ class Election(ABC):
         return True
 
     def stop(self, timeout: float | None = 10.0) -> bool:
-        """Give up the term, if there is one, and stand no more. False if the campaign (the `lead` function, a call
-        that hangs) has not ended within `timeout` seconds; it then ends on its own. Not to be called by `lead`.
+        """Give up the term, if there is one, and stand no more.
+
+        False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
+        ends on its own. Not to be called by the leader's function, which returns instead.
         """
         with self._guard:
             task = self._task
@@ -130,7 +132,8 @@ class Election(ABC):
         """Wait to be elected, call `fn(leadership)`, give the term up, and return or raise what it did.
 
         timeout: seconds to wait to be elected, None = for ever. Where the candidate is standing already, its next term
-        (or present one) is used, and it goes on standing afterwards.
+        (or present one) is used, and it goes on standing afterwards. Where the term is lost before `fn` has returned,
+        `fn` is told by `leadership.lost`, and the candidate does not stand again until it has returned.
 
         Raises `WaitTimeout` where it was not elected in time, or was stopped. Not promised: that `fn` still leads when
         it returns; it calls `leadership.check()`.
@@ -158,11 +161,9 @@ class Election(ABC):
     def _hand_back(self, grant: Grant) -> None:
         grant.release()
 
-    def _enter(self, stop: Event) -> None:
-        """Begin to stand."""
+    def _enter(self, stop: Event) -> None: ...
 
-    def _leave(self) -> None:
-        """Stand no more."""
+    def _leave(self) -> None: ...
 
     def _others_first(self) -> float:
         """Seconds to wait after a term, so that somebody else is elected."""
