@@ -20,6 +20,7 @@ from .values import MAX_INT, MIN_INT, map_key, taken
 
 Built = Any
 """One operation as the client takes it."""
+Names = Sequence[tuple[str, list[Any] | None]]
 _NOTHING = aerospike.MAP_RETURN_NONE
 _NAMES = tuple(f"={place}" for place in range(64))
 _EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
@@ -66,36 +67,42 @@ class RowShapes:
         """The operations of a row as the client takes them. The caller keeps `ops` alive as long as this."""
         shape = self._shapes.get(id(ops))
         if shape is None:
-            check_row(key, ops)
-            shape = self._shapes[id(ops)] = RowShape(ops, [self._build(op, place) for place, op in enumerate(ops)])
+            known = self._built
+            built = [known.get(id(op)) or self._build(op, place) for place, op in enumerate(ops)]
+            shape = self._shapes[id(ops)] = RowShape(built, *_answers(key, ops))
         return shape
 
     def _build(self, op: o.Op, place: int) -> Built:
-        if type(op) is o.Compute:  # its answer is named after its place
-            return compile_ops((op,), place)[0]
-        built = self._built.get(id(op))
-        if built is None:
-            built = self._built[id(op)] = compile_ops((op,))[0]
+        built = compile_ops((op,), place)[0]
+        if type(op) is not o.Compute:  # whose answer is named after its place
+            self._built[id(op)] = built
         return built
 
 
 class RowShape:
     """The operations of a batch row: as the client takes them, whether they write, and how their answers are named."""
 
-    __slots__ = ("built", "names", "writes")
+    __slots__ = ("_names", "built", "writes")
 
-    def __init__(self, ops: tuple[o.Op, ...], built: list[Built]) -> None:
-        self.built = built
-        self.writes = o.writes(ops)
-        self.names: list[tuple[str, list[Any] | None]] = [
-            (_name(place) if isinstance(op, o.Compute) else op.bin, [] if isinstance(op, o.ListRange) else None)
-            for place, op in enumerate(ops)
-            if isinstance(op, o.READS)
-        ]
+    def __init__(self, built: list[Built], writes: bool, names: Names) -> None:
+        self.built, self.writes, self._names = built, writes, names
 
     def results(self, bins: dict[str, Any]) -> tuple[Any, ...]:
         """What the reading operations returned, from the answer of the row, which is named by bin."""
-        return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in self.names])
+        return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in self._names])
+
+
+def _answers(key: Any, ops: tuple[o.Op, ...]) -> tuple[bool, Names]:
+    """Whether the operations write, and for each answer its name and what its absence means."""
+    if _READS.isdisjoint(map(type, ops)):
+        return True, ()
+    check_row(key, ops)
+    names: Names = [
+        (_name(place) if isinstance(op, o.Compute) else op.bin, [] if isinstance(op, o.ListRange) else None)
+        for place, op in enumerate(ops)
+        if isinstance(op, o.READS)
+    ]
+    return o.writes(ops), names
 
 
 def check_row(key: Any, ops: Sequence[o.Op]) -> None:
