@@ -35,10 +35,8 @@ def hoist(arguments: list[str]) -> list[str]:
     return [*front, *others, *rest]
 
 
-def exit_code(failure: BaseException) -> int:
+def exit_code(failure: LatchworkError) -> int:
     """The exit code that tells a script what kind of failure it was."""
-    if isinstance(failure, KeyboardInterrupt):
-        return INTERRUPTED
     if isinstance(failure, NotFound):
         return NOT_FOUND
     if isinstance(failure, TimeoutError):
@@ -55,10 +53,17 @@ def main(arguments: list[str] | None = None) -> None:
     logging.captureWarnings(capture=True)
     try:
         app(hoist(sys.argv[1:] if arguments is None else arguments), prog_name="latchwork")
-    except (LatchworkError, KeyboardInterrupt) as failure:
-        told = "interrupted" if isinstance(failure, KeyboardInterrupt) else f"{failure} [{failure.code}]"
-        print(f"latchwork: {told}", file=sys.stderr)  # noqa: T201 - the command's own message
+    except LatchworkError as failure:
+        _say(f"{failure} [{failure.code}]")
         sys.exit(exit_code(failure))
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            _say("interrupted")
+        raise
+
+
+def _say(text: str) -> None:
+    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ class Session:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
-    """Rows of the same keys as a table for a terminal; it folds where the terminal is narrow."""
+    """Rows of the same keys as a table for a terminal; columns without a value are left out."""
+    shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    rows = [{name: row[name] for name in shown} for row in rows]
     names, *lines = _cells(rows)
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name, value in zip(names, rows[0].values(), strict=True):

@@ -1,0 +1,216 @@
+"""Every command does what it says, tells scripts by its exit code, and shows no stack trace for a user's mistake."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from latchwork.cli import hoist
+from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.store.connect import connect
+
+SHOP = ("--client", "shop")
+
+
+def test_a_shell_script_can_use_a_latch_as_a_barrier(run):
+    assert run("latch", "create", "n", *SHOP, "--count", "2").code == 0
+    assert run("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
+    timed_out = run("latch", "wait", "n", *SHOP, "--timeout", "0.1", "--json")
+    assert (timed_out.code, timed_out.json["released"], timed_out.json["counted"]) == (4, False, ["a"])
+    assert run("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
+    run("latch", "count-down", "n", *SHOP, "--party", "b")
+    released = run("latch", "wait", "n", *SHOP, "--timeout", "10")
+    assert (released.code, released.out) == (0, "released\n")
+    assert run("latch", "delete", "n", *SHOP).code == 0
+    assert run("latch", "show", "n", *SHOP).code == 3
+
+
+def test_a_latch_across_farms_names_who_is_missing(lw):
+    lw("latch", "create", "x", *SHOP, "--count", "1", "--farm", "dc1", "--level", "xdc", "--farms", "dc1,dc2")
+    shown = lw("latch", "show", "x", *SHOP, "--farm", "dc1", "--level", "xdc")
+    assert "nothing yet from dc2" in shown.out
+
+
+def test_a_command_runs_under_a_lock_with_its_fence_and_its_exit_code(run):
+    first = run("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE; exit 7")
+    second = run("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE")
+    assert (first.code, second.code) == (7, 0)
+    assert int(second.out) > int(first.out) > 0
+
+
+def test_a_lock_that_is_held_times_out_with_4(lw, sqlite_url):
+    store = connect(sqlite_url)
+    with FencedLock(store, "l").acquire(1):
+        assert lw("lock", "run", "l", "--timeout", "0.1", "--", "true").code == 4
+    store.close()
+
+
+def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
+    from latchwork.commands import lock
+
+    taken = []
+    monkeypatch.setattr(lock, "run_under", _losing(lock.run_under, taken))
+    done = lw("lock", "run", "l", "--", "sleep", "60")
+    assert done.code == 1
+    assert "lost" in done.err
+
+
+def _losing(run_under, taken):
+    def run(command, lost, facts):
+        lost.set()
+        return run_under(command, lost, facts)
+
+    return run
+
+
+def test_a_leader_runs_with_its_epoch_and_status_names_it(lw):
+    done = lw("leader", "run", "job", "--", "sh", "-c", "test $LATCHWORK_EPOCH -gt 0")
+    assert done.code == 0
+    shown = lw("leader", "status", "job", "--json")
+    assert shown.json["leader"] is None
+    assert shown.json["epoch"] > 0
+
+
+def test_messages_go_through_a_queue_by_the_command_alone(run):
+    run("queue", "create", "q", *SHOP, "--shards", "2")
+    ids = run("queue", "publish", "q", '{"a": 1}', '{"a": 2}', *SHOP, "--json").json["published"]
+    seen = run("queue", "peek", "q", *SHOP, "--json").json
+    assert {row["message_id"] for row in seen} == set(ids)
+    handled = run("queue", "consume", "q", *SHOP, "--", "cat")
+    assert sorted(json.loads(line)["a"] for line in handled.out.replace("}{", "}\n{").splitlines()) == [1, 2]
+    facts = run("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["ready"], facts["received"]) == (0, 2)
+
+
+def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1", "--max-deliveries", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    lw("queue", "consume", "q", *SHOP, "--", "false")
+    assert [row["reason"] for row in lw("queue", "peek", "q", *SHOP, "--side", "sideline", "--json").json] == [
+        "rejected"
+    ]
+    assert lw("queue", "shovel", "q", *SHOP, "--json").json["moved"] == 1
+    lw("queue", "consume", "q", *SHOP)
+    assert lw("queue", "stats", "q", *SHOP, "--json").json["parked"] == 1
+    assert len(lw("queue", "redrive", "q", *SHOP, "--dry-run", "--json").json) == 1
+    assert len(lw("queue", "redrive", "q", *SHOP, "--json").json) == 1
+    assert lw("queue", "consume", "q", *SHOP).out == "1\n"
+
+
+def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
+    with pytest.warns(UserWarning, match="paused"):
+        assert "expiring" in lw("queue", "pause", "q", *SHOP).out
+    assert lw("queue", "resume", "q", *SHOP, "--json").json["consumers"] == 3
+    lw("queue", "scale", "q", "5", *SHOP)
+    assert lw("queue", "list", *SHOP, "--json").json == [{"queue": "q", "active": True, "shards": 1, "consumers": 5}]
+    refused = lw("queue", "deactivate", "q", *SHOP, "--confirm", "other")
+    assert refused.code == 2
+    assert lw("queue", "deactivate", "q", *SHOP, "--confirm", "q").code == 0
+    assert lw("queue", "list", *SHOP, "--json").json[0]["active"] is False
+
+
+def test_a_sweep_stands_for_election_and_is_seen_in_the_statistics(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    assert lw("stats", *SHOP, "--json").json[0]["swept s ago"] is None
+    assert lw("queue", "sweep", *SHOP, "--json").json["failures"] == []
+    assert lw("stats", *SHOP, "--json").json[0]["swept s ago"] >= 0
+
+
+def test_the_circular_queue_by_the_command_alone(lw):
+    assert lw("large", "create", "bus", "1000", "--json").json["capacity"] == 1000
+    assert lw("large", "enqueue", "bus", '{"a": 1}', "text", "--json").json["offsets"] == [0, 1]
+    assert lw("large", "read", "bus", "1").out == '"text"\n'
+    assert len(lw("large", "dequeue", "bus", "-n", "5", "--json").json) == 2
+    assert lw("large", "dequeue", "bus").code == 3
+    assert lw("large", "info", "nothing").code == 3
+
+
+def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told = lw("demo", "--json").json
+    assert set(told) == {"latch", "lock", "election", "large_queue", "sharded_queue", "paged_queue"}
+    assert "refused" in told["lock"]
+    assert "100 handled" in told["sharded_queue"]
+    assert [path.name for path in tmp_path.iterdir() if "demo" in path.name] == []
+
+
+def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(run, url):
+    done = run("doctor", "--json")
+    found = {finding["what"]: finding["state"] for finding in done.json}
+    assert done.code == 0
+    assert any(what.startswith("connected") for what in found)
+    if url.startswith("aerospike"):
+        assert any(state == "warning" and "AP mode" in what for what, state in found.items())
+
+
+def test_doctor_says_what_will_not_work(lw):
+    done = lw("doctor", "--zookeeper", "127.0.0.1:1", store="aerospike://127.0.0.1:1/test?total_timeout=300")
+    assert done.code == 1
+    assert "->" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("latch", "show", "never", *SHOP), 3, "NOT_FOUND"),
+        (("latch", "create", "n", *SHOP, "--count", "-1"), 2, "count"),
+        (("latch", "create", "n", *SHOP, "--count", "1", "--farm", "much-too-long"), 2, "much-too-long"),
+        (("queue", "stats", "never", *SHOP), 3, "NOT_FOUND"),
+        (("queue", "publish", "never", "1", *SHOP), 3, "NOT_FOUND"),
+        (("queue", "create", "q", *SHOP, "--shards", "513"), 2, "512"),
+        (("queue", "create", "q", *SHOP, "--concurrency", "101"), 2, "MAX_ALLOWED_CONSUMERS_EXCEEDED"),
+        (("queue", "create", "q", *SHOP, "--shovel-seconds", "86401"), 2, "INVALID_SHOVEL_TIME_INTERVAL"),
+        (("lock", "run", "l", "--", "no-such-program"), 2, "no-such-program"),
+        (("large", "create", "bus", "0"), 2, "capacity"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_an_exit_code(lw, arguments, code, told):
+    done = lw(*arguments)
+    assert done.code == code
+    assert told in done.err
+    assert done.err.count("\n") == 1
+    assert "Traceback" not in done.err
+
+
+def test_a_wrong_store_url_does_not_show_its_password(lw):
+    done = lw("stats", *SHOP, store="aerospike://me:hunter2@127.0.0.1:1/test?nonsense=1")
+    assert done.code == 2
+    assert "hunter2" not in done.err + done.out
+
+
+def test_global_options_may_stand_anywhere_before_the_command_that_is_run():
+    assert hoist(["latch", "show", "n", "--json", "--store", "x"]) == ["--json", "--store", "x", "latch", "show", "n"]
+    assert hoist(["lock", "run", "l", "--", "ls", "--json"]) == ["lock", "run", "l", "--", "ls", "--json"]
+    assert hoist(["--store=y", "stats", "-v"]) == ["--store=y", "-v", "stats"]
+
+
+def test_a_pipe_gets_plain_lines(run):
+    run("queue", "create", "q", *SHOP, "--shards", "1")
+    lines = run("queue", "list", *SHOP).out.splitlines()
+    assert lines[0].split("\t") == ["queue", "active", "shards", "consumers"]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_every_command_has_help_with_an_example():
+    import typer
+
+    from latchwork.commands import app
+
+    def leaves(group, path=()):
+        for name, one in group.commands.items():
+            if hasattr(one, "commands"):
+                yield from leaves(one, (*path, name))
+            else:
+                yield (*path, name), one
+
+    found = dict(leaves(typer.main.get_command(app)))
+    assert len(found) >= 25
+    assert [path for path, one in found.items() if "Example: latchwork " + " ".join(path) not in (one.help or "")] == []
+
+
+def test_the_waiting_bar_is_drawn_on_a_terminal_only(run, url):
+    CountDownLatch.create(connect(url), "shop", "bar", 1, farm_id="dc1")
+    piped = run("latch", "wait", "bar", *SHOP, "--farm", "dc1", "--timeout", "0.1")
+    assert piped.err == ""

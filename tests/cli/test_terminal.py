@@ -1,0 +1,82 @@
+"""On a terminal, as a person sees it: the bar of a wait, the live table, Ctrl-C in the middle."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pexpect
+import pytest
+
+from latchwork.coord import CountDownLatch
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store.connect import connect
+
+
+@pytest.fixture
+def terminal(sqlite_url):
+    children = []
+
+    def start(*arguments, columns=100):
+        child = pexpect.spawn(
+            sys.executable,
+            ["-m", "latchwork.cli", "--store", sqlite_url, *arguments],
+            dimensions=(24, columns),
+            encoding="utf-8",
+            timeout=30,
+        )
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close(force=True)
+
+
+def test_the_bar_names_what_is_missing_and_ends_when_released(terminal, sqlite_url):
+    store = connect(sqlite_url)
+    latch = CountDownLatch.create(store, "shop", "n", 2, farm_id="dc1")
+    child = terminal("latch", "wait", "n", "--client", "shop", "--farm", "dc1", "--timeout", "30")
+    child.expect(r"\[-+\] 0 of 2")
+    latch.count_down(party="a")
+    child.expect(r"\[#+-+\] 1 of 2")
+    latch.count_down(party="b")
+    child.expect("released")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 0
+
+
+def test_the_live_table_follows_the_queue_and_ends_at_ctrl_c(terminal, sqlite_url):
+    queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
+    child = terminal("stats", "--client", "shop", "--watch", "--every", "0.2")
+    child.expect("nobody leads the sweepers")
+    child.expect("orders")
+    queue.publish_many(list(range(7)))
+    child.expect(r"orders +7 ")
+    child.sendintr()
+    child.expect("interrupted")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 130
+
+
+def test_a_narrow_terminal_folds_instead_of_breaking(terminal, sqlite_url):
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
+    child = terminal("queue", "list", "--client", "shop", columns=20)
+    child.expect(pexpect.EOF)
+    plain = re.sub(r"\x1b\[[0-9;]*m|\r", "", child.before)
+    assert plain.strip()
+    assert all(len(line) <= 20 for line in plain.splitlines())
+    assert "Traceback" not in child.before
+
+
+def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):
+    CountDownLatch.create(connect(sqlite_url), "shop", "n", 1, farm_id="dc1")
+    child = terminal("latch", "wait", "n", "--client", "shop", "--farm", "dc1")
+    child.expect("0 of 1")
+    child.sendintr()
+    child.expect("interrupted")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 130
