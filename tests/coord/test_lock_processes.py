@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
 
 from latchwork.coord import FencedLock
-from latchwork.store import Key, Put
+from latchwork.errors import LatchworkError
+from latchwork.store import Key, MapPut, Put, SQLiteStore
 
 TALLY = Key("tallies", "lock")
 
@@ -71,8 +75,6 @@ def test_eight_contenders_get_between_half_and_twice_their_share_of_2000(shared_
 
 @pytest.fixture
 def sqlite(tmp_path):
-    from latchwork.store import SQLiteStore
-
     made = SQLiteStore(tmp_path / "store.db", synchronous="normal")
     yield made
     made.close()
@@ -105,46 +107,48 @@ def test_a_stopped_holder_wakes_up_to_find_its_lease_lost_and_its_write_refused(
         holder.kill()
 
 
-MIXED = """
-import pickle, sys
-from latchwork.coord import FencedLock
-from latchwork.errors import LatchworkError
-from latchwork.store import Key, MapPut, Put
-store, me = pickle.loads(bytes.fromhex(sys.argv[1])), sys.argv[2]
-lock, log = FencedLock(store, "mixed", owner=me, lease=0.3), Key("tallies", "mixed")
-while True:
-    try:
-        with lock.acquire(timeout=30) as grant:
+def _count_under_the_lock_for_ever(store, me):
+    lock, log = FencedLock(store, "mixed", owner=me, lease=0.1), Key("tallies", "mixed")
+    while True:
+        with suppress(LatchworkError), lock.acquire(timeout=30) as grant:
             grant.seal(log)
             count = (store.get(log, "n").bins.get("n") or 0) + 1
             grant.operate(log, Put("n", count), MapPut("seen", grant.fence, count))
-    except LatchworkError:
-        pass
-"""
 
 
-def test_no_fence_is_given_twice_and_nothing_is_lost_though_holders_are_killed_and_stopped(sqlite):
-    import time
+def _forked(store, me):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _count_under_the_lock_for_ever(store, me)
+        finally:
+            os._exit(1)
+    return pid
 
-    crowd = [_start(MIXED, sqlite, f"p{number}") for number in range(5)]
-    log = Key("tallies", "mixed")
+
+def _kill(pid):
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite):
+    """60 kills and 6 stops past the lease, at any point of taking, working, giving back."""
+    chance, crowd = random.Random(7), [_forked(sqlite, f"p{number}") for number in range(4)]
     try:
-        for turn in range(9):
-            time.sleep(0.15)
-            victim = crowd[turn % len(crowd)]
-            if turn % 3 == 2:
-                victim.kill()
-                victim.wait(10)
-                crowd[turn % len(crowd)] = _start(MIXED, sqlite, f"p{turn}")
+        for turn in range(66):
+            time.sleep(chance.uniform(0.005, 0.08))
+            place = turn % len(crowd)
+            if turn % 11 == 10:
+                os.kill(crowd[place], signal.SIGSTOP)
+                time.sleep(0.3)
+                os.kill(crowd[place], signal.SIGCONT)
             else:
-                os.kill(victim.pid, signal.SIGSTOP)
-                time.sleep(0.45)
-                os.kill(victim.pid, signal.SIGCONT)
+                _kill(crowd[place])
+                crowd[place] = _forked(sqlite, f"p{turn}")
     finally:
-        for process in crowd:
-            process.kill()
-            process.wait(10)
-    record = sqlite.get(log).bins
+        for pid in crowd:
+            _kill(pid)
+    record = sqlite.get(Key("tallies", "mixed")).bins
     counts = [record["seen"][fence] for fence in sorted(record["seen"])]
     assert counts == list(range(1, record["n"] + 1)), "each holder counted on from the one before, in fence order"
-    assert record["n"] >= 10
+    assert record["n"] >= 20
