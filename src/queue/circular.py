@@ -22,9 +22,9 @@ from ..store.connect import as_store
 from ..store.ops import MapGet, MapPut, Read
 from ..store.port import RecordStore
 from . import circular_making as making
+from . import transactions
 from .circular_hold import QueueLock
 from .circular_layout import (
-    FORGOTTEN,
     HEAD,
     TAIL,
     TXNS,
@@ -32,7 +32,6 @@ from .circular_layout import (
     checked_count,
     checked_name,
     checked_offset,
-    checked_txn,
 )  # fmt: skip
 from .circular_round import DEQUEUE, ENQUEUE, OVERWRITE, Request, Rounds
 from .circular_slots import Entry, Slots
@@ -41,8 +40,6 @@ from .groups import ConsumerGroup
 
 DEFAULT_ENTRIES = 100
 DEFAULT_LEASE = 0.2
-_NOTHING = (0, -1)
-"""The offsets of a transaction that was declared not committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +191,7 @@ class LargeQueue:
         meanwhile; nothing was written then. `OutcomeUnknown` as described for the class.
         """
         items = [self.layout.fitting(value) for value in values]
-        txn, capacity = checked_txn(txn_id), self.layout.capacity
+        txn, capacity = transactions.checked_new(txn_id), self.layout.capacity
         if len(items) > capacity:
             message = f"{len(items)} entries do not fit into queue {self.name!r}, whose capacity is {capacity}"
             if overwrite_if_full:
@@ -218,7 +215,7 @@ class LargeQueue:
         They are handed out once: a crash after the commit loses them for processing. Raises `Corrupt` where entries
         are not in their records, and as `enqueue_many`.
         """
-        request = Request(DEQUEUE, checked_txn(txn_id), count=checked_count("n", n))
+        request = Request(DEQUEUE, transactions.checked_new(txn_id), count=checked_count("n", n))
         entries: list[Entry] = self._work.submit(request, checked_timeout(timeout))
         return entries
 
@@ -249,10 +246,10 @@ class LargeQueue:
         it this waits for the lock, as a change does, so one that is under way ends first; one that was paused past its
         lease raises `LeaseLost` when it goes on. A call that has not had the lock yet is a later use of the id.
 
-        The queue remembers the newest 128 transactions at least. Raises `OutcomeUnknown` where the id is not among
-        those, and older ones have been forgotten.
+        The queue remembers at least the newest 1,024 transactions with ids. Raises `OutcomeUnknown` where the id is
+        not among those, and older ones have been forgotten.
         """
-        txn = checked_txn(txn_id)
+        txn = transactions.checked(txn_id)
         if txn is None:
             raise InvalidRequest("txn_id is None; name the transaction")
         entry, owner, fence = self._store.operate(self.layout.meta, MapGet(TXNS, txn), Read(OWNER), Read(FENCE))
@@ -281,12 +278,13 @@ class LargeQueue:
 
         began: the fence of the hold that belongs to it for sure, or 0.
         """
-        hold = self._lock.take(self._store.seams.unique(), [txn, FORGOTTEN], timeout)
+        forgotten_of = transactions.forgotten_of(txn)
+        hold = self._lock.take(self._store.seams.unique(), [txn, forgotten_of], timeout)
         entry: list[int] | None = hold.known.get(txn)
         if entry is not None:
             self._lock.let_go(hold)
             return entry
-        forgotten = hold.known[FORGOTTEN]
+        forgotten = hold.known[forgotten_of]
         if forgotten and forgotten >= began:
             self._lock.let_go(hold)
             raise OutcomeUnknown(
@@ -294,7 +292,7 @@ class LargeQueue:
                 "committed long ago, or never",
                 txn_id=txn,
             )
-        nothing = [*_NOTHING, hold.fence]
+        nothing = transactions.not_committed(hold.fence)
         if not self._lock.release(hold, MapPut(TXNS, txn, nothing)):
             raise OutcomeUnknown(f"the lock was lost while transaction {txn!r} was looked for; ask again", txn_id=txn)
         return nothing

@@ -7,25 +7,23 @@ hold is ended first, so that no late commit of it can land any more; then the tr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..coord import lease as rules
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ..store.expr import Bound, Param
-from ..store.ops import Compute, MapGet, MapPut, MapRemove, Op, Read
+from ..store.ops import Compute, MapGet, MapPut, Op, Read
 from ..store.port import NEVER, RecordStore
-from .circular_layout import DUE, FORGOTTEN, HEAD, REMEMBERED, TAIL, TXNS, WAITED_FOR, Layout
+from . import transactions
+from .circular_layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
 from .circular_lock import LeaseTaker
-
-DUE_EVERY = 64
-"""Holds of one process after which it asks again whether it is time to forget transactions."""
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
 _LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL))
 _LOOK_FOR_GROUPS: tuple[Op, ...] = (*_LOOK, Compute(WAITED_FOR))
-_DUE: tuple[Op, ...] = (Compute(DUE),)
+_DUE: tuple[Op, ...] = (Compute(transactions.DUE),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class QueueLock:
         grant: an id of this hold alone.  txns: those that `known` is to tell about.  head_moves: whether `waited_for`
         is needed.
         """
-        due = _DUE if self._holds % DUE_EVERY == 0 else ()
+        due = _DUE if self._holds % transactions.ASK_EVERY == 0 else ()
         self._holds += 1
         look = _LOOK_FOR_GROUPS if head_moves else _LOOK
         reads = (*look, *due, *[MapGet(TXNS, txn) for txn in txns])
@@ -90,14 +88,17 @@ class QueueLock:
             return False
         return True
 
-    def commit(self, hold: Hold, txns: Mapping[str, Sequence[int]], *ops: Op, head: int | None = None) -> bool:
+    def commit(self, hold: Hold, txns: Mapping[str, tuple[int, int]], *ops: Op, head: int | None = None) -> bool:
         """Apply the operations, remember the transactions, give the lock back, in one step.
 
         txns: the first and last offset of each, at least one.  head: the new head, where it moves.  False where that
         was not done and never will be. Raises `OutcomeUnknown` where it cannot be told.
         """
-        remember = [MapPut(TXNS, txn, [*span, hold.fence]) for txn, span in txns.items()]
-        ops = (*ops, *_forget(hold.due, txns), *remember, *rules.RELEASE)
+        remember = [
+            MapPut(TXNS, txn, transactions.committed(first, last, hold.fence)) for txn, (first, last) in txns.items()
+        ]
+        forget = transactions.trimmed(hold.due, txns) if hold.due else ()
+        ops = (*ops, *forget, *remember, *rules.RELEASE)
         try:
             self.store.operate(self.layout.meta, *ops, when=self._guard(hold, head), ttl=NEVER, repeatable=True)
             return True
@@ -127,7 +128,8 @@ class QueueLock:
         """Whether a commit in doubt was made. It cannot be made any more after this."""
         try:
             self.release(hold)
-            entry, forgotten = self.store.operate(self.layout.meta, MapGet(TXNS, txn), MapGet(TXNS, FORGOTTEN))
+            reads = (MapGet(TXNS, txn), MapGet(TXNS, transactions.forgotten_of(txn)))
+            entry, forgotten = self.store.operate(self.layout.meta, *reads)
         except LatchworkError as failure:
             raise OutcomeUnknown(f"a commit to queue {self.layout.name!r} may have been made: {failure}") from failure
         if entry is not None and entry[2] == hold.fence:
@@ -140,13 +142,3 @@ class QueueLock:
 
     def _guard(self, hold: Hold, head: int | None) -> Bound:
         return rules.held(hold.fence) if head is None else _HEAD_MAY_MOVE.bind(fence=hold.fence, head=head)
-
-
-def _forget(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
-    """Operations that forget all but the newest transactions, and keep down to which fence that was done."""
-    others = [(entry[2], txn) for txn, entry in due.items() if txn != FORGOTTEN and txn not in kept]
-    oldest = sorted(others)[:-REMEMBERED]
-    if not oldest:
-        return []
-    forgotten = max(oldest[-1][0], due[FORGOTTEN])
-    return [MapRemove(TXNS, tuple(txn for _, txn in oldest)), MapPut(TXNS, FORGOTTEN, forgotten)]

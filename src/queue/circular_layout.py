@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRequest, RecordTooBig
-from ..store.expr import Bin, Bound, Const, If, MapSize, MapSmallestValue, Param
+from ..store.expr import Bin, Bound, MapSmallestValue, Param
 from ..store.record import Key, checked_key
 from ..store.values import MAX_INT, bound, encode, taken
 
@@ -22,13 +22,9 @@ RECORDS, SLOTS, CAPACITY = "num-buf-recs", "slots-per-rec", "capacity"
 TXNS, GROUPS = "txns", "groups"
 MARK, ENTRIES = "fencing-mark", "entries"
 
-FORGOTTEN = ""
-"""The key in `txns` of the highest fence whose transactions may have been forgotten; 0 = none has been."""
 NOBODY = ""
 """The key in `groups` of a position that is always there, so that the smallest waited-for one is always known."""
 FAR = MAX_INT
-REMEMBERED, TRIM_AT = 128, 256
-"""Transactions that are kept when the map is trimmed, and the size at which it is."""
 
 MAX_SLOTS, MAX_RECORDS = 10_000, 10_000_000
 _ROOM = 2048
@@ -40,8 +36,6 @@ _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
 """The smallest position that head waits for: a holding group's is an integer, any other group's is in a list, which
 ranks above all integers."""
-DUE = If(MapSize(TXNS) > TRIM_AT, Bin(TXNS, dict), Const({}))
-"""The transactions, when it is time to forget the oldest; otherwise nothing."""
 
 
 def not_stale(fence: int) -> Bound:
@@ -129,15 +123,6 @@ class Layout:
 def checked_name(name: str) -> str:
     """The queue's name, which is the name of a set. Raises `InvalidRequest`."""
     return checked_key(Key(name, META)).set
-
-
-def checked_txn(txn_id: str | int | None) -> str | None:
-    """The transaction id as text. Raises `InvalidRequest`."""
-    if isinstance(txn_id, int) and not isinstance(txn_id, bool):
-        return str(txn_id)
-    if txn_id is not None and (not isinstance(txn_id, str) or not 0 < len(txn_id) <= 256):
-        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text of 1 to 256 characters")
-    return txn_id
 
 
 def checked_count(name: str, count: int) -> int:

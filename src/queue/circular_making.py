@@ -16,7 +16,6 @@ from .circular_layout import (
     CAPACITY,
     ENTRIES,
     FAR,
-    FORGOTTEN,
     GROUPS,
     HEAD,
     MARK,
@@ -25,10 +24,10 @@ from .circular_layout import (
     RECORDS,
     SLOTS,
     TAIL,
-    TXNS,
     Layout,
 )  # fmt: skip
 from .circular_lock import never_held
+from .transactions import NOTHING_FORGOTTEN
 
 BATCH = 500
 """Buffer records made in one call."""
@@ -79,7 +78,7 @@ def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int)
         Put(TAIL, 0),
         Put(RECORDS, layout.records),
         Put(SLOTS, layout.slots),
-        MapPut(TXNS, FORGOTTEN, 0),
+        *NOTHING_FORGOTTEN,
         MapPut(GROUPS, NOBODY, FAR),
     ]
     if layout.capacity != layout.records * layout.slots:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ..store.ops import MapRemove, Op, Put
+from . import transactions
 from .circular_hold import Hold, QueueLock
 from .circular_layout import HEAD, TAIL, TXNS
 from .circular_slots import Slots
@@ -71,7 +72,7 @@ class Rounds:
         """Take the lock, then do all that `collect` gives. `waiting`: what can be collected now, the leader's first."""
         requests: list[Request] = []
         for _ in range(ROUNDS):
-            shared = self._lock.store.seams.unique()
+            shared = transactions.own(self._lock.store.seams.unique())
             asked = requests or waiting()
             named = {request.txn: request for request in asked if request.txn}
             hold = self._take(shared, asked[0], list(named)[:MOST_NAMED], timeout)

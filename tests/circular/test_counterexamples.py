@@ -23,7 +23,7 @@ class World:
     def __init__(self, kind):
         self.kind, self.clock = kind, ManualClock()
         self.inner = MemoryStore(self.clock)
-        kind.create(self.inner, "q", 3)
+        kind.create(self.inner, "q", 3, entries_per_record=3)
 
     def process(self, plan=None, seams=None):
         store = FaultyStore(self.inner, plan, seams=seams)
@@ -164,7 +164,7 @@ def mark_is_not_reset(kind):
         outcome(lambda: queue.enqueue("old"))
     world.inner.delete(Key("q", "queue-metadata"))
     world.clock.advance(LONG)
-    kind.create(world.inner, "q", 3)
+    kind.create(world.inner, "q", 3, entries_per_record=3)
     for value in "xy":
         world.queue().enqueue(value)
     store.deliver()
@@ -181,18 +181,17 @@ def reader_never_gets_another_offsets_value(kind):
     return reader.read_at(0) in (None, Entry(0, "x"))
 
 
-@pytest.mark.parametrize(
-    "holds",
-    [
-        reused_id_does_not_commit_anothers_hold,
-        overwrite_that_dies_leaves_the_head,
-        stale_dequeue_does_not_move_head,
-        skewed_clock_does_not_break_a_live_lock,
-        mark_is_not_reset,
-        reader_never_gets_another_offsets_value,
-    ],
-    ids=lambda holds: holds.__name__,
-)
+HOLES = [
+    reused_id_does_not_commit_anothers_hold,
+    overwrite_that_dies_leaves_the_head,
+    stale_dequeue_does_not_move_head,
+    skewed_clock_does_not_break_a_live_lock,
+    mark_is_not_reset,
+    reader_never_gets_another_offsets_value,
+]
+
+
+@pytest.mark.parametrize("holds", HOLES, ids=lambda holds: holds.__name__)
 def test_hole_is_shut(holds):
     assert holds(LargeQueue), "the queue has the hole"
     assert not holds(NaiveQueue), "the steps do not show the hole any more"
