@@ -22,6 +22,8 @@ MAX_NAME = 200
 """Bytes in a queue's name, so that the keys made of it stay short."""
 SIDELINE, PARKED = "_SIDELINE", "_PARKED"
 SECOND = timedelta(seconds=1)
+HANDLER_TIMEOUT = timedelta(minutes=10)
+"""The default, or half the sweep duration where that is less."""
 
 Span = timedelta
 """A length of time. Numbers are taken as seconds."""
@@ -72,8 +74,8 @@ class QueueConfig:
     lives.  queue_expiry: at least the message's; an unused queue is forgotten after twice that, and parked messages
     live so long.  concurrency: consumers, 0 (paused) to 100.  handler_type: a name for the kind of handler, for people.
     sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
-    to the sideline.  handler_timeout: at most half of that.  max_deliveries: a message handed out so often is parked
-    before it runs again.  backoff: how long a failed message waits in the sideline, growing with its attempts; None =
+    to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
+    max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message waits in the sideline, growing with its attempts; None =
     until the shovel's next pass.  shovel, batching: None = none.  codec: "json", "bytes", or a type that msgspec reads
     from JSON.  unsafe_limits: allows times of seconds, for demonstrations and tests; warns.
 
@@ -88,7 +90,7 @@ class QueueConfig:
     concurrency: int = 1
     handler_type: str | None = None
     sweep_duration: Span = timedelta(minutes=20)
-    handler_timeout: Span = timedelta(minutes=10)
+    handler_timeout: Span = HANDLER_TIMEOUT
     max_deliveries: int = 5
     backoff: Poll | None = None
     shovel: ShovelConfig | None = None
@@ -97,8 +99,11 @@ class QueueConfig:
     unsafe_limits: bool = False
 
     def __post_init__(self) -> None:
+        asked = self.handler_timeout is not HANDLER_TIMEOUT
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
             object.__setattr__(self, field, _span(field, getattr(self, field)))
+        if not asked:
+            object.__setattr__(self, "handler_timeout", min(HANDLER_TIMEOUT, self.sweep_duration / 2))
         _check_name(self.name)
         _within("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)

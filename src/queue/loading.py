@@ -55,6 +55,7 @@ def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[i
         Unavailable(f"{queue.name}: every slot was spent before the message was there") for _ in envelopes
     ]
     pending = list(range(len(envelopes)))
+    doubtful: set[int] = set()
     for _ in range(ROUNDS):
         # The clock starts before the reservation is sent, and counts suspended time: a consumer may wait from then on.
         sent = queue.store.seams.boottime()
@@ -77,13 +78,17 @@ def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[i
             else:
                 pending.append(place)
                 if result is Written.DONE:
-                    outcomes[place] = OutcomeUnknown(
-                        f"{queue.name}: the message was written, but too late to be sure that it will be delivered; "
-                        "the store answers more slowly than half the sweep duration"
-                    )
+                    doubtful.add(place)
         if not pending:
             break
-    return outcomes
+    return [_late(queue) if place in doubtful and not isinstance(at, Slot) else at for place, at in enumerate(outcomes)]
+
+
+def _late(queue: PointerQueue) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"{queue.name}: the message was written, but too late to be sure that it will be delivered; the store answers "
+        "more slowly than half the sweep duration"
+    )
 
 
 def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from ..errors import AlreadyExists, NotFound
+from ..errors import AlreadyExists, NotFound, Unreadable
 from ..retry import Poll
 from ..store import Exists, Key, MapPut, Put, RecordStore
 from ..store.expr import SERVER_NOW
@@ -114,7 +114,13 @@ def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
 
 
 def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
-    """The settings that the queue was created with. Those that a writer of another version left out have defaults."""
+    """The settings that the queue was created with. Those that a writer of another version left out have defaults.
+
+    Raises `Unreadable` where one is missing that has none.
+    """
+    missing = [bin for bin in ("shards", "messageExpiry", "queueExpiry", "sweepDuration") if bin not in bins]
+    if missing:
+        raise Unreadable(f"the record of queue {name!r} has no {', '.join(missing)}: another program wrote it")
     extra = bins.get("settings") or {}
     shovel = extra["shovel"] if "shovel" in extra else [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
     low_high = extra.get("backoff")

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.record import checked_key
 from .config import QueueConfig
@@ -79,12 +79,19 @@ class QueueRegistry:
         return [queue for queue, _ in self.listed(active=active)]
 
     def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
-        """The same, each with its record."""
+        """The same, each with its record; those that cannot be read are left out, with a warning in the log."""
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         records = [record for value in wanted for record in self.store.query(self.records.set, "active", value)]
-        records.sort(key=lambda record: record.key.name)
-        return [(self._adopt(config_of(r.key.name, r.bins), r.bins), r.bins) for r in records]
+        found = []
+        for record in sorted(records, key=lambda record: record.key.name):
+            try:
+                config = config_of(record.key.name, record.bins)
+            except Unreadable as failure:
+                log.warning("left out: %s", failure)
+            else:
+                found.append((self._adopt(config, record.bins), record.bins))
+        return found
 
     def deactivate(self, name: str) -> None:
         """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.

@@ -110,13 +110,14 @@ class Sweeper:
     def stop(self, timeout: float | None = 30) -> bool:
         """Stop before the next queue's next batch; whether it has within `timeout` seconds."""
         task = self._running
-        self._stop.set()
         if task is None:
             return True
+        self._stop.set()
         task.join(timeout)
         if task.is_alive():
             return False
         self._running = None
+        self._stop.clear()
         return True
 
     def _run(self) -> None:
@@ -127,8 +128,8 @@ class Sweeper:
                 report = self.run_once()
                 if report.led:
                     log.log(logging.INFO if report.ok else logging.WARNING, "%s", report)
-            except LatchworkError as failure:
-                log.warning("the sweep failed: %s", failure)
+            except Exception:
+                log.exception("the sweep failed; the next one is in %g s", self.interval)
 
     def _each(self, queues: Sequence[Listed], sweep: Callable[[ShardedQueue, Bins], SweepReport]) -> list[SweepReport]:
         """The parts' reports; several queues at once where that is allowed."""
@@ -142,7 +143,11 @@ class Sweeper:
                     queue, bins = waiting.pop()
                 except IndexError:
                     return
-                parts.append(sweep(queue, bins))
+                try:
+                    parts.append(sweep(queue, bins))
+                except Exception as failure:  # a defect in one queue must not stop the others' sweep
+                    log.exception("the sweep of %s failed", queue.name)
+                    parts.append(SweepReport(0, (queue.name,), (), ((queue.name, repr(failure)),)))
 
         if workers <= 1:
             work()

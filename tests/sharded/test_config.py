@@ -107,4 +107,12 @@ def test_unsafe_limits_allow_seconds_and_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(InvalidRequest, match="half of sweep_duration"):
-            QueueConfig("q", sweep_duration=timedelta(seconds=2), unsafe_limits=True)
+            QueueConfig("q", **times | {"handler_timeout": timedelta(seconds=2)}, unsafe_limits=True)
+
+
+def test_the_handler_timeout_follows_a_short_sweep_duration_unless_asked_for():
+    short = timedelta(minutes=5)
+    assert QueueConfig("q").handler_timeout == timedelta(minutes=10)
+    assert QueueConfig("q", sweep_duration=short).handler_timeout == short / 2
+    with pytest.raises(InvalidRequest, match="half of sweep_duration"):
+        QueueConfig("q", sweep_duration=short, handler_timeout=timedelta(minutes=10))
