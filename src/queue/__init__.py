@@ -7,6 +7,7 @@ from .consumer import Consumer
 from .delivery import Delivery
 from .envelope import Message, Reason
 from .groups import Batch, ConsumerGroup
+from .outbox import Outbox, OutboxLag, UnopenedQueue
 from .page_reader import PagedEntry
 from .paged import PagedQueue
 from .passes import PassReport
@@ -19,6 +20,7 @@ from .sweeper import Sweeper
 
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message",
-    "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth", "QueueInfo", "QueueRegistry", "Reason",
-    "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport", "Transaction",
+    "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth", "QueueInfo",
+    "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport",
+    "Transaction", "UnopenedQueue",
 ]  # fmt: skip

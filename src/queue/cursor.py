@@ -8,6 +8,7 @@ from itertools import islice
 
 from ..errors import Corrupt, InvalidRequest
 from ..seams import Lock
+from .backlog import Backlog, backlog, distance
 from .page_layout import Place, disk
 from .page_reader import PagedEntry, PageReader, View
 from .page_writer import PageWriter
@@ -25,6 +26,7 @@ class Cursor:
     """Reads on from where it was last committed, in this process or an earlier one: at least once.
 
     Threads may share a cursor; each message then goes to one of them, and `commit` covers what any of them has read.
+    `turn` is a lock for those who read, work and commit as one step.
     Not promised: that a message read but not committed is not read again after the queue is opened anew.
     """
 
@@ -36,11 +38,12 @@ class Cursor:
         writer: PageWriter,
         *,
         lock: Lock,
+        turn: Lock,
         deadline: Callable[[float | None], float | None],
         wait: Callable[[Place, float | None], bool],
         store: Callable[[str, Place | None], None],
     ) -> None:
-        self.name = name
+        self.name, self.turn = name, turn
         self._view, self._writer, self._store = view, writer, store
         self._deadline, self._wait = deadline, wait
         self._lock = lock
@@ -80,12 +83,23 @@ class Cursor:
                 self._store(self.name, self._read_to)
                 self._committed = self._read_to
 
+    def rewind(self) -> None:
+        """Read again from where it was last committed."""
+        with self._lock:
+            self._read_to = self._committed
+
     def lag(self) -> int:
         """How many messages are not committed yet; one larger than a page counts once for each of its pages."""
-        page, position = self._committed
-        behind = self._view.index(page)
-        later = range(page + 1, self._view.tail()[0] + 1)
-        return len(behind) - behind.from_position(position) + sum(len(self._view.index(number)) for number in later)
+        return self.backlog().messages
+
+    def backlog(self) -> Backlog:
+        """What is not committed yet: messages, bytes, and when the oldest of them arrived."""
+        with disk(self._view.layout):
+            return backlog(self._view, self._committed)
+
+    def bytes_behind(self) -> int:
+        """The bytes of the files that are not committed yet, unused ends of full pages included. Reads nothing."""
+        return distance(self._view, self._committed)
 
     def drop(self) -> None:
         """Forget the name, durably; it no longer holds pages back from being reclaimed."""

@@ -230,6 +230,7 @@ class PagedQueue:
             self._view,
             self._writer,
             lock=self._seams.lock(),
+            turn=self._seams.lock(),
             deadline=self._bell.deadline,
             wait=self._wait,
             store=self._store_cursor,

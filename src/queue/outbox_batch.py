@@ -1,0 +1,108 @@
+"""What an outbox keeps in its local queue, and how a batch of it is published exactly once (docs/protocols.md P6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidRequest, Unreadable
+from .envelope import Codec, checked_headers
+from .ledger import Ledger, Outgoing
+from .page_reader import PagedEntry
+from .sharded import ShardedQueue
+
+VERSION = 1
+"""The version of what is kept, the first field of each message."""
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """A message that waits for the store, as it is kept: a MessagePack array of these fields in this order.
+
+    `data` is the payload as the queue's codec has made it: text for JSON, else bytes.
+    """
+
+    version: int
+    message_id: str
+    data: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Waiting)
+
+
+def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: Mapping[str, str] | None) -> bytes:
+    """What is kept of a message. Raises `InvalidRequest` for what the queue would not take."""
+    if key is not None and not isinstance(key, str):
+        raise InvalidRequest(f"key {key!r}: it must be text, or None for a message without order")
+    waiting = Waiting(VERSION, message_id, codec.encode(payload), key, checked_headers(headers))
+    try:
+        return _ENCODER.encode(waiting)
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"key {key!r}, headers {headers!r}: not valid Unicode: {failure}") from failure
+
+
+def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
+    """The message. Raises `Unreadable`, with page and position, for what no outbox of this queue has put there."""
+    try:
+        waiting = _DECODER.decode(entry.data)
+    except (TypeError, msgspec.MsgspecError) as failure:
+        raise _foreign(
+            entry, f"no outbox has put it there ({failure}): give the outbox a local queue of its own"
+        ) from None
+    if waiting.version != VERSION:
+        raise _foreign(entry, f"it has version {waiting.version}, this program reads {VERSION}: upgrade it")
+    if not isinstance(waiting.data, bytes if codec.name == "bytes" else str):
+        raise _foreign(entry, "it was put for a queue with another codec: forward it to that one")
+    return waiting
+
+
+def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int) -> None:
+    """Publish the messages to the queue, each once, those of one key one after another.
+
+    The scope is where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
+    first message, so that outboxes of the same name on two machines stay apart. The second message of a key is
+    published when the first is safe, the third when the second is, and so on: each of these waves is a partition of
+    the ledger, and takes five calls for up to 1,000 messages.
+
+    A repeat must begin at the same place and may only have more messages at the end: then every wave has what it had,
+    and perhaps more, which is what the ledger wants.
+    """
+    queue.used = True
+    queue.registry.refresh_if_due()
+    waiting = [unpack(entry, queue.codec) for entry in entries]
+    ledger = Ledger(queue, f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}", ttl=ttl)
+    for number, wave in enumerate(waves(waiting)):
+        ledger.publish(number, [_outgoing(message) for message in wave])
+
+
+def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
+    """The first message of every key and all without one, then the second of every key, and so on."""
+    found: list[list[Waiting]] = [[]]
+    seen: Counter[str] = Counter()
+    for message in waiting:
+        number = 0 if message.key is None else seen[message.key]
+        if message.key is not None:
+            seen[message.key] += 1
+        if number == len(found):
+            found.append([])
+        found[number].append(message)
+    return found
+
+
+def _outgoing(message: Waiting) -> Outgoing:
+    """The codec has seen it already: JSON goes through as it is."""
+    data = message.data if isinstance(message.data, bytes) else msgspec.Raw(message.data.encode())
+    return Outgoing(data, message.message_id, message.key, message.headers)
+
+
+def _foreign(entry: PagedEntry, why: str) -> Unreadable:
+    return Unreadable(
+        f"the message on page {entry.page} at {entry.position} cannot be forwarded: {why}",
+        page=entry.page,
+        position=entry.position,
+    )

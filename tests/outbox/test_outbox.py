@@ -1,0 +1,278 @@
+"""What an outbox promises when nothing goes wrong with the store, and what it refuses (docs/paged-queue.md)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from latchwork.errors import InvalidRequest, NotFound, QueueFull, RecordTooBig, Refused, StorageFailed, Unreadable
+from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
+from latchwork.queue.outbox_files import stored_lag
+from latchwork.store import MemoryStore
+from tests.faulty import FaultyStore
+from tests.paged.recording import RecordingFiles
+
+from .world import World
+
+
+def test_what_is_put_is_forwarded_once_and_in_order(everywhere):
+    producer = everywhere.producer()
+    producer.put_some(n=40)
+    assert producer.forward() == 40
+    assert producer.forward() == 0
+    everywhere.check()
+    assert len(everywhere.received) == 40
+
+
+def test_a_put_asks_no_store(world):
+    producer = world.producer()
+    producer.put_some()
+    producer.outbox.lag()
+    assert producer.calls == 0
+
+
+def test_making_an_outbox_touches_no_file(world, tmp_path):
+    producer = world.producer()
+    assert not list(tmp_path.glob("*.cursor"))
+    producer.put("a", 1)
+    assert [path.name for path in tmp_path.glob("*.cursor")] == ["out-outbox.cursor"]
+
+
+def test_the_id_that_a_put_returns_is_the_messages(world):
+    producer = world.producer()
+    told = [producer.outbox.put({"n": n}, key="k", headers={"h": str(n)}) for n in range(3)]
+    producer.forward()
+    found = world.queue.peek()
+    assert [message.message_id for message in found] == told
+    assert [message.payload for message in found] == [{"n": n} for n in range(3)]
+    assert [message.headers for message in found] == [{"h": str(n)} for n in range(3)]
+    assert {message.shard for message in found} == {world.queue.shard_of("k")}
+
+
+def test_bytes_go_through_a_queue_of_bytes(clock, tmp_path):
+    queue = QueueRegistry(MemoryStore(clock), "shop").create(QueueConfig("raw", codec="bytes"))
+    outbox = Outbox(PagedQueue.open(tmp_path, "out", seams=clock), queue)
+    outbox.put(b"\x00\xff")
+    outbox.forward()
+    assert [delivery.payload for delivery in queue.receive(5)] == [b"\x00\xff"]
+
+
+def test_a_batch_of_a_thousand_costs_five_calls_and_each_repetition_of_a_key_five_more(clock, tmp_path):
+    world = World(MemoryStore(clock), clock, tmp_path, settings={"page_size": 1_000_000})
+    producer = world.producer()
+    for number in range(1000):
+        producer.put(None, number)
+    assert (producer.forward(), producer.calls) == (1000, 5)
+    for number in range(1000):
+        producer.put(f"key {number % 250}", number)
+    before = producer.calls
+    assert (producer.forward(), producer.calls - before) == (1000, 4 * 5)
+    world.check()
+
+
+def test_an_outbox_keeps_what_it_has_not_forwarded_from_being_reclaimed(world, clock):
+    producer = world.producer()
+    for number in range(60):
+        clock.advance(1)
+        producer.put("a", number)
+    assert producer.pq.disk_bytes() > 5 * 512
+    producer.end()
+    producer = world.producer()
+    clock.advance(1)
+    producer.forward()
+    world.check()
+    assert producer.pq.disk_bytes() <= 2 * 512
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("payload", "options", "told"),
+    [
+        ({1, 2}.__iter__(), {}, "not JSON"),
+        ("x", {"key": 7}, "key 7"),
+        ("x", {"key": "\ud800"}, "Unicode"),
+        ("x", {"headers": {"a": 1}}, "header"),
+        ("\ud800", {}, "not JSON"),
+    ],
+)
+def test_what_the_queue_would_not_take_is_refused_before_it_is_written(world, payload, options, told):
+    producer = world.producer()
+    with pytest.raises(InvalidRequest, match=told):
+        producer.outbox.put(payload, **options)
+    assert list(producer.pq.read()) == []
+
+
+def test_a_message_larger_than_a_record_is_refused(world):
+    producer = world.producer()
+    with pytest.raises(RecordTooBig, match="limit is 1000000"):
+        producer.outbox.put("x" * 1_000_000)
+    assert list(producer.pq.read()) == []
+
+
+@pytest.mark.parametrize("options", [{"name": "a/b"}, {"name": ""}, {"disk_budget": 0}])
+def test_settings_that_cannot_be_are_refused(world, options):
+    with pytest.raises(InvalidRequest):
+        Outbox(world.producer().pq, world.queue, **options)
+
+
+def test_a_full_disk_budget_refuses_and_drops_nothing(world):
+    world.options = {"disk_budget": 2000}
+    producer = world.producer()
+    with pytest.raises(QueueFull, match="2000 bytes") as refused:
+        producer.put_some(n=1000)
+    assert refused.value.details["budget"] == 2000
+    assert 1800 < refused.value.details["size"] <= 2000
+    before = len(world.acknowledged)
+    with pytest.raises(QueueFull):
+        producer.put("a", before)
+    producer.forward()
+    producer.put_some(first=before, n=5)
+    producer.forward()
+    world.check()
+    assert len(world.received) == before + 5
+
+
+def test_the_disk_budget_holds_after_a_restart(world):
+    world.options = {"disk_budget": 2000}
+    producer = world.producer()
+    with pytest.raises(QueueFull):
+        producer.put_some(n=1000)
+    producer.end()
+    with pytest.raises(QueueFull):
+        world.producer().put("a", 1000)
+
+
+def test_a_message_larger_than_the_whole_budget_is_a_bad_request(world):
+    world.options = {"disk_budget": 100}
+    with pytest.raises(InvalidRequest, match="whole disk_budget is 100"):
+        world.producer().outbox.put("x" * 200)
+
+
+def test_messages_that_no_outbox_has_put_are_refused_with_their_place(world):
+    producer = world.producer()
+    producer.put("a", 0)
+    producer.forward()
+    place = producer.pq.cursor("outbox").committed
+    producer.pq.append(b"not ours")
+    with pytest.raises(Unreadable, match="a local queue of its own") as refused:
+        producer.forward()
+    assert (refused.value.details["page"], refused.value.details["position"]) == place
+
+
+def test_messages_of_another_codec_are_not_sent(world, clock):
+    producer = world.producer()
+    producer.put("a", 0)
+    raw = QueueRegistry(world.store, "shop").create(QueueConfig("raw", codec="bytes"))
+    with pytest.raises(Unreadable, match="another codec"):
+        Outbox(producer.pq, raw).forward()
+
+
+def test_a_deactivated_queue_is_waited_for(world):
+    producer = world.producer()
+    producer.put_some()
+    registry = producer.outbox._queue.registry
+    registry.deactivate("q")
+    with pytest.raises(Refused, match="deactivated"):
+        producer.forward()
+    registry.create(world.config)
+    producer.forward()
+    world.check()
+
+
+def test_a_put_whose_sync_fails_is_not_acknowledged(world):
+    files = RecordingFiles()
+    producer = world.producer(files=files)
+    producer.put("a", 0)
+    files.fail("sync", ".page", errno.EIO)
+    with pytest.raises(StorageFailed):
+        producer.outbox.put(["a", 1], key="a")
+
+
+# ---- several
+
+
+def test_two_outboxes_of_one_name_stay_apart(world, tmp_path):
+    """Two machines: both begin at the first position of a first page, and both go to one queue."""
+    one, two = world.producer(directory=tmp_path / "1"), world.producer(directory=tmp_path / "2")
+    for number in range(10):
+        one.put("a", number)
+        two.put("b", number)
+    one.forward()
+    two.forward()
+    world.check()
+    assert len(world.received) == 20
+
+
+def test_two_outboxes_over_one_local_queue_forward_everything_to_two_queues(world):
+    producer = world.producer()
+    other = QueueRegistry(world.store, world.client).create(QueueConfig("copy", shards=1))
+    copies = Outbox(producer.pq, other, name="copies")
+    assert copies.lag().messages == 0
+    producer.put_some()
+    producer.forward()
+    copies.forward()
+    world.check()
+    assert len(other.receive(100)) == 9
+
+
+def test_two_objects_of_one_outbox_take_turns(world):
+    producer = world.producer()
+    again = Outbox(producer.pq, producer.outbox._queue)
+    producer.put_some()
+    free = []
+    producer.store.next(lambda: free.append(producer.pq.cursor("outbox").turn.acquire(blocking=False)))
+    producer.forward()
+    assert free == [False]
+    assert again.forward() == 0
+    producer.put("a", 100)
+    assert again.forward() == 1
+    world.check()
+
+
+# ---- starting without the store
+
+
+def test_a_producer_starts_and_puts_while_the_store_is_away(clock, tmp_path):
+    store = FaultyStore(MemoryStore(clock), dict.fromkeys(range(1, 50), "dropped"), seams=clock)
+    registry = QueueRegistry(store, "shop")
+    outbox = Outbox(PagedQueue.open(tmp_path, "out", seams=clock), UnopenedQueue(registry, QueueConfig("q")))
+    outbox.put({"n": 1})
+    with pytest.raises(InvalidRequest):
+        outbox.put(object())
+    assert outbox.lag().messages == 1
+    store.plan.clear()
+    assert outbox.forward() == 1
+    assert [delivery.payload for delivery in registry.get("q").receive(5)] == [{"n": 1}]
+
+
+# ---- the lag
+
+
+def test_the_lag_counts_messages_bytes_and_the_age_of_the_oldest(world, clock):
+    producer = world.producer()
+    assert producer.outbox.lag() == OutboxLag(0, 0, 0.0)
+    for number in range(30):
+        producer.put("a", number)
+        clock.advance(2)
+    lag = producer.outbox.lag()
+    assert (lag.messages, lag.seconds) == (30, 60.0)
+    assert lag.bytes > 30 * 40
+    producer.forward()
+    assert producer.outbox.lag() == OutboxLag(0, 0, 0.0)
+
+
+def test_the_lag_is_read_from_the_files_while_the_producer_runs(world, tmp_path, clock):
+    producer = world.producer()
+    with pytest.raises(NotFound):
+        stored_lag(tmp_path, "out")
+    for number in range(30):
+        producer.put("a", number)
+        clock.advance(2)
+        assert stored_lag(tmp_path, "out", seams=clock) == producer.outbox.lag()
+    producer.forward()
+    assert stored_lag(tmp_path, "out", seams=clock) == OutboxLag(0, 0, 0.0)
+    with pytest.raises(NotFound):
+        stored_lag(tmp_path / "nowhere", "out")
