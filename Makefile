@@ -47,7 +47,7 @@ replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITI
 	@$(PYTHON) -m tests.sim replay --seed $(SEED) --primitive $(PRIMITIVE)
 
 bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
-	@$(PYTHON) benchmarks/run.py
+	@$(PYTHON) -m benchmarks.run
 
 docs: $(STAMP)  ## the API reference, from the docstrings, into docs/api
 	@$(PYTHON) -m pdoc --docformat restructuredtext --output-directory docs/api latchwork
