@@ -75,9 +75,10 @@ class QueueConfig:
     live so long.  concurrency: consumers, 0 (paused) to 100.  handler_type: a name for the kind of handler, for people.
     sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
     to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
-    max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message waits in the sideline, growing with its attempts; None =
-    until the shovel's next pass.  shovel, batching: None = none.  codec: "json", "bytes", or a type that msgspec reads
-    from JSON.  unsafe_limits: allows times of seconds, for demonstrations and tests; warns.
+    max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message
+    waits in the sideline, growing with its attempts; None = until the shovel's next pass.  shovel, batching: None =
+    none.  codec: "json", "bytes", or a type that msgspec reads from JSON.  unsafe_limits: allows times of seconds, for
+    demonstrations and tests; warns.
 
     Raises `InvalidRequest`, `TooManyConsumers` (over 100 consumers) or `InvalidShovelInterval`.
     """

@@ -1,0 +1,71 @@
+"""Threads that share a queue: without faults, every message is received exactly once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore, SQLiteStore
+
+MESSAGES, PRODUCERS, CONSUMERS = 240, 3, 4
+
+
+@pytest.fixture(params=["memory", "sqlite", "aerospike"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "store.db", synchronous="off")
+        yield made
+        made.close()
+    else:
+        yield request.getfixturevalue("aerospike_store")
+
+
+@pytest.mark.parametrize("batch", [1, 20])
+def test_every_message_is_received_once(store, batch):
+    config = QueueConfig("q", shards=4, sweep_duration=timedelta(minutes=20))
+    # Two processes' worth of handles, each shared by several threads.
+    handles = [QueueRegistry(store, f"threads{batch}").create(config) for _ in range(2)]
+    published: list[str] = []
+    received: Counter[str] = Counter()
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def produce(number: int) -> None:
+        queue = handles[number % 2]
+        for first in range(0, MESSAGES // PRODUCERS, 8):
+            published.append(queue.publish(first))
+            published.extend(queue.publish_many(range(7)))
+
+    def consume(number: int) -> None:
+        queue = handles[number % 2]
+        while deliveries := queue.receive(batch, timeout=0 if done.is_set() else 0.05) or not done.is_set():
+            if deliveries is True:
+                continue
+            received.update(delivery.message_id for delivery in deliveries)
+            queue.ack_many(deliveries)
+
+    def guarded(work, number) -> None:
+        try:
+            work(number)
+        except BaseException as failure:
+            failures.append(failure)
+
+    producers = [threading.Thread(target=guarded, args=(produce, n)) for n in range(PRODUCERS)]
+    consumers = [threading.Thread(target=guarded, args=(consume, n)) for n in range(CONSUMERS)]
+    for thread in producers + consumers:
+        thread.start()
+    for thread in producers:
+        thread.join(60)
+    done.set()
+    for thread in consumers:
+        thread.join(60)
+    assert not failures
+    assert len(published) == MESSAGES
+    assert received == Counter(published)
+    assert handles[0].depth().ready == 0
