@@ -12,7 +12,7 @@ import os
 import platform
 import subprocess
 import sys
-from datetime import datetime, timezone
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -92,15 +92,15 @@ def section(name: str, done: subprocess.CompletedProcess[str]) -> str:
 
 
 def head() -> str:
-    when = datetime.fromtimestamp(os.stat("/proc/self").st_mtime, timezone.utc).strftime("%Y-%m-%d")
+    when = time.strftime("%Y-%m-%d")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return (
         "# Benchmarks\n\n"
         f"Written by `make bench` on {when}, commit {commit.stdout.strip() or 'unknown'}, Python "
         f"{platform.python_version()}, {os.cpu_count()} cores, a real Aerospike server on loopback.\n\n"
-        "Only ratios inside one run and counts of calls mean anything: on a machine that others use the same case moves "
-        "by a third, or more, from run to run. Every case takes turns with its anchor in short slices, and a ratio is the "
-        "median of the ratios within the turns.\n\n"
+        "Only ratios inside one run and counts of calls mean anything: on a machine that others use the same case "
+        "moves by a third, or more, from run to run. Every case takes turns with its anchor in short slices, and a "
+        "ratio is the median of the ratios within the turns.\n\n"
     )
 
 
