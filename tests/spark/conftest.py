@@ -29,7 +29,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-STORES_OF_SLOW_TESTS = ["sqlite", "aerospike"] if os.environ.get("LATCHWORK_LONG_TESTS") else ["sqlite"]
+BOTH = ["sqlite", "aerospike"]
+STORES_OF_SLOW_TESTS = BOTH if os.environ.get("LATCHWORK_LONG_TESTS") else ["sqlite"]
 
 
 class Sessions:
@@ -82,7 +83,7 @@ def executors(sessions):
     return sessions.on("local-cluster[2,1,512]")
 
 
-@pytest.fixture(params=["sqlite", "aerospike"])
+@pytest.fixture(params=BOTH)
 def store(request, tmp_path):
     return _store(request, tmp_path)
 
@@ -91,6 +92,21 @@ def store(request, tmp_path):
 def store_of_slow_tests(request, tmp_path):
     """$LATCHWORK_LONG_TESTS=1 runs them on the real server too."""
     return _store(request, tmp_path)
+
+
+@pytest.fixture
+def url_of_slow_tests(request, store_of_slow_tests):
+    return _url(request, store_of_slow_tests)
+
+
+@pytest.fixture
+def url(request, store):
+    return _url(request, store)
+
+
+def _url(request, store):
+    """What an executor is given to reach the same store."""
+    return getattr(store, "url", None) or request.getfixturevalue("aerospike_server").url
 
 
 def _store(request, tmp_path):

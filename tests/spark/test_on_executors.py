@@ -1,16 +1,18 @@
-"""A Spark latch on several executors: lost ones, and real speculative copies of a task that is still running."""
+"""Latches and the sink on several executors: lost ones, and speculative copies of a task that is still running."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from latchwork.coord import LatchLevel
-from latchwork.spark import SparkLatch
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.spark import SparkLatch, register
 
 from . import tasks
 
@@ -54,6 +56,27 @@ def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_on
     assert {(0, 0), (0, 1)} <= set(trail.marks("counted"))
     assert latch.counts() == {"here": 0}
     assert latch.missing() == []
+
+
+def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of_slow_tests, url_of_slow_tests, trail):
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    register(executors)
+
+    def dies(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        # The lost shuffle files make Spark run the stage again, in which attempts count from 0 again.
+        if TaskContext.get().partitionId() == 0 and not trail.marks("dying"):
+            trail.mark("dying")
+            tasks.kill_this_executor()
+
+    executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    frame = executors.range(300).repartition(4).mapInArrow(dies, "id bigint")
+    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
+    frame.write.format("latchwork").mode("append").options(**options).save()
+    assert trail.marks("dying") == [(0, 0)]
+    assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))
 
 
 @pytest.fixture(scope="module")

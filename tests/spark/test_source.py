@@ -1,0 +1,237 @@
+"""The source on a real Spark: snapshots that change nothing, streams that lose nothing and read the same again (P7)."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+
+import pytest
+from pyspark.sql import functions as f
+
+from latchwork.errors import QueueOwned
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.spark import acknowledge, register
+
+from .conftest import BOTH
+
+ROWS = 200
+ALL = Counter(range(ROWS))
+
+
+@pytest.fixture
+def store(store_of_slow_tests):
+    return store_of_slow_tests
+
+
+@pytest.fixture
+def queue(store):
+    return QueueRegistry(store, "shop").create(QueueConfig("q", shards=2))
+
+
+@pytest.fixture
+def options(url):
+    return {"store": url, "queue": "q", "clientId": "shop"}
+
+
+@pytest.fixture
+def session(spark):
+    register(spark)
+    return spark
+
+
+def publish(queue, start=0, n=ROWS):
+    for number in range(start, start + n, 20):
+        some = range(number, min(number + 20, start + n))
+        queue.publish_many([{"id": one} for one in some], headers={"h": "x"})
+
+
+def read(session, options, **more):
+    return session.read.format("latchwork").options(**options, **more).load()
+
+
+def stream(session, options, **more):
+    settings = {"streamId": "etl", "payloadSchema": "id int"} | more
+    return session.readStream.format("latchwork").options(**options, **settings).load()
+
+
+def run(frame, folder, **trigger):
+    """Write the stream to Parquet, which is transactional, until it has read all that is there."""
+    sink = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    query = sink.option("path", str(folder / "out")).trigger(**trigger or {"availableNow": True}).start()
+    query.awaitTermination()
+    return query
+
+
+def written(session, folder):
+    return Counter(row.id for row in session.read.parquet(str(folder / "out")).select("payload.id").collect())
+
+
+# ---- snapshots
+
+
+@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
+def test_a_snapshot_has_every_unread_message_once_and_changes_nothing(session, queue, options):
+    publish(queue)
+    frame = read(session, options, payloadSchema="id int")
+    for _ in range(2):
+        assert Counter(row.id for row in frame.select("payload.id").collect()) == ALL
+    row = frame.orderBy("shard", "pointer").first()
+    assert (row.pointer, row.headers, row.attempts) == (1, {"h": "x"}, 0)
+    assert row.message_id
+    assert row.enqueued_at is not None
+    assert queue.depth().ready == ROWS
+
+
+def test_payloads_without_a_schema_are_the_stored_text_and_columns_can_be_chosen(session, queue, options):
+    queue.publish("a")
+    queue.publish({"b": [1, None]})
+    frame = read(session, options, columns="payload,shard")
+    assert frame.columns == ["payload", "shard"]
+    assert {row.payload for row in frame.collect()} == {'"a"', '{"b":[1,null]}'}
+
+
+def test_shards_and_times_are_filtered_before_spark_sees_them(session, queue, options):
+    publish(queue)
+    frame = read(session, options)
+    of_one = [message for message in queue.peek_all() if message.shard == 1]
+    assert frame.where("shard = 1").count() == len(of_one)
+    assert frame.where("shard in (1, 7) and pointer > 0").count() == len(of_one)
+    for zone in ("UTC", "Asia/Tokyo", "America/New_York"):
+        session.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            assert frame.where("enqueued_at > now() - interval 10 minutes").count() == ROWS
+            assert frame.where("enqueued_at <= now() - interval 10 minutes").count() == 0
+            assert frame.where("enqueued_at < now() + interval 10 minutes").count() == ROWS
+            assert frame.where("enqueued_at >= now() + interval 10 minutes").count() == 0
+        finally:
+            session.conf.unset("spark.sql.session.timeZone")
+
+
+def test_payloads_are_read_as_their_types(session, queue, options):
+    kinds = (
+        "i bigint, d double, m decimal(5,2), t timestamp, y date, b boolean, l array<int>, s struct<x int>, z binary"
+    )
+    row = {
+        "i": 5, "d": 1, "m": "12.50", "t": "2026-01-02T03:04:05Z", "y": "2026-01-02", "b": True, "l": [1, None],
+        "s": {"x": 1}, "z": "AAE=", "extra": 1,
+    }  # fmt: skip
+    queue.publish(row)
+    queue.publish({})
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        frame = read(session, options, payloadSchema=kinds).orderBy(f.col("payload.i").isNull())
+        full, empty = (one.asDict(recursive=True)["payload"] for one in frame.collect())
+        shown = frame.select(f.col("payload.t").cast("string")).first()[0]
+    finally:
+        session.conf.unset("spark.sql.session.timeZone")
+    assert (full["i"], full["d"], str(full["m"]), shown) == (5, 1.0, "12.50", "2026-01-02 03:04:05")
+    assert (str(full["y"]), full["b"], full["l"], full["s"], bytes(full["z"])) == (
+        "2026-01-02", True, [1, None], {"x": 1}, b"\0\1",
+    )  # fmt: skip
+    assert set(empty.values()) == {None}
+
+
+def test_a_payload_of_another_type_is_named_with_the_remedy(session, queue, options):
+    queue.publish({"id": "text"}, message_id="odd")
+    with pytest.raises(Exception, match=r"message 'odd' at .* leave the option out"):
+        read(session, options, payloadSchema="id int").collect()
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
+def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(session, queue, options, tmp_path):
+    publish(queue)
+    query = run(stream(session, options, maxMessagesPerBatch="70"), tmp_path)
+    assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [70, 70, 60]
+    assert written(session, tmp_path) == ALL
+    acknowledge(session, query)
+    assert queue.depth().ready == 0
+    publish(queue, ROWS, 20)
+    assert len(queue.receive(100)) == 20
+
+
+def test_the_next_run_goes_on_where_the_last_one_ended(session, queue, options, tmp_path):
+    for first in (0, 100):
+        publish(queue, first, 100)
+        query = run(stream(session, options), tmp_path)
+    assert written(session, tmp_path) == ALL
+    acknowledge(session, query)
+
+
+def test_a_batch_that_is_repeated_before_its_commit_reads_the_same(session, queue, options, tmp_path):
+    publish(queue)
+    seen = []
+
+    def fails_once(frame, batch):
+        seen.append(Counter(row.id for row in frame.select("payload.id").collect()))
+        if len(seen) == 1:
+            raise RuntimeError("made to fail")
+
+    def start():
+        frame = stream(session, options)
+        sink = frame.writeStream.foreachBatch(fails_once).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return sink.trigger(availableNow=True).start()
+
+    with pytest.raises(Exception, match="made to fail"):
+        start().awaitTermination()
+    assert queue.depth().ready == ROWS
+    publish(queue, ROWS, 20)
+    query = start()
+    query.awaitTermination()
+    assert seen[0] == seen[1] == ALL
+    assert seen[2] == Counter(range(ROWS, ROWS + 20))
+    acknowledge(session, query)
+    assert queue.depth().ready == 0
+
+
+def test_a_second_stream_and_a_consumer_are_refused_with_the_owners_name(session, queue, options, tmp_path):
+    publish(queue)
+
+    def fails(frame, batch):
+        raise RuntimeError("made to fail")
+
+    sink = stream(session, options).writeStream.foreachBatch(fails)
+    with pytest.raises(Exception, match="made to fail"):
+        sink.option("checkpointLocation", str(tmp_path / "one")).start().awaitTermination()
+    with pytest.raises(QueueOwned, match="'etl'"):
+        queue.receive(1)
+    with pytest.raises(Exception, match="the stream 'etl' owns it"):
+        run(stream(session, options, streamId="other"), tmp_path)
+
+
+def test_a_query_that_goes_on_reads_what_comes_and_lets_it_go(session, queue, options, tmp_path):
+    sink = stream(session, options).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="200 milliseconds")
+    query = query.start()
+    try:
+        for first in (0, 100):
+            publish(queue, first, 100)
+            query.processAllAvailable()
+        acknowledge(session, query)
+        assert queue.depth().ready == 0
+    finally:
+        query.stop()
+    assert written(session, tmp_path) == ALL
+    acknowledge(session, query)
+    publish(queue, 0, 20)
+    assert len(queue.receive(100)) == 20
+
+
+def test_a_wrong_option_is_one_clear_error_at_planning(session, queue, options, tmp_path):
+    with pytest.raises(Exception, match="'streamId' is missing"):
+        run(session.readStream.format("latchwork").options(**options).load(), tmp_path)
+    with pytest.raises(Exception, match="use some of shard, pointer"):
+        read(session, options, columns="payload,offset")
+    with pytest.raises(Exception, match="no queue 'nope'"):
+        read(session, options | {"queue": "nope"})
+
+
+def test_the_checkpoint_of_another_queue_is_refused(session, store, queue, options, tmp_path):
+    publish(queue, 0, 20)
+    acknowledge(session, run(stream(session, options), tmp_path))
+    QueueRegistry(store, "shop").create(QueueConfig("r", shards=2)).publish({"id": 1})
+    with pytest.raises(Exception, match="the checkpoint is of queue 'q', and the option says 'r'"):
+        run(stream(session, options | {"queue": "r"}), tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
