@@ -50,7 +50,9 @@ bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its a
 	@$(PYTHON) -m benchmarks.run
 
 docs: $(STAMP)  ## the API reference, from the docstrings, into docs/api
-	@$(PYTHON) -m pdoc --docformat restructuredtext --output-directory docs/api latchwork
+	@$(PYTHON) -m pdoc --docformat restructuredtext --output-directory docs/api \
+	  latchwork latchwork.errors latchwork.retry latchwork.seams latchwork.store latchwork.store.port latchwork.store.contract \
+	  latchwork.coord latchwork.queue latchwork.spark
 
 clean:          ## what the build made; the virtual environment too
 	rm -rf build dist out $(VENV) docs/api
