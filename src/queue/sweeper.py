@@ -96,8 +96,9 @@ class Sweeper:
         leadership = self.election.leadership
         if leadership is None:
             return SweepReport(0)
-        listed = self.registry.listed(active=None)
-        parts = self._each(listed, lambda queue, bins: self._sweep(queue, bins, leadership))
+        with self._seams.span("sweep", epoch=leadership.epoch):
+            listed = self.registry.listed(active=None)
+            parts = self._each(listed, lambda queue, bins: self._told(queue, bins, leadership))
         return sum(parts, SweepReport(leadership.epoch))
 
     def start(self) -> Sweeper:
@@ -157,6 +158,12 @@ class Sweeper:
         return parts
 
     # ---- one queue
+
+    def _told(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        began = self._seams.monotonic()
+        report = self._sweep(queue, bins, leadership)
+        report.tell(self._seams, self._seams.monotonic() - began)
+        return report
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         epoch = leadership.epoch
@@ -219,12 +226,14 @@ class Sweeper:
     def _plan(self, queue: ShardedQueue, at: _Shard, mark: list[int] | None, now: int) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         fired, since = mark if mark and mark[0] > at.swept else (0, 0)
-        # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
         limit, passable, old = at.fired, 0, True
         if fired:
             known = self._known(queue.name, mark_name(at.kind, at.shard), fired)
-            old = now - since >= duration and known * 1000 >= duration
-            limit, passable = (at.fired, min(fired, at.fired)) if old else (min(fired, at.fired), 0)
+            aged = now - since >= duration
+            old = aged and known * 1000 >= duration
+            # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
+            limit = at.fired if aged else min(fired, at.fired)
+            passable = min(fired, at.fired) if old else 0
         return ShardTask(
             self.registry.client_id,
             self.registry.farm_id,

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import FencedOut, LatchworkError, NotFound, Refused
 from ..store import Add, Bin, Compute, MapPut, Once, Param, Put, Read, RecordStore, Update, exists, lacks, missing
-from ..store.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue
+from ..store.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue, all_of
 from ..store.ops import Op
 from .envelope import READS, Envelope, Reason, from_values
 from .loading import move
@@ -45,11 +45,11 @@ EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 @lru_cache(maxsize=64)
 def _forward(bin: str, shards: int) -> Expr:
     """No later leader has, and none of so many sweep pointers would go back."""
-    guard: Expr = EPOCH_GUARD
+    parts = [EPOCH_GUARD]
     for n in range(shards):
         shard = Param(f"shard{n}", str)
-        guard = guard & (lacks(bin, shard) | (MapValue(bin, shard) <= Param(f"to{n}")))
-    return guard
+        parts.append(lacks(bin, shard) | (MapValue(bin, shard) <= Param(f"to{n}")))
+    return all_of(*parts)
 
 
 def mark_name(kind: Kind, shard: int) -> str:
