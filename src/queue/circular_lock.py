@@ -20,7 +20,7 @@ from ..store.expr import SERVER_NOW, Bin, Bound, Param, largest
 from ..store.ops import Op, Put, Read
 from ..store.port import NEVER, Key, RecordStore
 
-POLL = Poll(low=0.0005, high=0.01, factor=1.5, jitter=0.5)
+POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
 """How to wait for another process: a hold takes about a millisecond."""
 
 

@@ -106,6 +106,7 @@ class Slots:
                 row for row, outcome in zip(updates, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)
             ]
             if attempt < policy.attempts:
+                seams.note("retries", reason="in_doubt")
                 seams.sleep(policy.pause(attempt, seams))
         raise Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
 

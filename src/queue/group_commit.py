@@ -71,7 +71,11 @@ class GroupCommit(Generic[W]):
             if not ticket.leads:
                 ticket.wake = self._seams.event()
         if ticket.wake is not None:
-            self._wait(ticket, ticket.wake, timeout)
+            try:
+                self._wait(ticket, ticket.wake, timeout)
+            except BaseException:
+                self._withdraw(ticket)
+                raise
         if ticket.leads:
             self._lead(ticket, timeout)
         if work.error is not None:
@@ -92,6 +96,15 @@ class GroupCommit(Generic[W]):
                 self._waiting.remove(ticket)
                 raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
         wake.wait()
+
+    def _withdraw(self, ticket: _Ticket[W]) -> None:
+        """The thread of this ticket was interrupted while it waited; if it was given the lead, the next one gets it."""
+        with self._guard:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+            leads = ticket.leads
+        if leads:
+            self._finish(ticket, [])
 
     def _lead(self, mine: _Ticket[W], timeout: float | None) -> None:
         taken: list[_Ticket[W]] = [mine]

@@ -133,3 +133,56 @@ def test_interrupted_leader_leaves_the_lead():
     with pytest.raises(KeyboardInterrupt):
         queue.enqueue("a")
     assert queue.enqueue("b", timeout=5) == 0
+
+
+def test_interrupted_thread_that_was_given_the_lead_hands_it_on():
+    store = MemoryStore()
+    queue = LargeQueue.create(store, "q", 10, lease=60)
+    leading, may_go_on, seen = threading.Event(), threading.Event(), []
+
+    class Interrupted(BaseException):
+        pass
+
+    class Wake(threading.Event):
+        """The first thread that waits is interrupted once it has been woken to lead."""
+
+        def wait(self, timeout=None):
+            super().wait(timeout)
+            if not seen:
+                seen.append(self)
+                raise Interrupted
+
+    operate = store._operate
+
+    def paused(update):
+        if not leading.is_set():
+            leading.set()
+            assert may_go_on.wait(10)
+        return operate(update)
+
+    store._operate = paused
+    leader = threading.Thread(target=lambda: queue.enqueue("a"))
+    leader.start()
+    assert leading.wait(10)
+    store.seams = type("Wakes", (type(store.seams),), {"event": lambda self: Wake()})()
+    queue._work._seams = store.seams
+    queue._work._most = 1
+    errors = []
+
+    def interrupted():
+        try:
+            queue.enqueue("b")
+        except Interrupted as failure:
+            errors.append(failure)
+
+    second, third = threading.Thread(target=interrupted), threading.Thread(target=lambda: queue.enqueue("c"))
+    for number, thread in enumerate((second, third), 2):
+        thread.start()
+        while len(queue._work._waiting) < number:
+            pass
+    may_go_on.set()
+    for thread in (leader, second, third):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(errors) == 1
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["a", "c"]
