@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull, RecordTooBig
+from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull
 from ..retry import Poll
 from ..seams import Seams, Task
 from ..store import RecordStore
@@ -29,9 +29,6 @@ log = logging.getLogger(__name__)
 BATCH, BATCH_BYTES, STEP = 1_000, 8 * 1024 * 1024, 100
 """Messages are read in steps. A batch ends with the step that reaches either limit, or with the last message: so a
 repeat of it is never shorter, whatever was put meanwhile, and the ledger relies on that. No limit may become less."""
-MAX_MESSAGE = 1_000_000
-"""Bytes of a message with its key and headers: the store's own limit, 1 MiB by default, cannot be asked for while the
-store is away."""
 IDLE = 1.0
 """Seconds at the most between two looks for messages that somebody else has put."""
 PAUSES = Poll(low=0.1, high=15.0, factor=2.0, jitter=0.3)
@@ -130,27 +127,39 @@ class Outbox:
         and `QueueFull` with `size` and `budget` where the budget has no room: then nothing was written. After
         `StorageFailed` it is not acknowledged, and may be forwarded nevertheless.
         """
-        message_id = self._seams.unique()
-        frame = pack(self._codec, payload, message_id, key, headers)
-        if len(frame) > MAX_MESSAGE:
-            raise RecordTooBig(
-                f"the message takes {len(frame)} bytes, a record's limit is {MAX_MESSAGE}: store less in it",
-                size=len(frame),
-                limit=MAX_MESSAGE,
-            )
+        return self.put_many([payload], key=key, headers=headers)[0]
+
+    def put_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Keep many with one sync; their ids, in order. key, headers: for all of them.  keys: one for each.
+
+        All are checked before the first is written. A crash of this process, or `StorageFailed`, may leave the first
+        few of them to be forwarded. Raises what `put` raises.
+        """
+        if isinstance(payloads, str | bytes) or (keys is not None and len(keys) != len(payloads)):
+            raise InvalidRequest("put_many takes a sequence of payloads, and as many keys or none")
+        ids = [self._seams.unique() for _ in payloads]
+        rows = zip(payloads, ids, keys or [key] * len(ids), strict=True)
+        frames = [pack(self._codec, payload, message_id, k, headers) for payload, message_id, k in rows]
         cursor = self._cursor
         with self._putting:
-            self._admit(cursor, HEADER + len(frame))
-            self._pq.append(frame)
+            self._admit(cursor, sum(HEADER + len(frame) for frame in frames))
+            self._pq.append_many(frames)
         self._pq.force()
         self._wake.set()
-        return message_id
+        return ids
 
     def _admit(self, cursor: Cursor, more: int) -> None:
         if self._budget is None:
             return
         if more > self._budget:
-            raise InvalidRequest(f"the message takes {more} bytes, the whole disk_budget is {self._budget}: raise it")
+            raise InvalidRequest(f"the put takes {more} bytes, the whole disk_budget is {self._budget}: raise it")
         size = cursor.bytes_behind()
         if size + more > self._budget:
             raise QueueFull(

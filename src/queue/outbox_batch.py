@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidRequest, Unreadable
+from ..errors import InvalidRequest, RecordTooBig, Unreadable
 from .envelope import Codec, checked_headers
 from .ledger import Ledger, Outgoing
 from .page_reader import PagedEntry
@@ -16,6 +16,9 @@ from .sharded import ShardedQueue
 
 VERSION = 1
 """The version of what is kept, the first field of each message."""
+MAX_MESSAGE = 1_000_000
+"""Bytes of a message with its key and headers: the store's own limit, 1 MiB by default, cannot be asked for while the
+store is away."""
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
@@ -36,14 +39,18 @@ _DECODER = msgspec.msgpack.Decoder(Waiting)
 
 
 def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: Mapping[str, str] | None) -> bytes:
-    """What is kept of a message. Raises `InvalidRequest` for what the queue would not take."""
+    """What is kept of a message. Raises `InvalidRequest` or `RecordTooBig` for what the queue would not take."""
     if key is not None and not isinstance(key, str):
         raise InvalidRequest(f"key {key!r}: it must be text, or None for a message without order")
     waiting = Waiting(VERSION, message_id, codec.encode(payload), key, checked_headers(headers))
     try:
-        return _ENCODER.encode(waiting)
+        frame = _ENCODER.encode(waiting)
     except UnicodeEncodeError as failure:
         raise InvalidRequest(f"key {key!r}, headers {headers!r}: not valid Unicode: {failure}") from failure
+    if len(frame) > MAX_MESSAGE:
+        size = len(frame)
+        raise RecordTooBig(f"the message takes {size} bytes, the limit is {MAX_MESSAGE}: store less in it", size=size)
+    return frame
 
 
 def unpack(entry: PagedEntry, codec: Codec) -> Waiting:

@@ -13,6 +13,7 @@ from latchwork.store import MemoryStore
 from tests.faulty import FaultyStore
 from tests.paged.recording import RecordingFiles
 
+from .promises import until_full
 from .world import World
 
 
@@ -61,11 +62,9 @@ def test_bytes_go_through_a_queue_of_bytes(clock, tmp_path):
 def test_a_batch_of_a_thousand_costs_five_calls_and_each_repetition_of_a_key_five_more(clock, tmp_path):
     world = World(MemoryStore(clock), clock, tmp_path, settings={"page_size": 1_000_000})
     producer = world.producer()
-    for number in range(1000):
-        producer.put(None, number)
+    producer.put_all([(None, number) for number in range(1000)])
     assert (producer.forward(), producer.calls) == (1000, 5)
-    for number in range(1000):
-        producer.put(f"key {number % 250}", number)
+    producer.put_all([(f"key {number % 250}", number) for number in range(1000, 2000)])
     before = producer.calls
     assert (producer.forward(), producer.calls - before) == (1000, 4 * 5)
     world.check()
@@ -112,6 +111,16 @@ def test_a_message_larger_than_a_record_is_refused(world):
     assert list(producer.pq.read()) == []
 
 
+def test_many_are_all_checked_before_the_first_is_written(world):
+    producer = world.producer()
+    with pytest.raises(InvalidRequest, match="not JSON"):
+        producer.outbox.put_many([1, 2, object()])
+    with pytest.raises(InvalidRequest, match="as many keys"):
+        producer.outbox.put_many([1, 2], keys=["a"])
+    assert list(producer.pq.read()) == []
+    assert producer.outbox.put_many([]) == []
+
+
 @pytest.mark.parametrize("options", [{"name": "a/b"}, {"name": ""}, {"disk_budget": 0}])
 def test_settings_that_cannot_be_are_refused(world, options):
     with pytest.raises(InvalidRequest):
@@ -122,7 +131,7 @@ def test_a_full_disk_budget_refuses_and_drops_nothing(world):
     world.options = {"disk_budget": 2000}
     producer = world.producer()
     with pytest.raises(QueueFull, match="2000 bytes") as refused:
-        producer.put_some(n=1000)
+        until_full(producer)
     assert refused.value.details["budget"] == 2000
     assert 1800 < refused.value.details["size"] <= 2000
     before = len(world.acknowledged)
@@ -139,7 +148,7 @@ def test_the_disk_budget_holds_after_a_restart(world):
     world.options = {"disk_budget": 2000}
     producer = world.producer()
     with pytest.raises(QueueFull):
-        producer.put_some(n=1000)
+        until_full(producer)
     producer.end()
     with pytest.raises(QueueFull):
         world.producer().put("a", 1000)
@@ -194,18 +203,6 @@ def test_a_put_whose_sync_fails_is_not_acknowledged(world):
 # ---- several
 
 
-def test_two_outboxes_of_one_name_stay_apart(world, tmp_path):
-    """Two machines: both begin at the first position of a first page, and both go to one queue."""
-    one, two = world.producer(directory=tmp_path / "1"), world.producer(directory=tmp_path / "2")
-    for number in range(10):
-        one.put("a", number)
-        two.put("b", number)
-    one.forward()
-    two.forward()
-    world.check()
-    assert len(world.received) == 20
-
-
 def test_two_outboxes_over_one_local_queue_forward_everything_to_two_queues(world):
     producer = world.producer()
     other = QueueRegistry(world.store, world.client).create(QueueConfig("copy", shards=1))
@@ -216,20 +213,6 @@ def test_two_outboxes_over_one_local_queue_forward_everything_to_two_queues(worl
     copies.forward()
     world.check()
     assert len(other.receive(100)) == 9
-
-
-def test_two_objects_of_one_outbox_take_turns(world):
-    producer = world.producer()
-    again = Outbox(producer.pq, producer.outbox._queue)
-    producer.put_some()
-    free = []
-    producer.store.next(lambda: free.append(producer.pq.cursor("outbox").turn.acquire(blocking=False)))
-    producer.forward()
-    assert free == [False]
-    assert again.forward() == 0
-    producer.put("a", 100)
-    assert again.forward() == 1
-    world.check()
 
 
 # ---- starting without the store

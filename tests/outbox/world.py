@@ -1,10 +1,10 @@
 """A producer with its outbox, the store that it forwards to, and what arrived there.
 
-    world = World(MemoryStore(clock), clock, tmp_path)
-    producer = world.producer({3: "crash_after"})     # dies at its third call of the store
-    producer.put("a", 1)                              # key, number; acknowledged puts are in world.acknowledged
-    producer.forward();  producer.end()               # a producer that ended and another one are a restart
-    world.check()                                     # once each, in order for each key
+world = World(MemoryStore(clock), clock, tmp_path)
+producer = world.producer({3: "crash_after"})     # dies at its third call of the store
+producer.put("a", 1)                              # key, number; acknowledged puts are in world.acknowledged
+producer.forward();  producer.end()               # a producer that ended and another one are a restart
+world.check()                                     # once each, in order for each key
 """
 
 from __future__ import annotations
@@ -90,8 +90,11 @@ class Producer:
 
     def put_some(self, first: int = 0, n: int = 9) -> None:
         """Messages of two keys and of none, the numbers of each key ascending."""
-        for number in range(first, first + n):
-            self.put(("a", None, "b", "a", None)[number % 5], number)
+        self.put_all([(("a", None, "b", "a", None)[number % 5], number) for number in range(first, first + n)])
+
+    def put_all(self, messages) -> None:
+        self.outbox.put_many(messages, keys=[key for key, _ in messages])
+        self.world.acknowledged += messages
 
     def forward(self) -> int:
         return self.outbox.forward()
