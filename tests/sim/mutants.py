@@ -7,14 +7,26 @@ and the search finds the first seed under which the checkers catch it: a checker
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
 from latchwork.coord import contender, fenced, latch_base, latch_layout, lease
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
-from latchwork.queue import circular, circular_hold, circular_layout, circular_round, circular_slots
+from latchwork.queue import (
+    circular,
+    circular_hold,
+    circular_layout,
+    circular_round,
+    circular_slots,
+    loading,
+    passes,
+    pointers,
+    sweeper,
+    sweeping,
+    view,
+)
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, once
 from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
@@ -110,16 +122,27 @@ STORE = (
 def _bins(**changes: Any) -> Callable[[], Any]:
     """The latch's bins with other guards in them."""
 
+    def bins_of(farm: str, real: Any = latch_layout.bins_of) -> Any:
+        bins = real(farm)
+        return replace(bins, **{name: make(bins) for name, make in changes.items()})
+
+    def forget() -> None:
+        for kept in (latch_layout.first_time, latch_layout.exactly_once, latch_layout._enough, latch_layout.count_down):
+            kept.cache_clear()
+
     @contextmanager
     def patch() -> Iterator[None]:
-        def bins_of(farm: str, real: Any = latch_layout.bins_of) -> Any:
-            bins = real(farm)
-            return replace(bins, **{name: make(bins) for name, make in changes.items()})
-
-        with mock.patch.object(latch_base, "bins_of", bins_of):
+        forget()
+        with mock.patch.object(latch_base, "bins_of", bins_of), mock.patch.object(latch_layout, "bins_of", bins_of):
             yield
+        forget()
 
     return patch
+
+
+def _any_party(farm: str, unmarked: bool) -> Any:
+    bins = latch_layout.bins_of(farm)
+    return bins.is_unmarked if unmarked else bins.is_mine
 
 
 def _gone_reads_as_released(self: Any, real: Any = latch_base.Latch.progress) -> Any:
@@ -132,7 +155,7 @@ def _gone_reads_as_released(self: Any, real: Any = latch_base.Latch.progress) ->
 LATCH = (
     Mutant("latch", "retry of an in-doubt count", "P1", _guarded(_no_token)),
     Mutant("latch", "a party counts every time", "P8: not has(done, party)",
-           _swap(latch_layout, "first_time", lambda same, done: same)),
+           _swap(latch_layout, "first_time", _any_party)),
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
@@ -253,6 +276,73 @@ CIRCULAR_RULES = (
 CIRCULAR = tuple(Mutant("circular", *rule) for rule in CIRCULAR_RULES)
 
 
+# ---- the sharded queue, its sweeper and its shovel (P5)
+
+
+def _deleted_first(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
+    removed = source.remove(held)
+    loading.load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
+    return removed
+
+
+def _deleted_anyway(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
+    loading.load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
+    return source.remove(held)
+
+
+@contextmanager
+def _moved_by(move: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for module in (loading, sweeping, view, passes):
+            stack.enter_context(mock.patch.object(module, "move", move))
+        yield
+
+
+def _written(accept: Callable[[Any], bool]) -> Callable[[], Any]:
+    """Writes whose other outcomes count as done as well."""
+
+    def write(self: Any, *args: Any, real: Any = pointers.PointerQueue.write, **rest: Any) -> Any:
+        return [pointers.Written.DONE if accept(outcome) else outcome for outcome in real(self, *args, **rest)]
+
+    return _swap(pointers.PointerQueue, "write", write)
+
+
+def _passing_everything(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
+    task = real(self, *args)
+    return replace(task, limit=args[1].fired, passable=args[1].fired)
+
+
+def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init__, **rest: Any) -> None:
+    real(self, *args, **rest)
+    self.sweep = 1e9
+
+
+def _any_epoch() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(sweeping, "_forward", lambda bin, shards: TRUE))
+    stack.enter_context(mock.patch.object(sweeper, "EPOCH_GUARD", TRUE))
+    return stack
+
+
+SHARDED_RULES = (
+    ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "MINE", exists("data"))),
+    ("deleted before it is loaded", "P5: load, then delete", lambda: _moved_by(_deleted_first)),
+    ("deleted although it was not loaded", "P5: a failed load leaves the record", lambda: _moved_by(_deleted_anyway)),
+    ("the sweep passes empty slots at once", "P5: passed only below the FIRE of a sweep duration ago",
+     _swap(sweeper.Sweeper, "_plan", _passing_everything)),
+    ("sweep pointers ignore the epoch", "P5: guarded by epoch <= mine and by not going backwards", _any_epoch),
+    ("a late create is acknowledged", "P5: later than sweep_duration / 2 is spent",
+     _swap(pointers.PointerQueue, "__init__", _never_late)),
+    ("a spent slot counts as written", "P5: EXISTS with another msgId is spent",
+     _written(lambda outcome: outcome is pointers.Written.SPENT)),
+    ("a write in doubt counts as done", "P5: acknowledged only when created",
+     _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
+    ("the sweep takes what is in somebody's hands", "P5: since-update exceeds the duration",
+     _swap(sweeping, "_ABANDONED", exists("data") & exists("delivery"))),
+)  # fmt: skip
+SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+
+
 # ---- elections (P3): the lock's rules, under the election's promises
 
 ELECTION_RULES = (
@@ -269,4 +359,4 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED

@@ -13,7 +13,7 @@ from ..history.record import OPEN, Entry
 
 MAX_OPERATIONS = 120
 """The largest history of one object that is checked."""
-MAX_STATES = 200_000
+MAX_STATES = 2_000_000
 """Configurations after which the search gives up; it then says so, and the run counts it."""
 
 

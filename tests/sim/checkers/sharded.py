@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from latchwork.queue.pointers import FIRE, LOAD
 
+from ..faults.kinds import Kind
+
 if TYPE_CHECKING:
     from ..workload.sharded import Sharded
 
@@ -17,6 +19,7 @@ def check(run: Sharded) -> None:
     a_stale_receipt_acknowledges_nothing(run)
     pointers_never_go_back(run)
     a_later_leader_is_never_overwritten(run)
+    a_live_delivery_is_not_taken(run)
     drained_once_faults_stop(run)
 
 
@@ -46,6 +49,19 @@ def a_stale_receipt_acknowledges_nothing(run: Sharded) -> None:
         run.require(
             who == owner, "a stale receipt cannot acknowledge a newer delivery",
             f"{who} deleted {name}, which was {owner}'s, at {when:.3f}",
+        )  # fmt: skip
+
+
+def a_live_delivery_is_not_taken(run: Sharded) -> None:
+    """Whoever acknowledges within the sweep duration is not told that somebody else has the message."""
+    if run.happened(Kind.SERVER_CLOCK, Kind.RESURRECT):
+        return  # by the server's clock it was not in time; or the message is another one that came back
+    for entry in run.history.named("ack"):
+        held = entry.called - entry.tag if entry.tag is not None else None
+        took = entry.closed - entry.called
+        run.require(
+            entry.outcome != "LEASE_LOST" or held is None or held + took > run.lease - 0.1,
+            "a live delivery is not taken", f"{entry.actor} lost {entry.args[0]} after {held}",
         )  # fmt: skip
 
 

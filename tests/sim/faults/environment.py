@@ -22,12 +22,12 @@ class Environment:
         scenario, rng = self.scenario, self.scenario.rng
         for kind in scenario.environment:
             if rng.random() < 0.3:
-                when = scenario.world.now + rng.random() ** 2 * scenario.horizon * 0.6
+                when = scenario.world.now + rng.random() * scenario.span
                 scenario.world.at(when, self._event(kind))
 
     def _event(self, kind: Kind) -> Any:
         def strike() -> None:
-            if self.commit(kind):
+            if not self.scenario.plan.calm and self.commit(kind):
                 self.scenario.plan.fire(kind)
                 self.scenario.history.note("world", kind.value)
 

@@ -13,6 +13,10 @@ from ..world import World
 from .kinds import STRIKES, Fault, Kind
 
 
+OUTAGE = (Kind.BUSY, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE)
+"""Faults that may go on for several calls of a process."""
+
+
 class Plan:
     """No faults; short random delays. `point` numbers every store call of the run, each row of a batch alone."""
 
@@ -65,13 +69,17 @@ class RandomPlan(Plan):
         self.kinds = [kind for kind in self.allowed if rng.random() < 0.5] if rng.random() < 0.95 else []
         self.rate = rng.choice((0.02, 0.05, 0.1, 0.25, 0.7))
         self.budget = rng.choice((1, 2, 4, 10))
+        self.outages = rng.random() < 0.3
+        self.out: dict[str, list[Kind]] = {}
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
         rng = self.rng
-        if self.calm or not self.kinds or rng.random() >= self.rate or self.budget <= 0:
+        if self.calm or not self.kinds or process.name in self.spared:
             return None
-        if process.name in self.spared:
+        if self.out.get(process.name):
+            return Fault(self.out[process.name].pop())
+        if rng.random() >= self.rate or self.budget <= 0:
             return None
         kind = rng.choice(self.kinds)
         if kind is Kind.ROW and not verb.endswith("_many"):
@@ -79,6 +87,9 @@ class RandomPlan(Plan):
         if kind is Kind.SLOW_PRODUCER and getattr(target, "exists", None) is not Exists.CREATE:
             return None
         self.budget -= 1
+        if self.outages and kind in OUTAGE:
+            # The process is cut off from the store for its next calls as well.
+            self.out[process.name] = [Kind.DROPPED if kind is Kind.LATE else kind] * rng.randint(2, 8)
         return Fault(kind, self._after(kind))
 
     def _after(self, kind: Kind) -> float:

@@ -21,6 +21,8 @@ class Scenario:
     lease: ClassVar[float] = 1.0
     horizon: ClassVar[float] = 20.0
     """Seconds of virtual time with faults."""
+    span: ClassVar[float] = 4.0
+    """Seconds of virtual time in which the environment commits its faults."""
     patience: ClassVar[float] = 60.0
     """Seconds of virtual time that may pass without faults until everything promised has come true."""
     kinds: ClassVar[tuple[Kind, ...]] = ON_CALLS

@@ -21,6 +21,7 @@ class Circular(Scenario):
     name = "circular"
     lease = 0.2
     horizon = 15.0
+    span = 2.0
     kinds = (*ON_CALLS, Kind.ROW)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_STALE)
     styles = ("fifo", "overwrite", "group")

@@ -18,14 +18,13 @@ class LatchScenario(Scenario):
 
     name = "latch"
     horizon = 20.0
+    span = 1.5
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,
     )  # fmt: skip
     styles = ("calls", "parties", "up", "farms", "again")
 
     def setup(self) -> None:
-        # A count refused because less remained is final only where its request cannot arrive again.
-        self.plan.twice_refused = False
         self.style = self.rng.choice(self.styles)
         self.farms = ("f0", "f1", "f2")[: self.rng.randint(2, 3)] if self.style == "farms" else ("f0",)
         self.targets = {farm: self.rng.randint(1, 5) for farm in self.farms}

@@ -57,6 +57,7 @@ class Sharded(Scenario):
     name = "sharded"
     lease = SWEEP
     horizon = 25.0
+    span = 15.0
     patience = 5000.0
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESURRECT)
@@ -127,10 +128,10 @@ class Sharded(Scenario):
             found = self.call(process, "receive", lambda: queue.receive(n, timeout=self.rng.choice((0, 0.5, 2.0))), n)
             if found.ok:
                 found.tag = tuple(delivery.payload for delivery in found.result)
-                self._handle(process, found.result)
+                self._handle(process, found.result, found.called)
             self.idle(process, self.rng.choice((0.01, 0.5, 3.0)))
 
-    def _handle(self, process: Process, deliveries: list[Any]) -> None:
+    def _handle(self, process: Process, deliveries: list[Any], since: float) -> None:
         """Most are acknowledged; some are rejected, extended, held too long, or forgotten."""
         for delivery in deliveries:
             draw = self.rng.random()
@@ -143,7 +144,7 @@ class Sharded(Scenario):
             if 0.3 < draw < 0.45:
                 self.call(process, "nack", lambda delivery=delivery: delivery.nack(), delivery.payload)
             else:
-                self.call(process, "ack", delivery.ack, delivery.payload)
+                self.call(process, "ack", delivery.ack, delivery.payload).tag = since
 
     def _sweeper(self, process: Process, store: SimStore) -> None:
         queue = self._opened(process, store)

@@ -21,6 +21,7 @@ class Store(Scenario):
 
     name = "store"
     horizon = 30.0
+    span = 1.0
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
 
     def setup(self) -> None:
