@@ -64,6 +64,7 @@ class RetryPolicy:
         retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
         if self.deadline is not None and pause > self.deadline:
             raise first
+        seams.note("retries", reason=reason(first))
         seams.sleep(pause)
         return retrying(call)
 
@@ -78,8 +79,12 @@ class RetryPolicy:
             failure = state.outcome.exception() if state.outcome else None
             return self.pause(state.attempt_number + 1, seams, slow=getattr(failure, "slow", False))
 
+        def told(state: tenacity.RetryCallState) -> None:
+            failure = state.outcome.exception() if state.outcome else None
+            seams.note("retries", reason=reason(failure))
+
         retry = tenacity.retry_if_exception(lambda failure: again(failure, doubt))
-        return tenacity.Retrying(retry=retry, stop=stop, wait=wait, sleep=seams.sleep, reraise=True)
+        return tenacity.Retrying(retry=retry, stop=stop, wait=wait, sleep=seams.sleep, before_sleep=told, reraise=True)
 
 
 def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bool:
@@ -88,6 +93,13 @@ def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bo
         doubt()
         return True
     return isinstance(failure, Unavailable) and not isinstance(failure, Misconfigured)
+
+
+def reason(failure: BaseException | None) -> str:
+    """Why a request is sent again: `in_doubt`, `overloaded` (the server needs a pause) or `not_applied`."""
+    if isinstance(failure, OutcomeUnknown):
+        return "in_doubt"
+    return "overloaded" if getattr(failure, "slow", False) else "not_applied"
 
 
 LATCH_POLICY = RetryPolicy(attempts=5, wait=0.01, max_wait=0.16)

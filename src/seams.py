@@ -1,7 +1,8 @@
 """The one place where the outside world's clocks, sleeps, ids, chance and threads come in.
 
 Everything that is not a pure function takes a `Seams`, so that a test or a simulation can replace all of them at
-once. No other module may import time, random, uuid or secrets, or make threads, events and locks that block.
+once. It is also the one way in which anything is told to the outside (`note`, `span`, `carry`). No other module may
+import time, random, uuid or secrets, or make threads, events and locks that block.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 
@@ -80,9 +82,26 @@ class Seams:
         thread.start()
         return thread
 
+    # ---- what is told to the outside: nothing, unless `latchwork.observe` is used
+
+    def note(self, event: str, value: float = 1, /, **labels: str) -> None:
+        """Something has happened: an event of the closed set of `latchwork.observe.events`, with its labels there."""
+
+    def span(
+        self, name: str, origins: Sequence[Mapping[str, str]] = (), /, **attributes: str | int
+    ) -> AbstractContextManager[object]:
+        """A piece of work that a trace shows; `origins` are the headers of the messages that it goes on from."""
+        return _UNTOLD
+
+    def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        """The headers of a message, with what lets its handler go on in the present trace."""
+        return headers
+
 
 # macOS has no CLOCK_BOOTTIME; its monotonic clock is the closest there is.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_UNTOLD = nullcontext()
 
 SYSTEM = Seams()
 """The seams of a program that runs for real."""

@@ -15,7 +15,7 @@ import latchwork
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
-LAYERS = ("", "store", "coord", "queue", "spark", "commands")
+LAYERS = ("", "store", "coord", "queue", "observe", "spark", "commands")
 """From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
 ABOVE_ALL = {"cli.py", "__init__.py", "__main__.py"}
 """Modules of the package itself that may import every layer: the command line, and the names that users see."""

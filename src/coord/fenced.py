@@ -124,6 +124,7 @@ class Fenced:
         seen = record.bins.get(bin) if record else None
         if not isinstance(seen, int) or seen <= self._fence:
             return refusal
+        self._store.seams.note("fences_refused", by="resource")
         return FencedOut(
             f"{key} has seen the fence {seen} in bin {bin!r}, above {self._fence} of {self._name!r}: another holder "
             "has taken over; stop, and acquire again",
@@ -133,6 +134,7 @@ class Fenced:
         )
 
     def _ended(self) -> FencedOut:
+        self._store.seams.note("fences_refused", by="holder")
         return FencedOut(
             f"the lease of {self._name!r} with fence {self._fence} has ended: it ran out, was taken over, or was given "
             "back; stop, and acquire again",

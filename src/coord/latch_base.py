@@ -21,6 +21,7 @@ from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
 from .latch_layout import bins_of
 from .progress import ProgressBar
+from .waiting import told
 
 LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
 """At most 25 reads a second, and half of all releases seen within 26 ms."""
@@ -215,7 +216,8 @@ class Latch:
         """
         if timeout is not None and timeout < 0:
             raise InvalidRequest(f"timeout is {timeout} s; it must be 0 or more, or None to wait for ever")
-        bar = ProgressBar(self, self._store.seams) if progress is True else None
+        seams = self._store.seams
+        bar = ProgressBar(self, seams) if progress is True else None
         tell = bar.update if bar else progress or None
         seen: list[LatchProgress] = []
 
@@ -227,7 +229,7 @@ class Latch:
             return now.released or None
 
         try:
-            return LATCH_POLL.until(self._store.seams, released, timeout=timeout) or False
+            return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()

@@ -18,6 +18,7 @@ from .contender import Acquisition, Claim, Contender
 from .fenced import Fenced, Lost
 from .inputs import checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
+from .waiting import told
 
 LOCKS = "latchwork_locks"
 """The set of all locks and elections."""
@@ -79,7 +80,7 @@ class FencedLock:
         if claim is not None or timeout == 0:
             return claim or acquisition.look()
         rest = None if timeout is None else max(0.0, timeout - (seams.monotonic() - began))
-        return acquisition.wait(self._poll, timeout=rest)
+        return told(seams, "lock", lambda: acquisition.wait(self._poll, timeout=rest))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         grant = Grant(self.name, self._party, claim)

@@ -251,7 +251,7 @@ class Consumer:
         batch = self.queue.config.batching is not None
         self.stats["handled"] += len(run.deliveries)
         try:
-            answer = self.handler(run.deliveries if batch else run.deliveries[0])
+            answer = self._call(run.deliveries)
         except self._ignorable:
             answer = True
         except Exception as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
@@ -263,6 +263,18 @@ class Consumer:
             told = f"the handler gave {len(each)} answers for {len(run.deliveries)} messages"
             return [(Reason.EXCEPTION, told)] * len(run.deliveries)
         return [None if one in (True, None) else (Reason.REJECTED, None) for one in each]
+
+    def _call(self, deliveries: list[Delivery]) -> Any:
+        """The handler's answer; it runs in the trace in which its message was published."""
+        name, began, outcome = self.queue.name, self._seams.monotonic(), "raised"
+        try:
+            origins = [delivery.headers for delivery in deliveries]
+            with self._seams.span("handle", origins, queue=name, messages=len(deliveries)):
+                answer = self.handler(deliveries[0] if self.queue.config.batching is None else deliveries)
+            outcome = "returned"
+            return answer
+        finally:
+            self._seams.note("handling", self._seams.monotonic() - began, queue=name, outcome=outcome)
 
     def _settle(self, deliveries: list[Delivery], verdicts: list[tuple[Reason, str | None] | None]) -> None:
         done = [delivery for delivery, verdict in zip(deliveries, verdicts, strict=True) if verdict is None]

@@ -63,6 +63,7 @@ class ChunkWriter:
                 return
             if self._settle(chunk, envelopes, fresh) and self._records.finish(chunk.number, chunk.changes):
                 self._queue.active.loaded({slot_of(at).shard for at in chunk.places.values() if at != DONE})
+                self._seams.note("published", len(chunk.places), queue=self._queue.name, outcome="published")
                 return
             chunk = self._again(chunk)
         raise Unavailable(f"{self._records.key(chunk.number).name}: its slots are spent as fast as they are reserved")

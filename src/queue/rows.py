@@ -54,6 +54,7 @@ def _insist(store: RecordStore, rows: Sequence[Any], send: Callable[[Sequence[An
         doubtful = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]
         if not doubtful:
             break
+        store.seams.note("retries", reason="in_doubt")
         store.seams.sleep(store.policy.pause(attempt, store.seams))
         for place, outcome in zip(doubtful, send([rows[place] for place in doubtful]), strict=True):
             outcomes[place] = _after_doubt(outcome)

@@ -100,30 +100,37 @@ class ShardedQueue(QueueView):
         key, headers: for all of them.  keys, message_ids: one for each.  Not atomic: where some could not be published
         it raises the first error, whose `details["published"]` has the ids of those that were.
         """
-        envelopes = self._envelopes(payloads, headers, message_ids)
-        shards = self._shards(len(envelopes), key, keys)
+        seams, common = self.store.seams, checked_headers(headers)
+        with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
+            envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
+            self._publish(envelopes, self._shards(len(envelopes), key, keys))
+        return [envelope.msg_id for envelope in envelopes]
+
+    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
         self.used = True
         self.registry.refresh_if_due()
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
         outcomes = load(self.pointers, envelopes, shards)
         self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
-        for outcome in outcomes:
-            if isinstance(outcome, LatchworkError):
-                safe = zip(envelopes, outcomes, strict=True)
-                outcome.details["published"] = [envelope.msg_id for envelope, at in safe if isinstance(at, Slot)]
-                raise outcome
-        return [envelope.msg_id for envelope in envelopes]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+        for done, n in (("published", len(outcomes) - len(failures)), ("failed", len(failures))):
+            if n:
+                self.store.seams.note("published", n, queue=self.name, outcome=done)
+        if failures:
+            safe = zip(envelopes, outcomes, strict=True)
+            failures[0].details["published"] = [envelope.msg_id for envelope, at in safe if isinstance(at, Slot)]
+            raise failures[0]
 
     def _envelopes(
-        self, payloads: Sequence[Any], headers: Mapping[str, str] | None, message_ids: Sequence[str] | None
+        self, payloads: Sequence[Any], headers: dict[str, str] | None, message_ids: Sequence[str] | None
     ) -> list[Envelope]:
         if isinstance(payloads, str | bytes) or (message_ids is not None and len(message_ids) != len(payloads)):
             raise InvalidRequest("publish_many takes a sequence of payloads, and as many message ids or none")
-        seams, now, common = self.store.seams, self.pointers.now_ms(), checked_headers(headers)
+        seams, now = self.store.seams, self.pointers.now_ms()
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
         return [
-            Envelope(self.codec.encode(payload), msg_id, enqueued_at=now, headers=common)
+            Envelope(self.codec.encode(payload), msg_id, enqueued_at=now, headers=headers)
             for payload, msg_id in zip(payloads, ids, strict=True)
         ]
 
@@ -146,17 +153,11 @@ class ShardedQueue(QueueView):
 
     def depth(self) -> QueueDepth:
         """How much is in the queue, its sideline and among its parked messages. Three calls, whatever the shards."""
-        main, sideline, parked = (
-            queue.states() for queue in (self.pointers, self.sideline.pointers, self.parked.pointers)
-        )
-        return QueueDepth(
-            _waiting(main),
-            _waiting(sideline),
-            _waiting(parked),
-            sum(state.expired for state in main + sideline),
-            sum(state.loaded for state in main),
-            sum(state.fired for state in main),
-        )
+        return depth_of(*self.states())
+
+    def states(self) -> tuple[list[ShardState], list[ShardState], list[ShardState]]:
+        """The pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
+        return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
 
     def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
         """Bring up to `limit` parked messages back, those parked for `reason` or for any; which they were.
@@ -202,6 +203,18 @@ def pointer_queues(
         for suffix, ttl in lives.items()
     )
     return main, sideline, parked
+
+
+def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
+    """The depth that these pointers show."""
+    return QueueDepth(
+        _waiting(main),
+        _waiting(sideline),
+        _waiting(parked),
+        sum(state.expired for state in main + sideline),
+        sum(state.loaded for state in main),
+        sum(state.fired for state in main),
+    )
 
 
 def _waiting(states: list[ShardState]) -> int:

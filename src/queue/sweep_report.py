@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ..seams import Seams
 from .config import QueueConfig
+
+TOLD = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
+"""The counts of a shard's report that are told to the outside."""
 
 
 class Kind(str, Enum):
@@ -120,6 +124,19 @@ class SweepReport:
     def refused(self) -> int:
         """Messages that could not be moved, and stay for the next sweep."""
         return sum(shard.refused for shard in self.shards)
+
+    def tell(self, seams: Seams, seconds: float) -> None:
+        """Tell the outside what became of each queue; `seconds` is how long it took."""
+        failed = dict(self.failures)
+        for queue in self.queues:
+            seams.note("sweeps", seconds, queue=queue, outcome="failed" if queue in failed else "swept")
+            if queue not in failed:
+                seams.note("last_sweep", seams.wall(), queue=queue)
+        for shard in self.shards:
+            for outcome in TOLD:
+                n = getattr(shard, outcome)
+                if n:
+                    seams.note("swept", n, queue=shard.queue, outcome=outcome)
 
     def __add__(self, other: SweepReport) -> SweepReport:
         return SweepReport(

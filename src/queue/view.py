@@ -164,6 +164,7 @@ class QueueView:
         empty = Counter(slot.shard for slot, outcome in zip(slots, buried, strict=True) if outcome is True)
         if empty:
             self.pointers.count_expired(empty)
+            self.store.seams.note("expired", empty.total(), queue=self.name)
         return [slot for slot, outcome in zip(slots, buried, strict=True) if outcome is not True]
 
     # ---- what was found
@@ -188,12 +189,13 @@ class QueueView:
         if self.rules.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
             self._park(held, Reason.UNREADABLE)
         else:
-            move(self.pointers, [held], self.rules.sideline, [self._failed(held, Reason.UNREADABLE.value, error)])
+            envelope = self._failed(held, Reason.UNREADABLE.value, error)
+            self._tell(move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
 
     def _park(self, held: Held, reason: Reason) -> None:
         assert self.rules.parked is not None  # noqa: S101 - both callers have asked
         envelope = replace(held.envelope, reason=reason.value, not_before=0)
-        move(self.pointers, [held], self.rules.parked, [envelope])
+        self._tell(move(self.pointers, [held], self.rules.parked, [envelope]), reason.value)
 
     # ---- settling
 
@@ -202,12 +204,23 @@ class QueueView:
         given = list(deliveries)
         if not given:
             return
-        _raise_first(given, self.pointers.remove([delivery.held for delivery in given]))
+        outcomes = self.pointers.remove([delivery.held for delivery in given])
+        self._tell(outcomes, "acked")
+        _raise_first(given, outcomes)
 
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
         envelope = self._failed(delivery.held, reason_of(reason), error)
-        _raise_first([delivery], move(self.pointers, [delivery.held], self.rules.sideline, [envelope]))
+        outcomes = move(self.pointers, [delivery.held], self.rules.sideline, [envelope])
+        self._tell(outcomes, reason)
+        _raise_first([delivery], outcomes)
+
+    def _tell(self, outcomes: list[bool | LatchworkError], done: str) -> None:
+        """Tell the outside what became of messages that were handed out."""
+        settled, lost = outcomes.count(True), outcomes.count(False)
+        for outcome, n in ((done, settled), ("lost", lost), ("unsettled", len(outcomes) - settled - lost)):
+            if n:
+                self.store.seams.note("handled", n, queue=self.name, outcome=outcome)
 
     def _failed(self, held: Held, reason: str, error: str | None) -> Envelope:
         backoff, not_before = self.rules.backoff, 0

@@ -125,8 +125,24 @@ class _Attempt:
         self.store, self.update, self.once = store, update, once
         self.token = once.token or store.token_clock.mint(store.seams)
         self.doubt = once.token is not None
+        self.unanswered, self.cancelled = False, False
 
     def run(self) -> Values:
+        """The answer; where an attempt was not answered, what that came to is told to the outside."""
+        try:
+            values = self._settled()
+        except LatchworkError as failure:
+            unknown = isinstance(failure, OutcomeUnknown)
+            self._tell("unknown" if unknown else "cancelled" if self.cancelled else "refused")
+            raise
+        self._tell("applied")
+        return values
+
+    def _tell(self, outcome: str) -> None:
+        if self.unanswered:
+            self.store.seams.note("doubts", outcome=outcome)
+
+    def _settled(self) -> Values:
         try:
             return self._answer()
         except (Refused, AlreadyExists, OutcomeUnknown):
@@ -179,7 +195,7 @@ class _Attempt:
         return update._replace(ops=ops, when=bound)
 
     def _doubted(self) -> None:
-        self.doubt = True
+        self.doubt = self.unanswered = True
 
     def _resolve(self, refusal: LatchworkError) -> Values | None:
         """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
@@ -226,6 +242,7 @@ class _Attempt:
             return self._remembered(result, answer)
         except OutcomeUnknown as failure:
             raise self._unknown("it could not be cancelled") from failure
+        self.cancelled = True
         raise self._refused()
 
     def _refused(self) -> Refused:

@@ -1,0 +1,18 @@
+"""Metrics and traces of everything that a store is used for: off by default, and free while it is off.
+
+from prometheus_client import REGISTRY
+from latchwork.observe import observe, watch_queues
+from latchwork.observe.prometheus import PrometheusTelemetry
+
+telemetry = PrometheusTelemetry(REGISTRY)
+store = observe(latchwork.connect(), telemetry)      # use this store for locks, latches and queues
+watch_queues(QueueRegistry(store, "shop"), telemetry)  # gauges: depth, oldest age, last sweep
+"""
+
+from __future__ import annotations
+
+from .base import Sample, Telemetry, observe
+from .events import EVENTS, GAUGES, Event
+from .queues import watch_queues
+
+__all__ = ["observe", "watch_queues", "Telemetry", "Sample", "Event", "EVENTS", "GAUGES"]

@@ -1,0 +1,172 @@
+"""How a store is observed: what adapters implement, and the store that tells them.
+
+`observe` wraps a store; whatever is given that store (locks, latches, queues) is observed, and nothing else is touched.
+A store that is not wrapped has seams whose `note`, `span` and `carry` do nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
+
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..retry import RetryPolicy
+from ..seams import Seams
+from ..store.connect import as_store
+from ..store.port import Key, PolicyView, Record, RecordStore, Removal, Row, Update, Values
+from .events import EVENTS, Event
+
+T = TypeVar("T")
+
+
+class Sample(NamedTuple):
+    """The value of a gauge at one moment, with its labels in the order of the event's."""
+
+    event: Event
+    labels: tuple[str, ...]
+    value: float
+
+
+class Telemetry(ABC):
+    """What an adapter to a monitoring system implements. Safe to share between threads."""
+
+    @abstractmethod
+    def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        """Something has happened: count it, put it into its histogram, or set its gauge."""
+
+    @abstractmethod
+    def read(self, source: Callable[[], Iterable[Sample]]) -> None:
+        """Ask `source` for the values of gauges whenever somebody looks."""
+
+    def span(
+        self, name: str, origins: Sequence[Mapping[str, str]], attributes: Mapping[str, str | int]
+    ) -> AbstractContextManager[object] | None:
+        """A piece of work to show in a trace; None where this adapter knows no traces."""
+        return None
+
+    def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        """The headers of a message, with what names the present trace."""
+        return headers
+
+
+def observe(store: RecordStore, telemetry: Telemetry) -> RecordStore:
+    """The same store and connection, telling `telemetry` of every attempt and of everything that is done through it.
+
+    Give the result to whatever is to be observed. Several telemetries: observe the result again. Pickling it ships the
+    plain store, since monitoring is a process's own: wrap it again over there. Raises `InvalidRequest`.
+    """
+    if not isinstance(telemetry, Telemetry):
+        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+    return ObservedStore(as_store(store), telemetry)
+
+
+def outcome_of(result: object) -> str:
+    """What an attempt, or a row of a batch, came to, of the closed set `events.OUTCOMES`."""
+    if not isinstance(result, BaseException):
+        return "absent" if result is None or result is False else "done"
+    return next((name for kind, name in _OUTCOMES if isinstance(result, kind)), "failed")
+
+
+_OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
+    (NotFound, "absent"),
+    (AlreadyExists, "exists"),
+    (Refused, "refused"),
+    (OutcomeUnknown, "unknown"),
+    (Unavailable, "unavailable"),
+    (InvalidRequest, "invalid"),
+)
+
+
+class ObservedSeams(Seams):
+    """The seams of a store, with what is told through them going to a telemetry as well."""
+
+    def __init__(self, inner: Seams, telemetry: Telemetry) -> None:
+        self._inner, self._telemetry = inner, telemetry
+        # All others are the inner one's own, those that the future brings included.
+        for name in vars(Seams).keys() - {"note", "span", "carry"}:
+            if not name.startswith("_"):
+                setattr(self, name, getattr(inner, name))
+
+    def note(self, event: str, value: float = 1, /, **labels: str) -> None:
+        self._telemetry.record(EVENTS[event], value, labels)
+        self._inner.note(event, value, **labels)
+
+    def span(
+        self, name: str, origins: Sequence[Mapping[str, str]] = (), /, **attributes: str | int
+    ) -> AbstractContextManager[object]:
+        return self._telemetry.span(name, origins, attributes) or self._inner.span(name, origins, **attributes)
+
+    def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
+        return self._telemetry.carry(self._inner.carry(headers))
+
+
+class ObservedStore(PolicyView):
+    """A store whose attempts are timed and counted; what `observe` returns."""
+
+    def __init__(self, inner: RecordStore, telemetry: Telemetry) -> None:
+        super().__init__(inner, inner.policy)
+        self.seams = ObservedSeams(inner.seams, telemetry)
+        self._record, self._now = telemetry.record, inner.seams.monotonic
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_store, (self.inner,)
+
+    def with_policy(self, policy: RetryPolicy) -> RecordStore:
+        return PolicyView(self, policy)
+
+    def _told(self, verb: str, attempt: Callable[..., T], *arguments: Any) -> T:
+        began, outcome = self._now(), "failed"
+        try:
+            result = attempt(*arguments)
+            outcome = _of_batch(result) if verb in _BATCHES else outcome_of(result)
+            return result
+        except LatchworkError as failure:
+            outcome = outcome_of(failure)
+            raise
+        finally:
+            self._record(_CALLS, self._now() - began, {"verb": verb, "outcome": outcome})
+
+    def _rows_told(self, verb: str, attempt: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
+        outcomes = self._told(verb, attempt, *arguments)
+        for outcome, n in Counter(map(outcome_of, outcomes)).items():
+            self._record(_ROWS, n, {"verb": verb, "outcome": outcome})
+        return outcomes
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        return self._told("get", super()._get, key, bins)
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        return self._rows_told("get_many", super()._get_many, keys, bins)
+
+    def _operate(self, update: Update) -> Values:
+        return self._told("operate", super()._operate, update)
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        return self._rows_told("operate_many", super()._operate_many, updates)
+
+    def _delete(self, removal: Removal) -> bool:
+        return self._told("delete", super()._delete, removal)
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        return self._rows_told("delete_many", super()._delete_many, removals)
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        return self._told("query", super()._query, set, bin, equals)
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
+        self._told("ensure_index", self._made, set, bin, kind)
+
+    def _made(self, set: str, bin: str, kind: type) -> bool:
+        super()._ensure_index(set, bin, kind)
+        return True
+
+
+_CALLS, _ROWS = EVENTS["store_calls"], EVENTS["store_rows"]
+_BATCHES = ("operate_many", "delete_many")
+
+
+def _of_batch(rows: Any) -> str:
+    return "partial" if any(isinstance(row, LatchworkError) for row in rows) else "done"

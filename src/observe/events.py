@@ -1,0 +1,146 @@
+"""Everything that is ever told to the outside: a closed set of events, each with a closed set of outcomes.
+
+Labels are closed sets or names of queues, never ids of messages, latches, locks or clients: a metric has as many series
+as there are queues, times a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ..queue.envelope import Reason
+from ..queue.sweep_report import TOLD
+
+
+class Kind(str, Enum):
+    """What a metric does with the values of its event."""
+
+    COUNTER = "counter"  # adds them up
+    HISTOGRAM = "histogram"  # counts and adds them up, by size
+    GAUGE = "gauge"  # keeps the last one
+
+
+@dataclass(frozen=True)
+class Event:
+    """One kind of event, hence one metric.
+
+    labels: the values that each label may take; none listed = the name of a queue.  unit: of the values; a histogram's
+    are seconds.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Mapping[str, tuple[str, ...]]
+    unit: str = ""
+
+
+QUEUE: tuple[str, ...] = ()
+VERBS = ("get", "get_many", "operate", "operate_many", "delete", "delete_many", "query", "ensure_index")
+OUTCOMES = ("done", "absent", "exists", "refused", "unknown", "unavailable", "invalid", "failed")
+"""What one attempt at the store, or one row of a batch, can come to."""
+BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
+"""Upper bounds of the histograms, in seconds: from a call on loopback to the longest handler."""
+
+
+def _named(*events: Event) -> dict[str, Event]:
+    return {event.name: event for event in events}
+
+
+EVENTS: Mapping[str, Event] = _named(
+    Event(
+        "store_calls",
+        Kind.HISTOGRAM,
+        "Attempts at the store; a batch of which some rows failed is 'partial'",
+        {"verb": VERBS, "outcome": (*OUTCOMES, "partial")},
+        "seconds",
+    ),
+    Event(
+        "store_rows",
+        Kind.COUNTER,
+        "Rows of batches, each by its own outcome",
+        {"verb": VERBS, "outcome": OUTCOMES},
+    ),
+    Event(
+        "retries",
+        Kind.COUNTER,
+        "Requests sent again, by the class of what went wrong",
+        {"reason": ("not_applied", "overloaded", "in_doubt")},
+    ),
+    Event(
+        "doubts",
+        Kind.COUNTER,
+        "Exactly-once updates of which an attempt was not answered, by how that was resolved",
+        {"outcome": ("applied", "refused", "cancelled", "unknown")},
+    ),
+    Event(
+        "fences_refused",
+        Kind.COUNTER,
+        "Holders that were stopped: by a resource that has seen a higher fence, or by themselves before they asked",
+        {"by": ("resource", "holder")},
+    ),
+    Event(
+        "waits",
+        Kind.HISTOGRAM,
+        "Waits for a latch to be released, or for a lock that was not free",
+        {"kind": ("latch", "lock"), "outcome": ("done", "timed_out", "failed")},
+        "seconds",
+    ),
+    Event(
+        "published",
+        Kind.COUNTER,
+        "Messages published",
+        {"queue": QUEUE, "outcome": ("published", "failed")},
+    ),
+    Event(
+        "handled",
+        Kind.COUNTER,
+        "Messages handed out and settled: acknowledged, into the sideline or parked by reason, lost, or not settled",
+        {"queue": QUEUE, "outcome": ("acked", *(reason.value for reason in Reason), "lost", "unsettled")},
+    ),
+    Event(
+        "handling",
+        Kind.HISTOGRAM,
+        "Calls of a consumer's handler",
+        {"queue": QUEUE, "outcome": ("returned", "raised")},
+        "seconds",
+    ),
+    Event("expired", Kind.COUNTER, "Slots that held no message when they were received", {"queue": QUEUE}),
+    Event(
+        "sweeps",
+        Kind.HISTOGRAM,
+        "Sweeps of a queue by this process",
+        {"queue": QUEUE, "outcome": ("swept", "failed")},
+        "seconds",
+    ),
+    Event("swept", Kind.COUNTER, "What sweeps found, by what became of it", {"queue": QUEUE, "outcome": TOLD}),
+    Event(
+        "last_sweep",
+        Kind.GAUGE,
+        "When this process last swept the queue with success, since the epoch",
+        {"queue": QUEUE},
+        "seconds",
+    ),
+)
+"""By the names that `Seams.note` uses."""
+
+GAUGES: Mapping[str, Event] = _named(
+    Event(
+        "queue_depth",
+        Kind.GAUGE,
+        "Messages waiting, by where",
+        {"queue": QUEUE, "part": ("ready", "sideline", "parked")},
+    ),
+    Event("queue_oldest", Kind.GAUGE, "Age of the oldest message that waits", {"queue": QUEUE}, "seconds"),
+    Event(
+        "queue_last_sweep",
+        Kind.GAUGE,
+        "When any process last swept the queue with success, since the epoch",
+        {"queue": QUEUE},
+        "seconds",
+    ),
+    Event("queues_readable", Kind.GAUGE, "1 if the last snapshot of the queues could be read, else 0", {}),
+)
+"""What a snapshot of the queues says."""

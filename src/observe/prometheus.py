@@ -1,0 +1,83 @@
+"""Metrics for Prometheus (extra `metrics`), in a registry that the caller gives.
+
+They are named `latchwork_<event>`, with `_seconds` and `_total` as Prometheus wants it; docs/operations.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ..errors import InvalidRequest
+from .base import Sample, Telemetry
+from .events import BUCKETS, EVENTS, GAUGES, Event, Kind
+
+Tell = Callable[[float], None]
+
+
+class PrometheusTelemetry(Telemetry):
+    """Keeps the metrics of `registry`. One is enough for all stores of a process.
+
+    No endpoint is opened: the application's own does it, or `prometheus_client.start_http_server(port,
+    registry=registry)`. Raises `InvalidRequest` where the registry has these metrics already.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        try:
+            self._metrics = {name: _metric(event, registry) for name, event in EVENTS.items()}
+        except ValueError as failure:
+            raise InvalidRequest(f"the registry has metrics of Latchwork: share one telemetry ({failure})") from None
+        self._series: dict[tuple[str, ...], Tell] = {}
+
+    def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        """Into the series of these labels."""
+        where = (event.name, *[labels[name] for name in event.labels])
+        tell = self._series.get(where)
+        if tell is None:
+            tell = self._series[where] = self._new(where)
+        tell(value)
+
+    def _new(self, where: tuple[str, ...]) -> Tell:
+        name, *values = where
+        series = self._metrics[name].labels(*values)
+        if isinstance(series, Counter):
+            return series.inc
+        return series.observe if isinstance(series, Histogram) else series.set
+
+    def read(self, source: Callable[[], Iterable[Sample]]) -> None:
+        """The source is asked at each scrape."""
+        self._registry.register(_Gauges(source))
+
+
+class _Gauges(Collector):
+    """Gauges that are asked for at each scrape."""
+
+    def __init__(self, source: Callable[[], Iterable[Sample]]) -> None:
+        self._source = source
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The names alone, so that registering asks no store."""
+        return [_family(event) for event in GAUGES.values()]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All of them, as the source has them now."""
+        families = {name: _family(event) for name, event in GAUGES.items()}
+        for event, labels, value in self._source():
+            families[event.name].add_metric(labels, value)
+        yield from families.values()
+
+
+def _metric(event: Event, registry: CollectorRegistry) -> Counter | Histogram | Gauge:
+    name, labels = f"latchwork_{event.name}", tuple(event.labels)
+    if event.kind is Kind.HISTOGRAM:
+        return Histogram(name, event.help, labels, unit=event.unit, buckets=BUCKETS, registry=registry)
+    kind = Counter if event.kind is Kind.COUNTER else Gauge
+    return kind(name, event.help, labels, unit=event.unit, registry=registry)
+
+
+def _family(event: Event) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"latchwork_{event.name}", event.help, labels=tuple(event.labels), unit=event.unit)

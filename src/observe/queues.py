@@ -1,0 +1,61 @@
+"""Gauges of all queues of a client, from one snapshot that is kept for a while, however often somebody looks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from ..errors import LatchworkError
+from ..queue.facts import QueueFacts, all_facts
+from ..queue.registry import QueueRegistry
+from .base import Sample, Telemetry
+from .events import GAUGES
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = 15.0
+"""Seconds for which a snapshot is good enough: the usual interval of a scrape."""
+
+
+def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: float = MAX_AGE) -> None:
+    """Show depth, oldest age and last sweep of every queue of the client, for as long as the process runs.
+
+    A snapshot is taken when somebody looks and the last one is older than `max_age` seconds: two calls for the list and
+    four a queue. One process a client is enough: the figures are the store's, not the process's. While the store cannot
+    be read there are no figures rather than old ones, and `queues_readable` is 0.
+    """
+    telemetry.read(_Snapshot(registry, max_age).samples)
+
+
+class _Snapshot:
+    def __init__(self, registry: QueueRegistry, max_age: float) -> None:
+        self._registry, self._max_age = registry, max_age
+        self._seams = registry.store.seams
+        self._lock = self._seams.lock()
+        self._taken: float | None = None
+        self._samples: list[Sample] = []
+
+    def samples(self) -> list[Sample]:
+        """Those of the last snapshot; of a new one where it is too old."""
+        with self._lock:
+            now = self._seams.monotonic()
+            if self._taken is None or now - self._taken > self._max_age:
+                self._taken, self._samples = now, self._look()
+            return self._samples
+
+    def _look(self) -> list[Sample]:
+        try:
+            facts = all_facts(self._registry)
+        except LatchworkError as failure:
+            log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
+            return [Sample(GAUGES["queues_readable"], (), 0)]
+        return [Sample(GAUGES["queues_readable"], (), 1), *(sample for queue in facts for sample in _of(queue))]
+
+
+def _of(facts: QueueFacts) -> Iterator[Sample]:
+    depth = facts.depth
+    for part, messages in (("ready", depth.ready), ("sideline", depth.sideline), ("parked", depth.parked)):
+        yield Sample(GAUGES["queue_depth"], (facts.name, part), messages)
+    yield Sample(GAUGES["queue_oldest"], (facts.name,), facts.oldest_age or 0.0)
+    if facts.last_sweep.success:
+        yield Sample(GAUGES["queue_last_sweep"], (facts.name,), facts.last_sweep.success / 1000)
