@@ -64,7 +64,7 @@ class QueueRegistry:
         if bins.get("active") != "true":
             self.records.change(config, Put("active", "true"))
             bins["active"] = "true"
-        return self._adopt(config, bins)
+        return self._adopt(config, bins, asked=True)
 
     def get(self, name: str) -> ShardedQueue:
         """The queue of this name, active or not. Raises `NotFound`."""
@@ -159,12 +159,13 @@ class QueueRegistry:
     def _reread(self, queue: ShardedQueue) -> None:
         queue.live = live_of(self.records.read(queue.name))
 
-    def _adopt(self, config: QueueConfig, bins: dict[str, Any]) -> ShardedQueue:
-        """The one object of this queue, with what was just read."""
+    def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
+        """The one object of this queue, with what was just read. `asked`: `config` has the codec that the caller wants."""
         live = live_of(bins)
         with self._lock:
             queue = self._queues.get(config.name)
-            if queue is None or differences(queue.config, config):
+            other_codec = asked and queue is not None and queue.config.codec != config.codec
+            if queue is None or other_codec or differences(queue.config, config):
                 queue = self._queues[config.name] = ShardedQueue(self, config, live)
             queue.live = live
             return queue

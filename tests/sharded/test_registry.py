@@ -188,3 +188,14 @@ def test_a_client_id_that_makes_no_set_name_is_refused_before_any_io(client_id):
     with pytest.raises(InvalidRequest):
         QueueRegistry(store, client_id)
     assert store.total == 0
+
+
+def test_a_type_to_decode_is_the_callers_and_survives_a_refresh():
+    store = MemoryStore()
+    QueueRegistry(store, "c").create(QueueConfig("q"))
+    registry = QueueRegistry(store, "c")
+    assert registry.get("q").config.codec == "json"
+    typed = registry.create(QueueConfig("q", codec=dict[str, int]))
+    assert typed.codec.kind == dict[str, int]
+    registry.refresh()
+    assert registry.get("q") is typed
