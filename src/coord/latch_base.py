@@ -254,7 +254,11 @@ class Latch:
 
         Waiters get `NotFound`. Counts that arrive late are refused, also when the latch is made again.
         """
-        guard = None if self._nonce is None else bins_of(self._farm).is_mine.bind(nonce=self._nonce)
+        try:
+            nonce = self._identity()
+        except NotFound:
+            nonce = None  # this farm has no counter; there may be those of others
+        guard = None if nonce is None else bins_of(self._farm).is_mine.bind(nonce=nonce)
         try:
             return self._store.delete(self._key, when=guard, repeatable=True)
         except Refused:

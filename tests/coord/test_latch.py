@@ -427,3 +427,20 @@ def test_a_request_that_was_refused_for_want_of_counts_and_comes_again_later_cou
         with contextlib.suppress(LatchworkError):
             memory._operate(call.request)  # the network delivers every request once more
     assert other.count() == 5
+
+
+def test_a_delete_that_lands_late_does_not_delete_a_latch_made_again_under_the_same_id(memory):
+    CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = FaultyStore(memory, {call: "late" for call in range(2, 9)})
+    with pytest.raises(OutcomeUnknown):
+        CountDownLatch.get(store, "shop", ID, farm_id="dc1").delete()
+    memory.delete(key())
+    again = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store.deliver()
+    assert again.count() == 1
+
+
+def test_a_latch_can_be_deleted_by_a_farm_that_has_no_share_in_it(store):
+    CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1")
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc2").delete()
+    assert store.get(key()) is None
