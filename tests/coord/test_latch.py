@@ -431,7 +431,7 @@ def test_a_request_that_was_refused_for_want_of_counts_and_comes_again_later_cou
 
 def test_a_delete_that_lands_late_does_not_delete_a_latch_made_again_under_the_same_id(memory):
     CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
-    store = FaultyStore(memory, {call: "late" for call in range(2, 9)})
+    store = FaultyStore(memory, dict.fromkeys(range(2, 9), "late"))
     with pytest.raises(OutcomeUnknown):
         CountDownLatch.get(store, "shop", ID, farm_id="dc1").delete()
     memory.delete(key())
