@@ -171,16 +171,23 @@ class Sweeper:
             self._check(leadership)
             tasks = self.tasks(queue, bins)
             shards = sweep_shards(self.registry.store, tasks, epoch, lambda: self._check(leadership))
-            self.swept(shards)
-            error = next((_complaint(shard) for shard in shards if shard.stop in _FAILURES), None)
-            # A write of the sweep pointers has noted the success already.
-            if error or (queue.live.active and not _written(tasks, shards)):
-                self.note(queue, epoch, error)
+            return self.finish(queue, epoch, tasks, shards)
         except LatchworkError as failure:
-            return self._failed(queue, epoch, f"{failure.code}: {failure}")
+            return self.failed(queue, epoch, f"{failure.code}: {failure}")
+
+    def finish(
+        self, queue: ShardedQueue, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
+    ) -> SweepReport:
+        """The report of a queue whose tasks were swept, here or elsewhere; its marks and how it went are noted."""
+        self.swept(shards)
+        error = next((_complaint(shard) for shard in shards if shard.stop in _FAILURES), None)
+        # A write of the sweep pointers has noted the success already.
+        if error or (queue.live.active and not _written(tasks, shards)):
+            self.note(queue, epoch, error)
         return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
 
-    def _failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
+    def failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
+        """The report of a queue that could not be swept, which is noted."""
         try:
             self.note(queue, epoch, error)
         except LatchworkError as failure:
