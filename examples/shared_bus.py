@@ -60,7 +60,8 @@ def main(url: str) -> None:
     print(f"the screen missed offsets {list(batch.gap)}, and shows:")
     for entry in batch:
         print("  ", entry.offset, entry.value["from"], entry.value["number"])
-    print("read at an offset, without a lock:", bus.read_at(bus.info().tail_offset - 1))
+    newest = bus.read_at(bus.info().tail_offset - 1)
+    print("read at an offset, without a lock:", newest and newest.value)
 
     archive(url)
     while (entry := bus.dequeue()) is not None:

@@ -7,7 +7,7 @@ written there. Repeated under its own fence it writes the same again, so attempt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
@@ -26,7 +26,7 @@ class Entry:
     """One entry of a queue: its offset, which grows by one from entry to entry for ever, and its value."""
 
     offset: int
-    value: Any
+    value: Any = field(repr=False)
 
 
 class Slots:
@@ -46,6 +46,8 @@ class Slots:
         """
         runs = list(self._layout.runs(first, len(values)).items())
         rows = [self._update(fence, record, places, first, values) for record, places in runs]
+        if len(rows) == 1:
+            return self._written(rows)
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
         for place, chunk in enumerate(_chunks(rows, most)):
             if place and not between():
@@ -76,18 +78,18 @@ class Slots:
     # ---- writing
 
     def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
-        slots = {
-            run.slot + step: [run.first + step, values[run.first - first + step]]
+        ops: list[Op] = [Put(MARK, fence)]
+        placed = [
+            (run.slot + step, [run.first + step, values[run.first - first + step]])
             for run in runs
             for step in range(run.length)
-        }
-        mark = Put(MARK, fence)
-        ops: tuple[Op, ...]
-        if len(slots) == self._layout.slots:
-            ops = (mark, Put(ENTRIES, [slots[index] for index in range(self._layout.slots)]))
-        else:
-            ops = (mark, *[ListSet(ENTRIES, index, slots[index]) for index in sorted(slots)])
-        return Update(self._layout.buffer(record), ops, not_stale(fence), ttl=NEVER)
+        ]
+        if len(placed) < self._layout.slots:
+            ops += [ListSet(ENTRIES, slot, entry) for slot, entry in placed]
+        else:  # all of them, the last ones perhaps over the first
+            entries = dict(placed)
+            ops.append(Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)]))
+        return Update(self._layout.buffer(record), tuple(ops), not_stale(fence), ttl=NEVER)
 
     def _written(self, updates: list[Update]) -> bool:
         """Whether all of them are; rows in doubt are sent again."""
@@ -95,13 +97,13 @@ class Slots:
         for attempt in range(1, policy.attempts + 1):
             outcomes = self._send(updates)
             failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+            if not failures:
+                return True
             if any(isinstance(failure, Refused) for failure in failures):
                 return False
             for failure in failures:
                 if not isinstance(failure, OutcomeUnknown):
                     raise self._failed(failure)
-            if not failures:
-                return True
             updates = [
                 row for row, outcome in zip(updates, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)
             ]

@@ -8,6 +8,7 @@ import pytest
 
 from latchwork.errors import LatchworkError, LockUnavailable, QueueFull, Unavailable
 from latchwork.queue import LargeQueue
+from latchwork.queue.circular_round import ENQUEUE, OVERWRITE, Request
 from latchwork.store import MemoryStore, Put
 from tests.faulty import CountingStore, FaultyStore
 
@@ -96,6 +97,27 @@ def test_one_that_does_not_fit_fails_alone():
     outcomes = together([lambda: queue.enqueue_many([1, 2, 3]), lambda: queue.enqueue_many([4, 5, 6])])
     assert sum(isinstance(outcome, QueueFull) for outcome in outcomes) == 1
     assert queue.info().size == 3
+
+
+def test_overwrites_of_one_hold_that_together_exceed_the_capacity():
+    queue = LargeQueue.create(MemoryStore(), "q", 4, entries_per_record=2)
+    queue.enqueue("old")
+    requests = [Request(OVERWRITE, None, values=["a", "b", "c"]), Request(OVERWRITE, None, values=["d", "e", "f"])]
+    queue._work._run(lambda: requests, lambda admitted: requests, None)
+    assert [request.result for request in requests] == [range(1, 4), range(4, 7)]
+    assert [(entry.offset, entry.value) for entry in queue.dequeue_many(9)] == [(3, "c"), (4, "d"), (5, "e"), (6, "f")]
+
+
+def test_full_is_said_only_with_the_commit_that_makes_it_so():
+    """What is refused for want of room is so because of what comes before it in the same hold."""
+    store = FaultyStore(MemoryStore())
+    queue = LargeQueue.create(store, "q", 4)
+    store.policy = type(store.policy)(attempts=1)
+    store.plan[len(store.history) + 3] = "dropped"
+    requests = [Request(ENQUEUE, None, values=[1, 2, 3]), Request(ENQUEUE, None, values=[4, 5])]
+    with pytest.raises(Unavailable):
+        queue._work._run(lambda: requests, lambda admitted: requests, None)
+    assert requests[1].error is None
 
 
 def test_one_that_fails_to_get_the_lock_does_not_fail_the_others():
