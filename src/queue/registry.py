@@ -160,7 +160,7 @@ class QueueRegistry:
         queue.live = live_of(self.records.read(queue.name))
 
     def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
-        """The one object of this queue, with what was just read. `asked`: `config` has the codec that the caller wants."""
+        """The one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
         live = live_of(bins)
         with self._lock:
             queue = self._queues.get(config.name)

@@ -6,6 +6,7 @@ import pytest
 
 from latchwork.store import MemoryStore, SQLiteStore
 from tests.clock import ManualClock
+from tests.conftest import _sets
 
 from .world import World
 
@@ -25,7 +26,14 @@ def world(request, clock, tmp_path):
         store.close()
     else:
         store = request.getfixturevalue("aerospike_store")
-        yield World(store, clock, real=True)
+        world = World(store, clock, real=True)
+        yield world
+        # The sets are the same in every test, and a truncation may be a moment behind: remove what there is now.
+        client = store._link.connect()
+        for name in _sets(store):
+            if world.client in name:
+                found = client.query(store.namespace, name).results()
+                client.batch_remove([row[0] for row in found])
 
 
 @pytest.fixture(params=["memory", "sqlite"])
