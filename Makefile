@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 java:
-	@java -version 2>&1 | sed -n '1s/.*"\([0-9]*\).*/\1/p' | grep -qE '^(1[7-9]|[2-9][0-9])$$' || { \
+	@java -version 2>&1 | sed -n 's/^[^"]*version "\([0-9]*\).*/\1/p' | grep -qE '^(1[7-9]|[2-9][0-9])$$' || { \
 	  echo "Java 17 or newer is needed for Spark and ZooKeeper: install a JDK (Debian: apt-get install openjdk-17-jre-headless)"; exit 1; }
 
 demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, one latch
