@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..store.ops import ListRange, ListSet, Op, Put
-from ..store.port import NEVER, RecordStore, Row, Update
+from ..store.port import NEVER, RecordStore, Update
 from .circular_layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
 
 T = TypeVar("T")
@@ -47,12 +47,12 @@ class Slots:
         runs = list(self._layout.runs(first, len(values)).items())
         rows = [self._update(fence, record, places, first, values) for record, places in runs]
         if len(rows) == 1:
-            return self._written(rows)
+            return self._write_one(rows[0])
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
         for place, chunk in enumerate(_chunks(rows, most)):
             if place and not between():
                 return False
-            if not self._written(chunk):
+            if not self._write_many(chunk):
                 return False
         return True
 
@@ -91,11 +91,22 @@ class Slots:
             ops.append(Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)]))
         return Update(self._layout.buffer(record), tuple(ops), not_stale(fence), ttl=NEVER)
 
-    def _written(self, updates: list[Update]) -> bool:
-        """Whether all of them are; rows in doubt are sent again."""
+    def _write_one(self, row: Update) -> bool:
+        try:
+            self._store.operate(row.key, *row.ops, when=row.when, ttl=row.ttl, repeatable=True)
+        except Refused:
+            return False
+        except OutcomeUnknown as failure:
+            raise self._unwritten() from failure
+        except NotFound as failure:
+            raise self._missing(failure) from None
+        return True
+
+    def _write_many(self, rows: list[Update]) -> bool:
+        """Whether all of them are written; rows in doubt are sent again."""
         policy, seams = self._store.policy, self._store.seams
         for attempt in range(1, policy.attempts + 1):
-            outcomes = self._send(updates)
+            outcomes = self._store.operate_many(rows)
             failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
             if not failures:
                 return True
@@ -104,22 +115,14 @@ class Slots:
             for failure in failures:
                 if not isinstance(failure, OutcomeUnknown):
                     raise self._failed(failure)
-            updates = [
-                row for row, outcome in zip(updates, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)
-            ]
+            rows = [row for row, outcome in zip(rows, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)]
             if attempt < policy.attempts:
                 seams.note("retries", reason="in_doubt")
                 seams.sleep(policy.pause(attempt, seams))
-        raise Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
+        raise self._unwritten()
 
-    def _send(self, updates: list[Update]) -> list[Row]:
-        if len(updates) > 1:
-            return self._store.operate_many(updates)
-        row = updates[0]
-        try:
-            return [self._store.operate(row.key, *row.ops, when=row.when, ttl=row.ttl, repeatable=True)]
-        except LatchworkError as failure:
-            return [failure]
+    def _unwritten(self) -> Unavailable:
+        return Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
 
     def _failed(self, failure: LatchworkError) -> LatchworkError:
         return self._missing(failure) if isinstance(failure, NotFound) else failure
