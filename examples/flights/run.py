@@ -50,7 +50,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Three farms of Spark jobs on real flights, one latch.")
     parser.add_argument("--partitions", type=int, default=8, help="of each farm (default 8)")
-    parser.add_argument("--timeout", type=float, default=110, help="seconds to wait for the farms (default 110)")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for the farms (default 300)")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this directory")
