@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from opentelemetry import metrics, trace
+from opentelemetry.context import get_current
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import Link, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -57,7 +58,7 @@ class OpenTelemetry(Telemetry):
     ) -> Iterator[None]:
         with self._tracer.start_as_current_span(
             f"{SCOPE} {name}",
-            _W3C.extract(origins[0]) if len(origins) == 1 else None,
+            _W3C.extract(origins[0], get_current()) if len(origins) == 1 else None,
             _KINDS.get(name, SpanKind.INTERNAL),
             attributes,
             _links(origins) if len(origins) > 1 else None,

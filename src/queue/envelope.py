@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -48,19 +49,19 @@ def reason_of(reason: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message as it is stored. Times in milliseconds since the epoch; 0 = none.
+    """A message as it is stored. Times in milliseconds since the epoch; 0 = none. The repr shows no content.
 
     keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md P6).
     """
 
-    data: str | bytes
+    data: str | bytes = field(repr=False)
     msg_id: str
     attempts: int = 0
     enqueued_at: int = 0
     not_before: int = 0
     reason: str | None = None
-    last_error: str | None = None
-    headers: Mapping[str, str] | None = None
+    last_error: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
     keep_id: int = 0
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
@@ -137,7 +138,9 @@ class Codec:
         try:
             return self._decoder.decode(data)
         except (TypeError, msgspec.MsgspecError, UnicodeDecodeError) as failure:
-            raise Unreadable(f"the payload cannot be decoded: {failure}") from failure
+            # Some of msgspec's messages quote what they have found.
+            told = re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL)
+            raise Unreadable(f"the payload cannot be decoded: {told}") from None
 
 
 _JSON = msgspec.json.Encoder()
@@ -157,17 +160,18 @@ class Message:
 
     payload: None where `unreadable`; then `raw` is what is stored.  attempts: how often it was handed out.
     enqueued_at, not_before: UTC; not_before None = due.  reason, last_error: why it was sidelined or parked last.
+    The repr leaves out what may be confidential: payload, headers and errors.
     """
 
-    payload: Any
+    payload: Any = field(repr=False)
     message_id: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)
     attempts: int
     enqueued_at: datetime
     shard: int
     pointer: int
     reason: str | None = None
-    last_error: str | None = None
+    last_error: str | None = field(default=None, repr=False)
     not_before: datetime | None = None
     unreadable: bool = False
     raw: str | bytes = field(default="", repr=False)
@@ -207,7 +211,8 @@ def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
         return None
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidRequest(f"header {name!r}: {value!r}; names and values must be text")
+            kinds = f"a {type(name).__name__} and a {type(value).__name__}"
+            raise InvalidRequest(f"a header is {kinds}; names and values must be text")
     return dict(headers)
 
 

@@ -27,6 +27,9 @@ class PagedEntry(msgspec.Struct, frozen=True):
     page: int
     position: int
 
+    def __repr__(self) -> str:
+        return f"PagedEntry(timestamp={self.timestamp}, page={self.page}, position={self.position})"
+
 
 @dataclass(frozen=True)
 class View:

@@ -56,6 +56,8 @@ def parse(url: str) -> Target:
     parts = urlsplit(url)
     if parts.scheme != "aerospike":
         raise InvalidRequest(f"the scheme of the store's URL is {parts.scheme!r}; it must be aerospike://")
+    if "@" in parts.path + parts.query + parts.fragment:
+        raise InvalidRequest("the store's URL has an @ behind its host: write / ? # @ in a password as %2F %3F %23 %40")
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     namespace = parts.path.strip("/")

@@ -55,8 +55,8 @@ def as_store(store: object) -> RecordStore:
 
 
 def hidden(url: str) -> str:
-    """The URL without its password."""
-    return re.sub(r"(//[^/@:]*):[^/]*@", r"\1:***@", url)
+    """The URL without its password, odd ones included: all from the user's name to the last `@`."""
+    return re.sub(r"^([^:]*:/*[^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
 
 
 def _default() -> str:
