@@ -10,5 +10,6 @@ PySpark is imported only where it is needed, so that latches can be waited for w
 from .acknowledge import acknowledge
 from .latch import SparkLatch
 from .register import register
+from .sweep import sweep_on
 
-__all__ = ["SparkLatch", "acknowledge", "register"]
+__all__ = ["SparkLatch", "acknowledge", "register", "sweep_on"]

@@ -1,0 +1,202 @@
+"""The sweep of all queues of a client as one Spark job (docs/protocols.md P5).
+
+The driver asks every queue what there is to sweep, and deals it out as ranges: shards of one queue, about a batch of
+slots together. The executors sweep them as the local sweeper does; the driver puts the reports together and takes note
+of them, so that local and distributed sweeps may follow one another.
+"""
+
+from __future__ import annotations
+
+import pickle
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from ..coord.election import Leadership
+from ..coord.term import Term
+from ..errors import FencedOut, LatchworkError, Refused
+from ..queue.records import QueueRecords
+from ..queue.registry import QueueRegistry
+from ..queue.sharded import ShardedQueue
+from ..queue.sweep_report import ShardReport, ShardTask, SweepReport
+from ..queue.sweeper import Leads, Sweeper
+from ..queue.sweeping import BATCH, EPOCH_GUARD, pointer_bin, sweep_shards
+from ..store.expr import Bound
+from ..store.ops import Read
+from ..store.port import Key, RecordStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+MAX_TASKS = 256
+"""Spark tasks of one sweep at most; each takes several ranges where there are more."""
+
+Range = tuple[ShardTask, ...]
+"""Shards of one queue that are swept together."""
+
+
+class Plan(NamedTuple):
+    """A queue and what there is to sweep in it."""
+
+    queue: ShardedQueue
+    tasks: list[ShardTask]
+
+
+def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | None) -> SweepReport:
+    """Sweep every queue of the registry once, active or not, on Spark's executors; what came of it.
+
+    The same report, notes and rules as `Sweeper.run_once`; None, as a candidate that does not lead has it, sweeps
+    nothing. Every task carries the epoch and asks the store before each batch of 1,000 slots whether it is still in
+    office: by the record of the election, or, for a leadership of another make, by the epoch in the queue's record. A
+    leader that is deposed is refused on every executor; the report then says "deposed".
+
+    Keep the registry from one sweep to the next: with it the leader remembers on its own clock since when it has known
+    a mark, without which no acknowledged slot is ever passed. Planning costs one call a queue in the driver; where
+    nothing is to be swept there is no Spark job.
+
+    Raises `InvalidRequest` before any I/O where the store cannot be shipped to executors (`memory:`, a client of
+    yours); else only where the queues cannot be listed, or Spark fails: sweep again. Not promised: counts of a task
+    that Spark ran twice; the queue's own counters are right.
+    """
+    if leadership is None:
+        return SweepReport(0)
+    store, epoch = registry.store, leadership.epoch
+    pickle.dumps(store)
+    sweeper, began = _sweeper(registry), store.seams.monotonic()
+    with store.seams.span("sweep", epoch=epoch):
+        plans, report = _plan(sweeper, registry, leadership)
+        ranges = [part for plan in plans for part in ranges_of(plan.tasks)]
+        job = Job(store, epoch, Term.of(leadership) if isinstance(leadership, Leadership) else None)
+        found = _by_queue(_run(spark, job, ranges))
+        for plan in plans:
+            report += _finished(sweeper, epoch, plan, found.get(plan.queue.name, []))
+    report.tell(store.seams, store.seams.monotonic() - began)
+    return report
+
+
+# ---- in the driver
+
+_SWEEPERS: weakref.WeakKeyDictionary[QueueRegistry, Sweeper] = weakref.WeakKeyDictionary()
+
+
+class _Nobody:
+    """An election without a leader: the sweeper of `sweep_on` sweeps nothing by itself."""
+
+    leadership = None
+
+
+def _sweeper(registry: QueueRegistry) -> Sweeper:
+    """The one sweeper of this registry: it remembers since when marks have been known."""
+    sweeper = _SWEEPERS.get(registry)
+    if sweeper is None:
+        # A proxy, as a value that holds its key would keep it for ever.
+        sweeper = _SWEEPERS[registry] = Sweeper(weakref.proxy(registry), _Nobody())
+    return sweeper
+
+
+def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[Plan], SweepReport]:
+    """What there is to sweep, and the report of the queues that could not even say so."""
+    plans, report = [], SweepReport(leadership.epoch)
+    for queue, bins in registry.listed(active=None):
+        try:
+            leadership.check()
+            plans.append(Plan(queue, sweeper.tasks(queue, bins)))
+        except LatchworkError as failure:
+            report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
+    return plans, report
+
+
+def _finished(sweeper: Sweeper, epoch: int, plan: Plan, shards: Sequence[ShardReport]) -> SweepReport:
+    try:
+        return sweeper.finish(plan.queue, epoch, plan.tasks, shards)
+    except LatchworkError as failure:
+        return sweeper.failed(plan.queue, epoch, f"{failure.code}: {failure}")
+
+
+def ranges_of(tasks: Iterable[ShardTask]) -> list[Range]:
+    """The shards of one queue in groups of about one batch of slots, or one shard where that has more."""
+    ranges: list[Range] = []
+    group: list[ShardTask] = []
+    slots = 0
+    for task in tasks:
+        group.append(task)
+        slots += task.limit - task.swept
+        if slots >= BATCH:
+            ranges.append(tuple(group))
+            group, slots = [], 0
+    return [*ranges, tuple(group)] if group else ranges
+
+
+def _run(spark: SparkSession, job: Job, ranges: Sequence[Range]) -> list[ShardReport]:
+    """Sweep the ranges on the executors, dealt out so that each task has some of every queue's."""
+    if not ranges:
+        return []
+    n = min(len(ranges), MAX_TASKS)
+    hands = [tuple(ranges[first::n]) for first in range(n)]
+    rows = spark.range(0, n, 1, n).mapInArrow(_task(job, hands), "reports binary").collect()
+    return [report for row in rows for report in msgspec.json.decode(row.reports, type=list[ShardReport])]
+
+
+def _by_queue(reports: Iterable[ShardReport]) -> Mapping[str, list[ShardReport]]:
+    found: dict[str, list[ShardReport]] = {}
+    for report in reports:
+        found.setdefault(report.queue, []).append(report)
+    return found
+
+
+# ---- on the executors
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every task of a sweep carries: where the queues are, and the term in which they are swept."""
+
+    store: RecordStore
+    epoch: int
+    term: Term | None
+
+    def sweep(self, tasks: Range) -> list[ShardReport]:
+        """Sweep the shards of one range."""
+        first = tasks[0]
+        record = QueueRecords(self.store, first.client_id, first.farm_id).key(first.config.name)
+        check = self.term.check if self.term else lambda: self._check(record)
+        return sweep_shards(self.store, self._from_there(record, tasks), self.epoch, check)
+
+    def _check(self, record: Key) -> None:
+        """Raises `FencedOut` where a later leader has written to the queue's record. One read."""
+        try:
+            self.store.operate(record, Read("epoch"), when=Bound(EPOCH_GUARD, {"epoch": self.epoch}), repeatable=True)
+        except Refused:
+            raise FencedOut(f"a leader later than epoch {self.epoch} has swept {record}", epoch=self.epoch) from None
+
+    def _from_there(self, record: Key, tasks: Range) -> list[ShardTask]:
+        """The tasks from where the sweep pointers are now: an earlier attempt of this task may have moved them."""
+        try:
+            found = self.store.get(record, *{pointer_bin(task.kind) for task in tasks})
+        except LatchworkError:
+            return list(tasks)  # the first batch will meet the same error, and report it
+        bins = found.bins if found else {}
+        return [
+            replace(task, swept=max(task.swept, bins.get(pointer_bin(task.kind), {}).get(str(task.shard), 0)))
+            for task in tasks
+        ]
+
+
+def _task(
+    job: Job, hands: Sequence[tuple[Range, ...]]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow`: the numbers of tasks go in, the reports of their ranges come out as JSON."""
+
+    def sweep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa  # noqa: PLC0415 - an optional extra, needed only inside a task
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                reports = [report for part in hands[number] for report in job.sweep(part)]
+                yield pa.RecordBatch.from_pydict({"reports": [msgspec.json.encode(reports)]})
+
+    return sweep
