@@ -54,6 +54,11 @@ class Cursor:
         """Page and position from which a new process would read."""
         return self._committed
 
+    @property
+    def tail(self) -> Place:
+        """Page and position at which the queue ends at this moment."""
+        return self._view.tail()
+
     def read(self, n: int, *, timeout: float | None = 0, skip_corrupt: bool = False) -> list[PagedEntry]:
         """The next messages, at most `n`; waits up to `timeout` seconds (None: for ever) for the first one.
 

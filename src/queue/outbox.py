@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull
@@ -104,6 +103,8 @@ class Outbox:
         file_safe(name)
         if disk_budget is not None and disk_budget < 1:
             raise InvalidRequest(f"disk_budget is {disk_budget} bytes; it must be 1 or more, or None for no limit")
+        if ledger_ttl < 1:
+            raise InvalidRequest(f"ledger_ttl is {ledger_ttl} seconds; it must be 1 or more, longer than any outage")
         self.name = name
         self._pq, self._queue, self._codec = pq, queue, queue.codec
         self._budget, self._ttl = disk_budget, ledger_ttl
@@ -180,8 +181,9 @@ class Outbox:
         that cannot be read: it stays, and those behind it wait. With `skip_corrupt` damage is passed over, which loses
         what was there; `NonDeterministicInput` where that had been entered into the ledger already.
         """
-        waiting, done = self._cursor.lag(), 0
-        while done < waiting and (count := self._forward_batch(skip_corrupt=skip_corrupt)):
+        cursor, done = self._cursor, 0
+        until = cursor.tail
+        while cursor.committed < until and (count := self._forward_batch(skip_corrupt=skip_corrupt)):
             done += count
         return done
 
@@ -214,9 +216,13 @@ class Outbox:
 
     # ----
 
-    @cached_property
+    @property
     def _cursor(self) -> Cursor:
-        """Made before the first message is put: it keeps the messages from being reclaimed unforwarded."""
+        """Made before the first message is put: it keeps the messages from being reclaimed unforwarded.
+
+        Asked for each time, as that is refused where another process owns the files now: a forked child must not
+        forward what its parent forwards.
+        """
         return self._pq.cursor(self.name)
 
     def _run(self) -> None:

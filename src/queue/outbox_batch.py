@@ -33,6 +33,9 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     key: str | None = None
     headers: dict[str, str] | None = None
 
+    def __repr__(self) -> str:
+        return f"Waiting({self.message_id!r})"
+
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Waiting)
@@ -41,12 +44,12 @@ _DECODER = msgspec.msgpack.Decoder(Waiting)
 def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: Mapping[str, str] | None) -> bytes:
     """What is kept of a message. Raises `InvalidRequest` or `RecordTooBig` for what the queue would not take."""
     if key is not None and not isinstance(key, str):
-        raise InvalidRequest(f"key {key!r}: it must be text, or None for a message without order")
+        raise InvalidRequest(f"the key is a {type(key).__name__}: it must be text, or None for a message without order")
     waiting = Waiting(VERSION, message_id, codec.encode(payload), key, checked_headers(headers))
     try:
         frame = _ENCODER.encode(waiting)
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"key {key!r}, headers {headers!r}: not valid Unicode: {failure}") from failure
+        raise InvalidRequest(f"the key or a header is not valid Unicode: {failure.reason}") from None
     if len(frame) > MAX_MESSAGE:
         size = len(frame)
         raise RecordTooBig(f"the message takes {size} bytes, the limit is {MAX_MESSAGE}: store less in it", size=size)

@@ -20,7 +20,7 @@ from tests.faulty import FaultyStore
 
 from .world import World
 
-CYCLES = int(os.environ.get("LATCHWORK_OUTBOX_KILLS", "12"))
+CYCLES = int(os.environ.get("LATCHWORK_OUTBOX_KILLS", "8"))
 ROOT = Path(__file__).parents[2]
 
 

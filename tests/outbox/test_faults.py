@@ -10,7 +10,7 @@ from tests.faulty import KINDS
 
 from . import promises
 
-SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "100"))
+SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "60"))
 
 
 def test_the_call_numbers_cover_a_batch():

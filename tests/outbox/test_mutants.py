@@ -117,13 +117,11 @@ def no_hold_on_the_pages(patch) -> None:
     original = Outbox.put_many
 
     def put_many(self, payloads, **options):
-        if "_cursor" not in self.__dict__:
-            self.__dict__["_cursor"] = None
-            try:
-                return original(self, payloads, **options)
-            finally:
-                del self.__dict__["_cursor"]
-        return original(self, payloads, **options)
+        if self._pq._cursors:
+            return original(self, payloads, **options)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._pq, "cursor", lambda name: None)
+            return original(self, payloads, **options)
 
     patch.setattr(Outbox, "put_many", put_many)
 

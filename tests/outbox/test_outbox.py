@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
 
 import pytest
 
-from latchwork.errors import InvalidRequest, NotFound, QueueFull, RecordTooBig, Refused, StorageFailed, Unreadable
+from latchwork.errors import (
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    QueueFull,
+    RecordTooBig,
+    Refused,
+    StorageFailed,
+    Unreadable,
+)
 from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
 from latchwork.queue.outbox_files import stored_lag
 from latchwork.store import MemoryStore
@@ -91,7 +102,7 @@ def test_an_outbox_keeps_what_it_has_not_forwarded_from_being_reclaimed(world, c
     ("payload", "options", "told"),
     [
         ({1, 2}.__iter__(), {}, "not JSON"),
-        ("x", {"key": 7}, "key 7"),
+        ("x", {"key": 7}, "key is a int"),
         ("x", {"key": "\ud800"}, "Unicode"),
         ("x", {"headers": {"a": 1}}, "header"),
         ("\ud800", {}, "not JSON"),
@@ -121,7 +132,7 @@ def test_many_are_all_checked_before_the_first_is_written(world):
     assert producer.outbox.put_many([]) == []
 
 
-@pytest.mark.parametrize("options", [{"name": "a/b"}, {"name": ""}, {"disk_budget": 0}])
+@pytest.mark.parametrize("options", [{"name": "a/b"}, {"name": ""}, {"disk_budget": 0}, {"ledger_ttl": 0}])
 def test_settings_that_cannot_be_are_refused(world, options):
     with pytest.raises(InvalidRequest):
         Outbox(world.producer().pq, world.queue, **options)
@@ -213,6 +224,52 @@ def test_two_outboxes_over_one_local_queue_forward_everything_to_two_queues(worl
     copies.forward()
     world.check()
     assert len(other.receive(100)) == 9
+
+
+def test_a_forked_child_neither_puts_nor_forwards(world):
+    """The parent goes on; a child that published too would take its own view of where a batch ends."""
+    producer = world.producer()
+    producer.put_some()
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for call in (producer.forward, lambda: producer.outbox.put("x"), producer.outbox._forward_batch):
+            try:
+                call()
+            except LatchworkError:
+                refused += 1
+        os._exit(0 if (refused, producer.calls) == (3, 0) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    producer.forward()
+    world.check()
+
+
+def test_after_its_local_queue_was_closed_nothing_is_forwarded(world):
+    producer = world.producer()
+    producer.put_some()
+    producer.pq.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        producer.forward()
+    assert producer.calls == 0
+
+
+def test_what_is_damaged_stops_the_forwarding_or_is_skipped_on_request(world, tmp_path):
+    world.settings = {"page_size": 4096}
+    producer = world.producer()
+    producer.put_some(n=3)
+    page, position = producer.pq.cursor("outbox").tail
+    producer.put_some(first=3, n=1)
+    producer.put_some(first=4, n=4)
+    with (tmp_path / f"out-{page}.page").open("r+b") as file:
+        file.seek(position + 20)
+        file.write(b"\xff\xff")
+    with pytest.raises(Corrupt) as damage:
+        producer.forward()
+    assert damage.value.details["position"] == position
+    assert len(world.queue.peek(10)) == 3
+    assert producer.outbox.forward(skip_corrupt=True) == 4
+    world.receive()
+    assert sorted(number for _, number in world.received) == [0, 1, 2, 4, 5, 6, 7]
 
 
 # ---- starting without the store
