@@ -71,11 +71,14 @@ class Rounds:
     ) -> None:
         """Take the lock, then do all that `collect` gives. `waiting`: what can be collected now, the leader's first."""
         requests: list[Request] = []
+        seams = self._lock.store.seams
+        end = None if timeout is None else seams.monotonic() + timeout
         for _ in range(ROUNDS):
-            shared = transactions.own(self._lock.store.seams.unique())
+            shared = transactions.own(seams.unique())
             asked = requests or waiting()
             named = {request.txn: request for request in asked if request.txn}
-            hold = self._take(shared, asked[0], list(named)[:MOST_NAMED], timeout)
+            left = None if end is None else max(0.0, end - seams.monotonic())
+            hold = self._take(shared, asked[0], list(named)[:MOST_NAMED], left)
             if not requests:
                 requests = collect(partial(_admitted, set(list(named)[:MOST_NAMED])))
             if self._done(hold, shared, requests):
@@ -87,6 +90,7 @@ class Rounds:
         )
 
     def _take(self, shared: str, leader: Request, named: Sequence[str], timeout: float | None) -> Hold:
+        """The lock. An attempt that may have taken it does so for nobody, so nothing can come of it."""
         head_moves = leader.kind != ENQUEUE
         try:
             return self._lock.take(shared, named, timeout, owner=leader.txn or "", head_moves=head_moves)

@@ -9,7 +9,7 @@ import pytest
 from tests.circular import histories
 from tests.faulty import KINDS
 
-SEEDS = 1000
+SEEDS = 500
 
 
 def test_every_fault_at_every_call():
