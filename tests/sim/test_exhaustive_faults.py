@@ -6,9 +6,6 @@ import pytest
 
 from .campaign import every_single_fault
 from .conftest import TALLIES
-from .exhaustive import survey
-from .faults.plans import SinglePlan
-from .runner import simulate
 from .workload import SCENARIOS
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from greenlet import getcurrent
+
 from latchwork.seams import Seams
 
 from .scheduler import Actor, Hub, Killed, Wake

@@ -12,7 +12,6 @@ from latchwork.store import Exists
 from ..world import World
 from .kinds import STRIKES, Fault, Kind
 
-
 OUTAGE = (Kind.BUSY, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE)
 """Faults that may go on for several calls of a process."""
 

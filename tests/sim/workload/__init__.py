@@ -10,4 +10,6 @@ from .lock import Lock
 from .sharded import Sharded
 from .store import Store
 
-SCENARIOS: dict[str, type[Scenario]] = {kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded)}
+SCENARIOS: dict[str, type[Scenario]] = {
+    kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded)
+}

@@ -1,0 +1,51 @@
+"""A stage for scripted interleavings: named processes, each call of which can be held, lost or late by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .faults.kinds import Fault, Kind
+from .faults.network import Server, SimStore
+from .faults.plans import ScriptPlan
+from .world import Process, World
+
+__all__ = ["Fault", "Kind", "Stage"]
+
+
+class Stage:
+    """A world with a script. `act` adds a process; `play` runs until everybody is done."""
+
+    def __init__(self, script: Mapping[str, Mapping[int, Fault | float]] | None = None) -> None:
+        self.world = World(0)
+        self.plan = ScriptPlan(script or {})
+        self.plan.bind(self.world)
+        self.server = Server(self.world)
+        self.said: dict[str, Any] = {}
+
+    def act(self, name: str, body: Callable[[SimStore], Any], after: float = 0.0) -> Process:
+        """A process that runs `body(store)` after so many seconds; what it returns or raises is kept in `said`."""
+        process = self.world.process(name)
+        process.wall_offset = self.world.server_offset
+        store = SimStore(self.server, process, self.plan)
+
+        def main() -> None:
+            store.seams.sleep(after)
+            try:
+                self.said[name] = body(store)
+            except Exception as failure:
+                self.said[name] = failure
+
+        process.spawn(main, "main", main=True)
+        return process
+
+    def play(self, until: float = 1000.0) -> Stage:
+        """Run it all, late deliveries included."""
+        self.world.run(until)
+        self.world.end()
+        return self
+
+    def bins(self, key: Any) -> dict[str, Any]:
+        """What is in a record at the end."""
+        stored = self.server._records.get(key)
+        return dict(stored.bins) if stored else {}
