@@ -80,6 +80,7 @@ class Consumer:
         self._forced = self._seams.event()
         self._lock = self._seams.lock()
         self._workers = 0
+        self._keeper: Task | None = None
         self._tasks: list[Task] = []
         self._locks = ShardLocks(queue) if ordered else None
 
@@ -100,15 +101,16 @@ class Consumer:
 
     def start(self) -> Consumer:
         """Start in the background; itself. A consumer is started once."""
-        if self._tasks:
+        if self._keeper:
             raise InvalidRequest(f"{self!r} was started before: make another")
-        self._tasks.append(self._seams.spawn(self._keep, f"{self.queue.name}-keeper"))
+        self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
         return self
 
     def stop(self, grace: float | None = None) -> bool:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`.
+        Not to be called by a handler, which it would wait for.
         """
         self._stopping.set()
         self.queue.active.loaded(())  # wakes those that wait for messages
@@ -117,8 +119,9 @@ class Consumer:
             self._forced.wait(0.02)
         done = self._workers <= self._runs.stuck
         self._runs.abandon_all("was still running when the consumer's grace period ended")
-        for task in self._tasks:
-            task.join(KEEP)
+        end = self._seams.monotonic() + KEEP
+        for task in filter(None, (*self._tasks, self._keeper)):
+            task.join(max(0.0, end - self._seams.monotonic()))
         return done
 
     def run(self) -> bool:
@@ -172,6 +175,8 @@ class Consumer:
         with self._lock:
             missing = 0 if self.saturated else wanted + min(self._runs.stuck, wanted) - self._workers
             self._workers += max(0, missing)
+        if missing > 0:
+            self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
             self._tasks.append(self._seams.spawn(self._work, f"{self.queue.name}-worker-{number}"))
 
@@ -231,7 +236,11 @@ class Consumer:
             if left <= 0:
                 return
             wanted = min(size - len(run.deliveries), MAX_RECEIVE)
-            run.deliveries.extend(self.queue.receive(wanted, timeout=min(left, ASK), shards=shards))
+            try:
+                run.deliveries.extend(self.queue.receive(wanted, timeout=min(left, ASK), shards=shards))
+            except LatchworkError as failure:
+                self._troubled(failure)
+                return  # what has come is handled; the next look meets the same trouble
 
     def _handle(self, run: Run | None) -> None:
         if run is None:

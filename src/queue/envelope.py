@@ -205,7 +205,7 @@ def date(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
-def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
     """The headers, once they are text to text. Raises `InvalidRequest`."""
     if not headers:
         return None

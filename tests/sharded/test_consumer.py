@@ -13,8 +13,10 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import InvalidMessageHandler, InvalidRequest, TooManyConsumers
+from latchwork.errors import InvalidMessageHandler, InvalidRequest, TooManyConsumers, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue.consumer import KEEP
+from latchwork.seams import Seams
 from latchwork.store import MemoryStore, SQLiteStore
 
 PATIENCE = 20.0
@@ -81,6 +83,26 @@ def test_a_batch_handler_gets_many_and_may_answer_for_each(consumers):
     assert [message.payload % 10 for message in queue.sideline.peek()] == [0] * 5
 
 
+def test_a_batch_that_could_not_be_filled_up_is_handled_and_let_go(consumers):
+    queue = made(MemoryStore(), shards=1, batching=BatchingConfig(10, 1), concurrency=1)
+    receive, given = queue.receive, []
+
+    def fails_once(*arguments, **options):
+        if len(given) == 1:
+            given.append([])
+            raise Unavailable("the store is away")
+        given.append(receive(*arguments, **options))
+        return given[-1]
+
+    queue.publish_many([1, 2])
+    queue.receive = fails_once
+    consumer = consumers(queue, lambda deliveries: True).start()
+    eventually(lambda: consumer.stats["acked"] == 2)
+    assert consumer.stats["troubles"] == 1
+    assert consumer.stop()
+    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
+
+
 def test_a_batch_answered_with_too_few_answers_fails_and_says_so(consumers):
     queue = made(MemoryStore(), shards=1, batching=BatchingConfig(10, 1), concurrency=1)
     queue.publish_many([1, 2, 3])
@@ -125,6 +147,26 @@ def test_a_message_is_extended_while_its_handler_runs(consumers):
     consumer = consumers(queue, lambda delivery: extended.wait(PATIENCE)).start()
     eventually(extended.is_set)
     eventually(lambda: consumer.stats["acked"] + consumer.stats["failed"] == 1)
+
+
+def test_stop_waits_once_for_all_that_hang_not_for_each(consumers):
+    waited = []
+
+    class Clock(Seams):
+        def monotonic(self):
+            return sum(waited)
+
+    class Hangs:
+        def join(self, timeout):
+            waited.append(timeout)
+
+        def is_alive(self):
+            return True
+
+    consumer = consumers(made(MemoryStore(seams=Clock())), lambda delivery: True)
+    consumer._tasks += [Hangs() for _ in range(100)]
+    consumer.stop(0)
+    assert sum(waited) <= KEEP
 
 
 def test_concurrency_follows_the_queue_and_zero_pauses(consumers):
