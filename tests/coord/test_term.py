@@ -10,7 +10,7 @@ from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.term import Term
 from latchwork.errors import FencedOut
 from latchwork.retry import Poll
-from latchwork.store import Key, MemoryStore, connect
+from latchwork.store import Key, MemoryStore, SQLiteStore
 from tests.clock import ManualClock
 from tests.faulty import CountingStore
 
@@ -81,7 +81,7 @@ def test_a_term_is_refused_once_its_lease_is_over_by_the_servers_clock_and_costs
 
 
 def test_a_term_ships_with_its_store(tmp_path):
-    store = connect(f"sqlite:{tmp_path / 'store.db'}")
+    store = SQLiteStore(tmp_path / "store.db", synchronous="off")
     grant = FencedLock(store, "office", lease=60).acquire()
     pickle.loads(pickle.dumps(Term(store, "office", grant.fence))).check()
     grant.release()
