@@ -20,10 +20,10 @@ def random_mixes(primitive: str, seeds: Iterable[int]) -> Tally:
     return tally
 
 
-def every_single_fault(primitive: str, pairs: int = 0) -> Tally:
-    """Every call of the surveyed runs with every fault; and so many pairs of faults."""
+def every_single_fault(primitive: str, pairs: int = 0, most: int = 1_000_000) -> Tally:
+    """Every call of the surveyed runs (of one call site at most so many) with every fault; and pairs of faults."""
     kind = SCENARIOS[primitive]
-    ground = survey(kind)
+    ground = survey(kind, most=most)
     tally = Tally("exhaustive", primitive)
     for outcome in strike_all(kind, ground):
         tally.add(outcome)

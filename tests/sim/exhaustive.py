@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -14,24 +15,30 @@ from .workload.base import Scenario
 
 @dataclass
 class Ground:
-    """Faultless runs that between them reach every call site: seed -> the points of its calls."""
+    """Faultless runs that between them reach every call site: seed -> the points of its calls, and how often each site
+    is among them."""
 
     points: dict[int, list[int]] = field(default_factory=dict)
-    sites: set[str] = field(default_factory=set)
+    sites: Counter[str] = field(default_factory=Counter)
 
 
-def survey(kind: type[Scenario], seeds: int = 60) -> Ground:
-    """Of so many faultless runs, those that reach a call site that none before them did."""
+def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> Ground:
+    """Of so many faultless runs, those that reach a call site that none before them did.
+
+    most: of the calls of one site, only so many are to be struck.
+    """
     ground = Ground()
     for seed in range(seeds):
         plan = SinglePlan()
         outcome = simulate(kind, seed, plan, quiet=True)
         if outcome.violations:
             raise AssertionError(f"{kind.name}, seed {seed}, without any fault: {outcome.violations}")
-        new = set(plan.sites.values()) - ground.sites
-        if new:
-            ground.sites |= new
-            ground.points[seed] = list(plan.sites)
+        if set(plan.sites.values()) - set(ground.sites):
+            ground.points[seed] = []
+            for point, site in plan.sites.items():
+                if ground.sites[site] < most:
+                    ground.sites[site] += 1
+                    ground.points[seed].append(point)
     return ground
 
 

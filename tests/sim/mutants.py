@@ -321,7 +321,7 @@ def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init_
 
 def _any_epoch() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(sweeping, "_forward", lambda bin, shards: TRUE))
+    stack.enter_context(mock.patch.object(sweeping, "_forward", return_value=TRUE))
     stack.enter_context(mock.patch.object(sweeper, "EPOCH_GUARD", TRUE))
     return stack
 

@@ -279,7 +279,7 @@ def store_restarts_empty():
     def fence(store):
         return FencedLock(store, "lock", lease=1.0).acquire(5).fence
 
-    stage.act("a", lambda store: [fence(store) for _ in range(1)][0])
+    stage.act("a", fence)
     stage.world.at(5, lambda: stage.server.restart({}))
     stage.act("b", fence, after=6)
     stage.play()

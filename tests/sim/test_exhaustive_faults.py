@@ -8,11 +8,14 @@ from .campaign import every_single_fault
 from .conftest import TALLIES
 from .workload import SCENARIOS
 
+MOST = 6
+"""Calls of one site that are struck here; the long campaign strikes them all."""
+
 
 @pytest.mark.parametrize("primitive", SCENARIOS)
 def test_no_promise_is_broken_by_any_single_fault_at_any_call(primitive):
-    tally = every_single_fault(primitive)
+    tally = every_single_fault(primitive, most=MOST)
     TALLIES.append(tally)
     assert not tally.violated, "\n".join(tally.violations)
     assert not tally.undecided
-    assert tally.runs >= 500
+    assert tally.runs >= 150

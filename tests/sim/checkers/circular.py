@@ -123,9 +123,7 @@ class Fifo:
         return getattr(self, "_" + entry.name)(state, entry)
 
     def _enqueue(self, state: Any, entry: Entry) -> Sequence[Any]:
-        head, values, txns = state
-        new, txn = entry.args
-        fits = len(values) + len(new) <= self.capacity
+        fits = len(state[1]) + len(entry.args[0]) <= self.capacity
         if entry.outcome == "QUEUE_FULL":
             return () if fits else (state,)
         return self._append(state, entry) if fits else ()

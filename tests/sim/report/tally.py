@@ -85,14 +85,12 @@ def save(tally: Tally, folder: Path) -> None:
 
 def table(tallies: list[Tally]) -> str:
     """All layers, a line each, and the faults fired by kind."""
-    lines = [
-        f"{'layer':12} {'primitive':10} {'runs':>9} {'store calls':>12} {'histories':>10} {'undecided':>9} {'violated':>8}"
+    head = ("layer", "primitive", "runs", "store calls", "histories", "undecided", "violated")
+    rows = [
+        (t.layer, t.primitive, *(f"{n:,}" for n in (t.runs, t.calls, t.histories, t.undecided, t.violated)))
+        for t in sorted(tallies, key=lambda tally: (tally.layer, tally.primitive))
     ]
-    for tally in sorted(tallies, key=lambda tally: (tally.layer, tally.primitive)):
-        lines.append(
-            f"{tally.layer:12} {tally.primitive:10} {tally.runs:9,} {tally.calls:12,} {tally.histories:10,} "
-            f"{tally.undecided:9,} {tally.violated:8,}"
-        )
+    lines = ["{:12} {:10} {:>10} {:>13} {:>10} {:>9} {:>8}".format(*row) for row in (head, *rows)]
     lines.append("")
     fired: Counter[str] = sum((tally.fired for tally in tallies), Counter())
     lines.append("faults fired: " + ", ".join(f"{kind} {fired[kind]:,}" for kind in sorted(fired)))

@@ -99,7 +99,7 @@ class Circular(Scenario):
             batch = self.call(process, "group_read", lambda: _batch(group.read(2)))
             if batch.ok and batch.result[0]:
                 last = batch.result[0][-1][0]
-                self.call(process, "group_commit", lambda: group.commit(last), last)
+                self.call(process, "group_commit", lambda last=last: group.commit(last), last)
             self.idle(process, 0.3)
 
     def settle(self) -> None:

@@ -45,7 +45,7 @@ class Election(Scenario):
         """One term, by `run`."""
 
         def lead(leadership: Fenced) -> None:
-            self.call(process, "elected", lambda: leadership.epoch, leadership.epoch)
+            self.call(process, "elected", lambda term=leadership: term.epoch, leadership.epoch)
             self._work(process, store, leadership)
 
         self.call(process, "run", lambda: election.run(lead, timeout=self.rng.choice((0.5, 3.0))))
@@ -56,7 +56,7 @@ class Election(Scenario):
         for _ in range(self.rng.randint(4, 10)):
             leadership = election.leadership
             if leadership is not None:
-                self.call(process, "elected", lambda: leadership.epoch, leadership.epoch)
+                self.call(process, "elected", lambda term=leadership: term.epoch, leadership.epoch)
                 self._work(process, store, leadership)
                 if self.rng.random() < 0.4:
                     self.call(process, "resign", election.resign)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from latchwork.coord.latch import CountDownLatch, CountUpDownLatch, LatchLevel
@@ -113,7 +114,7 @@ class LatchScenario(Scenario):
             except LatchworkError:
                 return
             if remaining > 0:
-                run = lambda: latch.count_down(remaining)  # noqa: E731 - the loop waits for it
+                run = partial(latch.count_down, remaining)
                 self._change(self.operator, latch, "count_down", run, farm, remaining)
         last = self.handle(self.operator_store, self.farms[0])
         self.final = self.call(self.operator, "wait", lambda: last.wait(10.0))

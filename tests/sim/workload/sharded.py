@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from latchwork.queue.config import QueueConfig, ShovelConfig
@@ -118,14 +119,14 @@ class Sharded(Scenario):
             for _ in range(self.rng.choice((1, 1, 3))):
                 self.published += 1
                 payloads.append(f"m{self.published}")
-            self.call(process, "publish", lambda: queue.publish_many(payloads), tuple(payloads))
+            self.call(process, "publish", partial(queue.publish_many, payloads), tuple(payloads))
             self.idle(process, self.rng.choice((0.01, 0.5, 3.0)))
 
     def _consumer(self, process: Process, store: SimStore) -> None:
         queue = self._opened(process, store)
         for _ in range(self.rng.randint(2, 6) if queue else 0):
             n = self.rng.choice((1, 3))
-            found = self.call(process, "receive", lambda: queue.receive(n, timeout=self.rng.choice((0, 0.5, 2.0))), n)
+            found = self.call(process, "receive", partial(queue.receive, n, timeout=self.rng.choice((0, 0.5, 2.0))), n)
             if found.ok:
                 found.tag = tuple(delivery.payload for delivery in found.result)
                 self._handle(process, found.result, found.called)
