@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import datasource as api
@@ -18,23 +18,31 @@ from .offsets import Offsets
 from .options import Options
 from .table import Table
 
-SLOTS = 10_000
-"""Pointers that one task reads at most."""
+LEAST, SLOTS = 1_000, 10_000
+"""Pointers that one task reads: so many at least, where there are any, and so many at most."""
+TASKS = 16
+"""Tasks that what is to be read is shared out to, within these limits."""
 IDLE = 50_000
 """Pointers that the planner itself acknowledges, when there is nothing to do; more is left to `acknowledge()`."""
 
 
-@dataclass(frozen=True)
-class Range(api.InputPartition):
-    """The pointers `(after, last]` of a shard. A stream's first range of a shard acknowledges up to `boundary` before.
-
-    boundary: None in a batch read, and in a shard's other ranges.
-    """
+class Piece(NamedTuple):
+    """The pointers `(after, last]` of a shard."""
 
     shard: int
     after: int
     last: int
-    boundary: int | None = None
+
+
+@dataclass(frozen=True)
+class Share(api.InputPartition):
+    """What one task reads: pieces of one or several shards.
+
+    done: the shards, and up to where, that the task acknowledges first, as `owner`; of a stream only.
+    """
+
+    pieces: tuple[Piece, ...]
+    done: tuple[tuple[int, int], ...] = ()
     owner: ranges.Owner | None = None
 
 
@@ -70,18 +78,19 @@ class BatchReader(api.DataSourceReader):
         if isinstance(one, api.LessThan | api.LessThanOrEqual | api.EqualTo):
             self._until = moment if self._until is None else min(self._until, moment)
 
-    def partitions(self) -> Sequence[Range]:
-        """The unread pointers of each shard, at most 10,000 in a task."""
+    def partitions(self) -> Sequence[Share]:
+        """The unread pointers of the shards, at most 10,000 in a task."""
         states = self._options.open().pointers.states()
         chosen = [state for state in states if self._shards is None or state.shard in self._shards]
-        return [part for state in chosen for part in _split(state.shard, state.fired, state.loaded)]
+        return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in chosen])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a range, in batches."""
-        assert isinstance(partition, Range)  # noqa: S101 - they are ours
+        """The messages of a share, in batches."""
+        assert isinstance(partition, Share)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
-        found = ranges.peek(pointers, partition.shard, partition.after, partition.last)
-        return self._table.batches(partition.shard, (message for message in found if self._wanted(message[1])))
+        for shard, after, last in partition.pieces:
+            found = ranges.peek(pointers, shard, after, last)
+            yield from self._table.batches(shard, (message for message in found if self._wanted(message[1])))
 
     def _wanted(self, envelope: Envelope) -> bool:
         early = self._since is not None and envelope.enqueued_at < int(self._since.timestamp() * 1000)
@@ -137,17 +146,21 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
             if state.fired < boundary and left > 0:
                 left -= ranges.acknowledge(pointers, owner, state.shard, min(boundary, state.fired + left))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Range]:
-        """The ranges of a batch; its tasks first acknowledge what is before `start`, which is done."""
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
+        """What a batch reads; its tasks first acknowledge what is before `start`, which is done.
+
+        What each task reads follows from the two offsets alone, so that a repeated batch has the same partitions, and
+        a sink that counts on that (ours does) finds its rows again.
+        """
         owner, states = self._own(), self._states()
-        parts: list[Range] = []
-        for state, begin, last in zip(states, self._offsets.read(start), self._offsets.read(end), strict=True):
-            pieces = _split(state.shard, max(begin, state.fired), last)
-            if state.fired < begin:
-                pieces = pieces or [Range(state.shard, begin, begin)]
-                pieces[0] = Range(state.shard, pieces[0].after, pieces[0].last, begin)
-            parts += [Range(p.shard, p.after, p.last, p.boundary, owner) for p in pieces]
-        return parts
+        begins, ends = self._offsets.read(start), self._offsets.read(end)
+        shares = _shares([Piece(*one) for one in zip(range(len(begins)), begins, ends, strict=True)])
+        done = [(state.shard, begin) for state, begin in zip(states, begins, strict=True) if state.fired < begin]
+        fired = [state.fired for state in states]
+        return [
+            Share(tuple(_unread(piece, fired) for piece in pieces), tuple(done[number :: len(shares)]), owner)
+            for number, pieces in enumerate(shares)
+        ]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the next `latestOffset` or `partitions` begins at this boundary and acknowledges up to it."""
@@ -155,13 +168,14 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on the executors
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Acknowledge what is done, then the messages of a range, in batches."""
-        assert isinstance(partition, Range)  # noqa: S101 - they are ours
+        """Acknowledge what is done, then the messages of a share, in batches."""
+        assert isinstance(partition, Share)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
-        if partition.boundary is not None and partition.owner is not None:
-            ranges.acknowledge(pointers, partition.owner, partition.shard, partition.boundary)
-        messages = ranges.read(pointers, partition.shard, partition.after, partition.last)
-        return self._table.batches(partition.shard, messages)
+        for shard, boundary in partition.done:
+            assert partition.owner is not None  # noqa: S101 - a stream has one
+            ranges.acknowledge(pointers, partition.owner, shard, boundary)
+        for shard, after, last in partition.pieces:
+            yield from self._table.batches(shard, ranges.read(pointers, shard, after, last))
 
     def _own(self) -> ranges.Owner:
         if self._owner is None:
@@ -172,8 +186,28 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._options.open().pointers.states()
 
 
-def _split(shard: int, after: int, last: int) -> list[Range]:
-    return [Range(shard, first, min(first + SLOTS, last)) for first in range(after, last, SLOTS)]
+def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
+    """The pointers put into shares of about the same size, so that a task has enough to do, but not too much."""
+    whole = [piece for piece in unread if piece.after < piece.last]
+    total = sum(piece.last - piece.after for piece in whole)
+    size = min(max(-(-total // TASKS), LEAST), SLOTS)
+    shares: list[list[Piece]] = []
+    room = 0
+    for piece in whole:
+        rest = piece
+        while rest.after < rest.last:
+            if not room:
+                shares.append([])
+            room = room or size
+            end = min(rest.after + room, rest.last)
+            shares[-1].append(rest._replace(last=end))
+            room, rest = room - (end - rest.after), rest._replace(after=end)
+    return [tuple(share) for share in shares]
+
+
+def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
+    """Without what consumers have taken meanwhile: the queue was let go of, and the checkpoint is older."""
+    return piece._replace(after=min(max(piece.after, fired[piece.shard]), piece.last))
 
 
 def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:

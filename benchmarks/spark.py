@@ -1,0 +1,160 @@
+"""A queue as a Spark sink and source against the same loops in plain Python, on as many processes.
+
+Run it from the project's root as `python -m benchmarks.spark`. Target: at least 0.7 of plain Python, and near-linear in
+shards up to the cores. Sessions, processes and connections are warm before the clock runs; the plain loops read and
+write through the same ledger and ranges, and each case runs three times, taking turns.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing import get_context
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks._harness import aerospike_url, arguments, table
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.spark import ranges, register
+from latchwork.store.aerospike import AerospikeStore
+
+PAYLOAD = "x" * 240
+TURNS = 3
+CLIENT = "bench_spark"
+SHARDS = (1, 4, 16)
+NUMBERS = count()
+
+
+def main() -> None:
+    options = arguments(__doc__.partition("\n")[0])
+    messages = int(20_000 * options.seconds)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    rows = []
+    with aerospike_url(options.url) as url:
+        for cores in (1, 2):
+            with plain_python(cores) as pool, session(cores) as spark:
+                bench = Bench(url, cores, messages, spark, pool)
+                for shards in SHARDS if cores == 2 else SHARDS[-1:]:
+                    rows += bench.measured(shards)
+    print(f"{messages:,} messages of {len(PAYLOAD) + 16} bytes, median of {TURNS} turns\n")
+    print(table(("cores", "shards", "", "Spark, messages a second", "plain Python", "x plain Python"), rows))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One number of cores: a Spark session, and as many processes of plain Python."""
+
+    url: str
+    cores: int
+    messages: int
+    spark: Any
+    pool: Any
+
+    def measured(self, shards: int):
+        """Write and read in turns; the first turn only warms everything up."""
+        times: dict[str, list[float]] = {}
+        for turn in range(TURNS + 1):
+            for name, step in self.steps(*(new_queue(self.url, shards) for _ in range(2))).items():
+                began = time.perf_counter()
+                step()
+                if turn:
+                    times.setdefault(name, []).append(time.perf_counter() - began)
+            forget(self.url)
+        for verb in ("write", "read"):
+            ours, plain = (self.messages / statistics.median(times[f"{who} {verb}"]) for who in ("spark", "plain"))
+            yield self.cores, shards, verb, ours, plain, ours / plain
+
+    def steps(self, by_spark: str, by_python: str):
+        given = parts(self.url, by_python, self.cores, self.messages)
+        return {
+            "spark write": lambda: spark_write(self.spark, self.url, by_spark, self.cores, self.messages),
+            "plain write": lambda: list(self.pool.map(plain_write, *given)),
+            "spark read": lambda: spark_read(self.spark, self.url, by_spark, self.messages),
+            "plain read": lambda: check(sum(self.pool.map(plain_read, *given)), self.messages),
+        }
+
+
+def parts(url, queue: str, cores: int, messages: int):
+    """The arguments of one call for each process."""
+    return [url] * cores, [queue] * cores, range(cores), [cores] * cores, [messages // cores] * cores
+
+
+def spark_write(spark, url: str, queue: str, cores: int, messages: int) -> None:
+    frame = spark.range(0, messages, 1, cores).selectExpr("id", f"'{PAYLOAD}' as text")
+    sink = frame.write.format("latchwork").mode("append").options(store=url, queue=queue, clientId=CLIENT)
+    sink.option("jobId", "bench").save()
+
+
+def spark_read(spark, url: str, queue: str, messages: int) -> None:
+    source = spark.read.format("latchwork").options(store=url, queue=queue, clientId=CLIENT).load()
+    check(source.selectExpr("count(payload)").first()[0], messages)
+
+
+def plain_write(url: str, queue: str, part: int, parts: int, messages: int) -> None:
+    rows = (Outgoing({"id": part * messages + n, "text": PAYLOAD}) for n in range(messages))
+    Ledger(opened(url, queue), "bench").publish(part, rows)
+
+
+def plain_read(url: str, queue: str, part: int, parts: int, messages: int) -> int:
+    """One process reads a slice of every shard."""
+    pointers, found = opened(url, queue).pointers, 0
+    for state in pointers.states():
+        first, last = state.loaded * part // parts, state.loaded * (part + 1) // parts
+        found += sum(1 for _ in ranges.peek(pointers, state.shard, first, last))
+    return found
+
+
+def opened(url: str, queue: str):
+    return QueueRegistry(AerospikeStore.from_url(url), CLIENT).get(queue)
+
+
+def new_queue(url: str, shards: int) -> str:
+    name = f"q{next(NUMBERS)}"
+    QueueRegistry(AerospikeStore.from_url(url), CLIENT).create(QueueConfig(name, shards=shards))
+    return name
+
+
+def forget(url: str) -> None:
+    """Make room in the server."""
+    store = AerospikeStore.from_url(url)
+    for name in ("data_set", "meta_set", "ledger_set"):
+        store._link.connect().truncate(store.namespace, f"{CLIENT}_{name}", 0)
+
+
+def check(found: int, messages: int) -> None:
+    if found != messages:
+        raise SystemExit(f"{found} messages were read, and {messages} written")
+
+
+@contextmanager
+def plain_python(processes: int):
+    """Processes that have started."""
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        list(pool.map(abs, range(processes)))
+        yield pool
+
+
+@contextmanager
+def session(cores: int):
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("latchwork-benchmark")
+    for name in ("spark.driver.host", "spark.driver.bindAddress"):
+        builder = builder.config(name, "127.0.0.1")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    register(spark)
+    yield spark
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
