@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from ..errors import InvalidRequest, NotFound, Refused
+from ..errors import InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
 from ..store.expr import Bound
 from ..store.once import Once
@@ -26,6 +26,7 @@ from .waiting import told
 LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
 """At most 25 reads a second, and half of all releases seen within 26 ms."""
 L = TypeVar("L", bound="Latch")
+T = TypeVar("T")
 
 
 class LatchLevel(Enum):
@@ -153,10 +154,9 @@ class Latch:
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
             return int(self._store.operate(self._key, *ops, when=guard, ttl=self._ttl, repeatable=True)[0])
-        except Refused:
-            remaining, ident, counted = self._store.operate(
-                self._key, Read(bins.count), Read(bins.id), MapGet(bins.done, party)
-            )
+        except Refused as refusal:
+            reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party))
+            remaining, ident, counted = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
             if remaining is None or ident != nonce or counted is None:
                 raise self._gone() from None
             return int(remaining)
@@ -264,6 +264,19 @@ class Latch:
         except Refused:
             return False
 
+    def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
+        """What the read finds; where it fails, and an attempt before the refusal was in doubt, nobody knows."""
+        try:
+            return read()
+        except Unavailable as failure:
+            if not refusal.details["doubt"]:
+                raise
+            raise OutcomeUnknown(
+                f"the update of latch {self._key.name!r} may have been applied: an attempt was not answered, and the "
+                "record could not be read afterwards; read the latch before going on",
+                key=self._key,
+            ) from failure
+
     def _read_record(self, *bins: str) -> Record:
         record = self._store.get(self._key, *bins)
         if record is None:
@@ -284,9 +297,9 @@ class Latch:
                 self._key, *ops, when=bins.is_free, exists=Exists.ANY, or_absent=True, ttl=self._ttl,
                 repeatable=True,
             )  # fmt: skip
-        except Refused:
+        except Refused as refusal:
             # The nonce is the token: where it stands in the record, an attempt whose reply was lost has done it.
-            record = self._store.get(self._key, bins.id)
+            record = self._read_after(refusal, lambda: self._store.get(self._key, bins.id))
             if record is None or record.bins.get(bins.id) != nonce:
                 return False
         self._nonce, self._identified = nonce, True
