@@ -35,6 +35,11 @@ def checked_owner(owner: str | None, seams: Seams) -> str:
 
 def checked_timeout(timeout: float | None) -> float | None:
     """Seconds to wait, or None. Raises `InvalidRequest`."""
-    if timeout is not None and (not isinstance(timeout, int | float) or not timeout >= 0):
+    if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0):
         raise InvalidRequest(f"timeout is {timeout!r}; it must be seconds, 0 or more, or None to wait for ever")
     return timeout
+
+
+def farm_or_default(farm_id: str | None) -> str:
+    """The farm that was named, else $LATCHWORK_FARM, else "local"."""
+    return os.environ.get("LATCHWORK_FARM") or "local" if farm_id is None else farm_id

@@ -14,8 +14,9 @@ from ..retry import LATCH_POLICY, RetryPolicy
 from ..store.ops import Add
 from ..store.port import RecordStore
 from . import latch_layout as layout
-from .latch_base import Latch, LatchLevel, LatchProgress
+from .latch_base import Latch, LatchLevel
 from .latch_layout import bins_of
+from .latch_look import LatchProgress
 
 __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
 
@@ -62,7 +63,7 @@ class CountDownLatch(Latch):
             if count is None:
                 raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
             return layout.checked_number("count", count, 0)
-        self._expected = tuple(dict.fromkeys(layout.checked_party(party) for party in parties))
+        self._expected = layout.checked_parties(parties)
         if count is not None and count != len(self._expected):
             raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")
         return len(self._expected)

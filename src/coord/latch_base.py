@@ -6,9 +6,8 @@ job) where one is named, else by a token (docs/protocols.md P1, P8), so a lost r
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -19,7 +18,9 @@ from ..store.once import Once
 from ..store.ops import MapGet, MapPut, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
+from .inputs import checked_timeout, farm_or_default
 from .latch_layout import bins_of
+from .latch_look import LatchProgress, Looks, by_farm, progress_of
 from .progress import ProgressBar
 from .waiting import told
 
@@ -34,20 +35,6 @@ class LatchLevel(Enum):
 
     DC = "dc"
     XDC = "xdc"
-
-
-@dataclass(frozen=True, slots=True)
-class LatchProgress:
-    """What a waiter sees: the counters by farm, what remains in all, and the farms that are still to bring theirs."""
-
-    counts: dict[str, int]
-    remaining: int
-    absent_farms: tuple[str, ...] = ()
-
-    @property
-    def released(self) -> bool:
-        """Whether the target was reached and no farm is missing."""
-        return self.remaining <= 0 and not self.absent_farms
 
 
 class Latch:
@@ -74,7 +61,7 @@ class Latch:
             raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
         self._store = layout.checked_store(store).with_policy(policy)
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
-        self._farm = layout.checked_farm(farm_id if farm_id is not None else os.environ.get("LATCHWORK_FARM", "local"))
+        self._farm = layout.checked_farm(farm_or_default(farm_id))
         self._farms = layout.checked_farms(farms)
         self._level, self._ttl = level, layout.checked_ttl(ttl)
         if self._farms and level is LatchLevel.DC:
@@ -189,21 +176,16 @@ class Latch:
 
     def counts(self) -> dict[str, int]:
         """The counters by farm, whatever the level. One read. Raises `NotFound`."""
-        return _by_farm(self._read_record(), layout.COUNT)
+        return by_farm(self._read_record(), layout.COUNT)
 
     def progress(self) -> LatchProgress:
         """The counters that decide at this level, in one read. Raises `NotFound`."""
         if self._level is LatchLevel.DC:
-            counts = _by_farm(self._read_record(bins_of(self._farm).count), layout.COUNT)
+            counts = by_farm(self._read_record(bins_of(self._farm).count), layout.COUNT)
             if not counts:
                 raise self._gone()
             return LatchProgress(counts, sum(counts.values()))
-        # Where the farms are known only their counters are read: the bins that remember parties may be large.
-        names = {bins_of(farm).count for farm in (*self._farms, self._farm)} if self._farms else ()
-        record = self._read_record(*names)
-        counts = _by_farm(record, layout.COUNT)
-        farms = self._farms or _named_farms(record)
-        return LatchProgress(counts, sum(counts.values()), tuple(farm for farm in farms if farm not in counts))
+        return progress_of(self._read_record())
 
     def wait(
         self, timeout: float | None = None, *, progress: bool | Callable[[LatchProgress], None] | None = None
@@ -214,15 +196,15 @@ class Latch:
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
         """
-        if timeout is not None and timeout < 0:
-            raise InvalidRequest(f"timeout is {timeout} s; it must be 0 or more, or None to wait for ever")
+        checked_timeout(timeout)
         seams = self._store.seams
         bar = ProgressBar(self, seams) if progress is True else None
         tell = bar.update if bar else progress or None
+        look = self.progress if self._level is LatchLevel.DC else Looks(self._store, self._key, self.progress)
         seen: list[LatchProgress] = []
 
         def released() -> bool | None:
-            now = self.progress()
+            now = look()
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
@@ -239,7 +221,7 @@ class Latch:
         record = self._read_record()
         if self._level is LatchLevel.DC:
             return set(record.bins.get(bins_of(self._farm).done, {}))
-        return {f"{farm}/{party}" for farm, done in _by_farm(record, layout.DONE).items() for party in done}
+        return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
 
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
         """The expected parties that have not counted; default: those that `create(parties=...)` named. One read."""
@@ -304,11 +286,3 @@ class Latch:
                 return False
         self._nonce, self._identified = nonce, True
         return True
-
-
-def _by_farm(record: Record, prefix: str) -> dict[str, Any]:
-    return {name[len(prefix) :]: value for name, value in sorted(record.bins.items()) if name.startswith(prefix)}
-
-
-def _named_farms(record: Record) -> tuple[str, ...]:
-    return tuple(sorted({farm for farms in _by_farm(record, layout.FARMS).values() for farm in farms}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from ..errors import InvalidRequest
 from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing
@@ -15,6 +16,7 @@ from ..store.once import Once
 from ..store.ops import Add, Op, Put
 from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
 
+T = TypeVar("T")
 COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
 MAX_FARM = 15 - len(COUNT)
 MAX_COUNT = 2**53
@@ -104,6 +106,10 @@ def named(what: str, value: str) -> str:
     """The value, where it is a string that is not empty. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{what} is {value!r}; it must be a string with at least one character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"{what} is {value!r}, which is no valid Unicode ({failure.reason}): correct it") from None
     return value
 
 
@@ -117,9 +123,7 @@ def checked_farm(farm: str) -> str:
 
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     """The farms that a cross-data-centre latch waits for, sorted; () where none are named."""
-    if isinstance(farms, str):
-        raise InvalidRequest(f"farms is the string {farms!r}; give a list of farm ids")
-    return tuple(sorted({checked_farm(farm) for farm in farms or ()}))
+    return tuple(sorted({checked_farm(farm) for farm in _listed("farms", farms or ())}))
 
 
 def checked_number(what: str, value: int, low: int, high: int = MAX_COUNT) -> int:
@@ -137,11 +141,23 @@ def checked_ttl(ttl: int) -> int:
 def checked_party(party: str | int) -> str | int:
     """The party's name: a string or a whole number."""
     if isinstance(party, int) and not isinstance(party, bool):
-        return party
+        return checked_number("party", party, -(2**63), 2**63 - 1)
     name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
     if len(name.encode()) > 255:
         raise InvalidRequest(f"party {name[:40]!r}... is too long: at most 255 bytes")
     return name
+
+
+def checked_parties(parties: Iterable[str | int]) -> tuple[str | int, ...]:
+    """The parties' names, each once."""
+    return tuple(dict.fromkeys(checked_party(party) for party in _listed("parties", parties)))
+
+
+def _listed(what: str, values: Iterable[T]) -> Iterable[T]:
+    """The values, where they are several; a string would be taken for its letters. Raises `InvalidRequest`."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidRequest(f"{what} is {values!r}; give a list of names")
+    return values
 
 
 def checked_store(store: RecordStore) -> RecordStore:

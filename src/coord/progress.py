@@ -11,7 +11,7 @@ from ..errors import LatchworkError
 
 if TYPE_CHECKING:
     from ..seams import Seams
-    from .latch_base import LatchProgress
+    from .latch_look import LatchProgress
 
 NAME_EVERY = 1.0
 """Seconds between two looks at who is missing, which reads the whole record."""

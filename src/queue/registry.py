@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
+from ..coord.inputs import farm_or_default
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..store import Key, MapPut, Put, RecordStore, Touch
+from ..store.connect import as_store
 from ..store.record import checked_key
 from .config import QueueConfig
 from .records import LastSweep, QueueRecords, config_of, differences, last_sweep_of, live_of
@@ -27,8 +28,8 @@ class QueueRegistry:
     """
 
     def __init__(self, store: RecordStore, client_id: str, *, farm_id: str | None = None) -> None:
-        self.store, self.client_id = store, client_id
-        self.farm_id = farm_id or os.environ.get("LATCHWORK_FARM") or "local"
+        self.store, self.client_id = as_store(store), client_id
+        self.farm_id = farm_or_default(farm_id)
         self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))
         # The index on a set is named after it, and its name has the same limit.
         for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):

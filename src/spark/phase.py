@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ..coord.inputs import farm_or_default
 from ..coord.latch import LatchLevel
 from ..coord.latch_layout import COUNT, FARMS, bins_of, checked_farm, checked_number, latch_key, named
 from ..errors import NotFound
@@ -92,7 +92,7 @@ def job_phase(
     if phase is not None:
         named("phase", phase)
     checked_number("generation", generation, 0, MAX_GENERATION)
-    farm = checked_farm(farm_id if farm_id is not None else os.environ.get("LATCHWORK_FARM", "local"))
+    farm = checked_farm(farm_or_default(farm_id))
     return JobPhase(client_id, job, phase, generation, farm, level)
 
 

@@ -263,6 +263,33 @@ def test_parties_and_missing_name_the_farm_across_farms(store):
     assert mine.missing() == {"dc1/1"}
 
 
+def test_an_xdc_count_is_the_sum_over_all_farms_also_those_that_nobody_named(store):
+    CountDownLatch.create(store, "shop", ID, 5, farm_id="head", level=XDC)
+    mine = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1"])
+    assert mine.count() == 6
+    mine.count_down()
+    assert not mine.wait(0)
+    CountDownLatch.get(store, "shop", ID, farm_id="head", level=XDC).count_down(5)
+    assert mine.wait(0)
+
+
+def test_a_farm_that_comes_while_others_wait_is_counted_in(memory, clock):
+    mine = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", level=XDC)
+    java = Key("D_LTCH#distributed_latch", f"D_LTCH#shop#{ID}")
+    clock.at(1.0, lambda: memory.operate(java, Add("count#dc2", -3)))
+    assert mine.wait(timeout=60)
+    assert clock.monotonic() < 3
+
+
+def test_a_waiter_across_farms_reads_who_has_counted_once_a_second_at_most(memory, clock):
+    store = CountingStore(memory)
+    CountDownLatch.create(memory, "shop", ID, parties=range(9), farm_id="dc1", level=XDC)
+    whole = []
+    store._get = lambda key, bins: (whole.append(1) if not bins else None, memory._get(key, bins))[1]
+    assert not CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC).wait(timeout=10)
+    assert 2 <= len(whole) <= 12
+
+
 # ---- waiting
 
 
@@ -339,12 +366,17 @@ def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_ol
         ({"count": None}, "count"),
         ({"count": 2, "parties": ["a"]}, "parties"),
         ({"parties": [""], "count": None}, "party"),
+        ({"parties": "ab", "count": None}, "list"),
+        ({"parties": 3, "count": None}, "list"),
+        ({"parties": [2**63], "count": None}, "party"),
+        ({"latch_id": "\ud800"}, "Unicode"),
         ({"ttl": 0}, "ttl"),
         ({"ttl": 10**12}, "ttl"),
         ({"set_suffix": "x" * 57}, "56"),
         ({"level": "xdc"}, "LatchLevel"),
         ({"farms": ["dc1"]}, "XDC"),
         ({"farms": "dc1", "level": XDC}, "list"),
+        ({"farms": 7, "level": XDC}, "list"),
         ({"store": "sqlite:x"}, "connect"),
     ],
 )
@@ -367,7 +399,17 @@ def test_a_count_of_less_than_one_is_refused(memory, n):
     assert latch.count() == 1
 
 
+@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")])
+def test_a_timeout_that_is_no_length_of_time_is_refused(memory, timeout):
+    store = CountingStore(memory)
+    with pytest.raises(InvalidRequest, match="timeout"):
+        CountDownLatch.get(store, "shop", ID).wait(timeout)
+    assert store.total == 0
+
+
 def test_the_farm_is_taken_from_the_environment_where_none_is_given(memory, monkeypatch):
+    monkeypatch.setenv("LATCHWORK_FARM", "")
+    assert "'local'" in repr(CountDownLatch.get(memory, "shop", ID))
     monkeypatch.setenv("LATCHWORK_FARM", "env")
     CountDownLatch.create(memory, "shop", ID, 1)
     monkeypatch.delenv("LATCHWORK_FARM")
