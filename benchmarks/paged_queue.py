@@ -1,8 +1,7 @@
 """The local paged queue against persist-queue, litequeue, plain write() and write() + fsync(), with 256-byte payloads.
 
-Run it from the project's root as `python -m benchmarks.paged_queue`; `pip install persist-queue litequeue` first, or
-those two are left out. Targets: append >= 150,000 a second unforced and >= 5 x litequeue; forced with every message
->= 0.8 x write() + fsync(); read >= 300,000 a second. The second table shows how cost stays flat as the queue grows;
+Run it from the project's root as `python -m benchmarks.paged_queue`. Targets: append >= 150,000 a second
+unforced and >= 5 x litequeue; forced with every message >= 0.8 x write() + fsync(); read >= 300,000 a second. The second table shows how cost stays flat as the queue grows;
 `--large` takes it to 10,000,000 messages (3 GB of disk).
 """
 
@@ -16,17 +15,11 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import litequeue
+import persistqueue
+
 from benchmarks._harness import Case, interleaved, table
 from latchwork.queue.paged import PagedQueue
-
-try:
-    import litequeue
-except ImportError:
-    litequeue = None
-try:
-    import persistqueue
-except ImportError:
-    persistqueue = None
 
 PAYLOAD = os.urandom(256)
 MANY = 1000
@@ -95,20 +88,19 @@ def plain(directory: Path) -> list[Case]:
 
 
 def others(directory: Path) -> list[Case]:
-    """The other local queues, as far as they are installed."""
-    cases = []
-    if litequeue is not None:
-        queue = litequeue.LiteQueue(str(directory / "lite.db"))
+    """The other local queues."""
+    lite = litequeue.LiteQueue(str(directory / "lite.db"))
+    persistent = persistqueue.Queue(str(directory / "persist"), autosave=True)
 
-        def through() -> None:
-            queue.put(PAYLOAD)
-            queue.done(queue.pop().message_id)
+    def through() -> None:
+        lite.put(PAYLOAD)
+        lite.done(lite.pop().message_id)
 
-        cases += [Case("litequeue put", repeated(queue.put, 100), 100), Case("litequeue put + pop + done", through)]
-    if persistqueue is not None:
-        persistent = persistqueue.Queue(str(directory / "persist"), autosave=True)
-        cases += [Case("persist-queue put", repeated(persistent.put, 10), 10)]
-    return cases
+    return [
+        Case("litequeue put", repeated(lite.put, 100), 100),
+        Case("litequeue put + pop + done", through),
+        Case("persist-queue put", repeated(persistent.put, 10), 10),
+    ]
 
 
 def side_by_side(seconds: float, place: str | None) -> str:
@@ -116,7 +108,7 @@ def side_by_side(seconds: float, place: str | None) -> str:
         cases = [*ours(Path(directory)), *plain(Path(directory)), *others(Path(directory))]
         rates = interleaved(cases, seconds)
     names = [case.name for case in cases]
-    anchors = [name for name in ("write()", "write() + fsync()", "litequeue put", "persist-queue put") if name in names]
+    anchors = ("write()", "write() + fsync()", "litequeue put", "persist-queue put")
     rows = [(name, rates.rate(name), *(rates.ratio(name, anchor) for anchor in anchors)) for name in names]
     return table(("case", "a second", *(f"x {anchor}" for anchor in anchors)), rows)
 
