@@ -9,8 +9,9 @@ from typing import Any
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull
 from ..retry import Poll
-from ..seams import Seams, Task
+from ..seams import Seams
 from ..store import RecordStore
+from .background import Background
 from .backlog import Backlog
 from .config import QueueConfig
 from .cursor import Cursor, file_safe
@@ -110,9 +111,9 @@ class Outbox:
         self._budget, self._ttl = disk_budget, ledger_ttl
         self._seams = queue.store.seams
         self._putting = self._seams.lock()
-        self._wake, self._stop = self._seams.event(), self._seams.event()
-        self._running: Task | None = None
-        self._failure: LatchworkError | None = None
+        self._wake = self._seams.event()
+        self._background = Background(self._seams, self._run, f"outbox-{name}")
+        self._failure: Exception | None = None
 
     def __repr__(self) -> str:
         return f"Outbox({self.name!r})"
@@ -189,28 +190,21 @@ class Outbox:
 
     def start(self) -> Outbox:
         """Forward in the background, as messages come. After a failure it pauses, longer each time, up to 20 s."""
-        if self._running is None:
-            self._stop.clear()
-            self._running = self._seams.spawn(self._run, f"outbox-{self.name}")
+        self._background.start()
         return self
 
     def stop(self, timeout: float | None = 30) -> bool:
         """Stop before the next batch; whether it has within `timeout` seconds. What waits stays on the disk."""
-        self._stop.set()
+        self._background.stopping.set()
         self._wake.set()
-        if self._running is not None:
-            self._running.join(timeout)
-            if self._running.is_alive():
-                return False
-        self._running = None
-        return True
+        return self._background.stop(timeout)
 
     def lag(self) -> OutboxLag:
         """What waits. It reads the indexes of the local queue, and asks no store."""
         return lag_of(self._cursor.backlog(), self._seams)
 
     @property
-    def failure(self) -> LatchworkError | None:
+    def failure(self) -> Exception | None:
         """Why the background task's last attempt failed; None where it did not."""
         return self._failure
 
@@ -226,18 +220,23 @@ class Outbox:
         return self._pq.cursor(self.name)
 
     def _run(self) -> None:
-        failures = 0
-        while not self._stop.is_set():
-            self._wake.clear()
+        failures, stopping = 0, self._background.stopping
+        while True:
+            self._wake.clear()  # before the look at `stopping`, which is set before it wakes
+            if stopping.is_set():
+                return
             try:
                 idle = not self._forward_batch()
                 failures, self._failure = 0, None
             except LatchworkError as failure:
                 failures, self._failure = failures + 1, failure
                 log.warning("%r could not forward (%s), attempt %d: %s", self, failure.code, failures, failure)
-                self._stop.wait(PAUSES.pause(failures, self._seams))
-                continue
-            if idle:
+            except Exception as failure:  # a defect must not end what nobody would start again
+                failures, self._failure = failures + 1, failure
+                log.exception("%r could not forward, attempt %d", self, failures)
+            if failures:
+                stopping.wait(PAUSES.pause(failures, self._seams))
+            elif idle:
                 self._wake.wait(IDLE)
 
     def _forward_batch(self, *, skip_corrupt: bool = False) -> int:

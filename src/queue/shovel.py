@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ..errors import InvalidRequest, InvalidShovelInterval, LatchworkError
-from ..seams import Task
+from .background import Background, shared
 from .envelope import Envelope, Message, message_of, reason_of
 from .passes import PassReport, sweep_through
 from .pointers import Held, PointerQueue, ShardState
@@ -34,8 +35,8 @@ class Shovel:
     def __init__(self, queue: ShardedQueue) -> None:
         self.queue = queue
         self._seams = queue.store.seams
-        self._stop = self._seams.event()
-        self._running: Task | None = None
+        self._background = Background(self._seams, self._run, f"{queue.name}-shovel")
+        self._stop = self._background.stopping
 
     def __repr__(self) -> str:
         return f"Shovel({self.queue.name!r})"
@@ -49,7 +50,8 @@ class Shovel:
         source = self.queue.sideline.pointers
         states = [state for state in source.states() if state.fired < state.loaded]
         config = self.queue.live.shovel
-        report = self._each(states, config.concurrency if config else 1)
+        at_once = config.concurrency if config else 1
+        report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
         if report.moved:
             self.queue.active.loaded({state.shard for state in states})
         return report
@@ -61,20 +63,12 @@ class Shovel:
         """
         if self.queue.live.shovel is None:
             raise InvalidShovelInterval(f"the queue {self.queue.name!r} has no shovel: create it with shovel=...")
-        if self._running is None:
-            self._stop.clear()
-            self._running = self._seams.spawn(self._run, f"{self.queue.name}-shovel")
+        self._background.start()
         return self
 
     def stop(self, timeout: float | None = 30) -> bool:
         """Stop before the next batch; whether it has within `timeout` seconds."""
-        self._stop.set()
-        if self._running is not None:
-            self._running.join(timeout)
-            if self._running.is_alive():
-                return False
-        self._running = None
-        return True
+        return self._background.stop(timeout)
 
     def _run(self) -> None:
         last = self._seams.monotonic()
@@ -97,31 +91,8 @@ class Shovel:
                 log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
         except LatchworkError as failure:
             log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
-
-    def _each(self, states: list[ShardState], at_once: int) -> PassReport:
-        reports: list[PassReport] = []
-        failures: list[LatchworkError] = []
-        waiting = list(reversed(states))
-
-        def work() -> None:
-            while waiting and not failures:
-                try:
-                    state = waiting.pop()
-                    reports.append(self._shard(state))
-                except IndexError:
-                    return
-                except LatchworkError as failure:
-                    failures.append(failure)
-
-        workers = min(at_once, len(states))
-        if workers <= 1:
-            work()
-        else:
-            for task in [self._seams.spawn(work, f"{self.queue.name}-shovel-{n}") for n in range(workers)]:
-                task.join()
-        if failures:
-            raise failures[0]
-        return sum(reports, PassReport())
+        except Exception:  # a defect must not end what nobody would start again
+            log.exception("the shovel of %s failed", self.queue.name)
 
     def _shard(self, state: ShardState) -> PassReport:
         source, main = self.queue.sideline.pointers, self.queue.pointers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidRequest, LatchworkError, NotFound, Refused
-from ..seams import Task
 from ..store import Compute, Put, Read, Update
 from ..store.expr import SERVER_NOW, Bound
+from .background import Background, shared
 from .config import milliseconds
 from .pointers import FIRE
 from .records import lifetime, sweep_note
@@ -83,8 +83,8 @@ class Sweeper:
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams
         self._seen: dict[tuple[str, str], _Seen] = {}
-        self._stop = self._seams.event()
-        self._running: Task | None = None
+        self._background = Background(self._seams, self._run, "latchwork-sweeper")
+        self._stop = self._background.stopping
 
     # ---- running
 
@@ -98,28 +98,19 @@ class Sweeper:
             return SweepReport(0)
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed = self.registry.listed(active=None)
-            parts = self._each(listed, lambda queue, bins: self._told(queue, bins, leadership))
+            parts = shared(
+                self._seams, lambda one: self._survived(*one, leadership), listed, self.parallelism, "latchwork-sweep"
+            )
         return sum(parts, SweepReport(leadership.epoch))
 
     def start(self) -> Sweeper:
         """Sweep in the background: first after 10 minutes, then every 15."""
-        if self._running is None:
-            self._stop.clear()
-            self._running = self._seams.spawn(self._run, "latchwork-sweeper")
+        self._background.start()
         return self
 
     def stop(self, timeout: float | None = 30) -> bool:
         """Stop before the next queue's next batch; whether it has within `timeout` seconds."""
-        task = self._running
-        if task is None:
-            return True
-        self._stop.set()
-        task.join(timeout)
-        if task.is_alive():
-            return False
-        self._running = None
-        self._stop.clear()
-        return True
+        return self._background.stop(timeout)
 
     def _run(self) -> None:
         pause = self.initial_delay
@@ -132,32 +123,14 @@ class Sweeper:
             except Exception:
                 log.exception("the sweep failed; the next one is in %g s", self.interval)
 
-    def _each(self, queues: Sequence[Listed], sweep: Callable[[ShardedQueue, Bins], SweepReport]) -> list[SweepReport]:
-        """The parts' reports; several queues at once where that is allowed."""
-        parts: list[SweepReport] = []
-        waiting = list(reversed(queues))
-        workers = min(self.parallelism, len(queues))
-
-        def work() -> None:
-            while waiting:
-                try:
-                    queue, bins = waiting.pop()
-                except IndexError:
-                    return
-                try:
-                    parts.append(sweep(queue, bins))
-                except Exception as failure:  # a defect in one queue must not stop the others' sweep
-                    log.exception("the sweep of %s failed", queue.name)
-                    parts.append(SweepReport(0, (queue.name,), (), ((queue.name, repr(failure)),)))
-
-        if workers <= 1:
-            work()
-        else:
-            for task in [self._seams.spawn(work, f"latchwork-sweep-{n}") for n in range(workers)]:
-                task.join()
-        return parts
-
     # ---- one queue
+
+    def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        try:
+            return self._told(queue, bins, leadership)
+        except Exception as failure:  # a defect in one queue must not stop the others' sweep
+            log.exception("the sweep of %s failed", queue.name)
+            return SweepReport(0, (queue.name,), (), ((queue.name, repr(failure)),))
 
     def _told(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         began = self._seams.monotonic()

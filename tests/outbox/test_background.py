@@ -14,6 +14,7 @@ import pytest
 
 import latchwork
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry
+from latchwork.queue import outbox as outbox_module
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
 from tests.faulty import FaultyStore
@@ -62,6 +63,24 @@ def test_after_stop_nothing_is_forwarded_until_it_is_started_again(real):
     assert (store.total, outbox.lag().messages) == (calls, 1)
     outbox.start()
     assert eventually(lambda: outbox.lag().messages == 0)
+
+
+def test_a_defect_does_not_end_the_background_task(real, monkeypatch, caplog):
+    _, queue, outbox = real
+    publish, raised = outbox_module.publish, []
+
+    def fails_once(*arguments, **options):
+        if not raised:
+            raised.append(ZeroDivisionError("a defect"))
+            raise raised[0]
+        return publish(*arguments, **options)
+
+    monkeypatch.setattr(outbox_module, "publish", fails_once)
+    outbox.put("x")
+    outbox.start()
+    assert eventually(lambda: outbox.lag().messages == 0)
+    assert raised and "ZeroDivisionError" in caplog.text
+    assert len(queue.receive(10)) == 1
 
 
 def test_it_can_be_stopped_before_it_was_started(real):

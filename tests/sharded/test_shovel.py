@@ -158,8 +158,16 @@ def test_a_started_shovel_runs_at_its_interval_and_stops(tmp_path):
     queue = QueueRegistry(store, "c").create(config)
     queue.publish("a")
     queue.receive()[0].nack()
-    shovel = Shovel(queue).start()
+    shovel, run_once = Shovel(queue), []
+
+    def fails_once():
+        run_once.append(1)
+        return 1 / 0 if len(run_once) == 1 else Shovel.run_once(shovel)
+
+    shovel.run_once = fails_once  # a defect must not end what nobody would start again
+    shovel.start()
     (delivery,) = queue.receive(timeout=20)
     assert delivery.attempts == 2
+    assert len(run_once) > 1
     assert shovel.stop()
     assert shovel.stop()
