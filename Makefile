@@ -40,11 +40,11 @@ lint: $(STAMP)  ## format, rules and types
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 
-soak: java $(STAMP) ## the long figures of docs/reliability.md (up to 90 minutes)
-	@$(PYTHON) -m tests.sim soak
+soak: java $(STAMP) ## the long figures, up to 90 minutes: make soak MINUTES=10; WRITE=1 for docs/reliability.md
+	@$(PYTHON) -m tests.sim soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
 
 replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
-	@$(PYTHON) -m tests.sim replay --seed $(SEED) --primitive $(PRIMITIVE)
+	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"
 
 bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
 	@$(PYTHON) -m benchmarks.run

@@ -1,10 +1,14 @@
-"""Fixtures for real servers, and the line of the closing summary that says what was skipped for want of them."""
+"""Fixtures for real servers, and the closing summary: what was proved, and what was skipped for want of a server."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 from . import servers
+from .proof import PROPERTY, Proof
 from .proxy import Proxy
 
 NO_SERVER = "no real server: "
@@ -69,13 +73,57 @@ def _sets(store):
     return {fields["set"] for fields in pairs if fields["objects"] != "0"}
 
 
+@pytest.fixture
+def proved(record_property):
+    """Reports figures for the closing table: `proved("processes", "the lock", killed=140)`."""
+
+    def report(layer: str, subject: str, figures: dict[str, int] | None = None, **more: int) -> None:
+        record_property(PROPERTY, [layer, subject, {**(figures or {}), **more}])
+
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Fail a run of all tests that has proved less than it should; write the figures down where they are asked for."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
+    proof = reporter.proof = Proof.of_reports(_calls(reporter))
+    proof.lacking = proof.short_of() if _is_whole(session.config, reporter) else []
+    if proof.lacking and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if target := os.environ.get("LATCHWORK_PROOF"):
+        Path(target).write_text(proof.as_json())
+
+
+def _calls(reporter):
+    reports = (report for reports in reporter.stats.values() for report in reports)
+    return [report for report in reports if getattr(report, "when", None) == "call"]
+
+
+def _is_whole(config, reporter):
+    """Whether nothing was chosen or left out by hand, so that the floors of the whole apply."""
+    chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    return not chosen and not config.option.keyword and not config.option.markexpr and not config.option.maxfail
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Say in one line how many tests were skipped because a real server was missing, and why."""
+    """The table, the floors that were missed, and in one line how many tests were skipped for want of a server."""
+    proof = getattr(terminalreporter, "proof", None)
+    if proof is not None and proof.rows:
+        terminalreporter.section("what was proved")
+        for line in (*proof.table(), *(f"UNDER ITS FLOOR: {what}" for what in proof.lacking)):
+            terminalreporter.write_line(line)
+    for reason, count in _skipped(terminalreporter).items():
+        terminalreporter.write_line(f"{count} real-server test(s) were skipped: {reason}")
+
+
+def _skipped(terminalreporter):
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", ()):
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if NO_SERVER in text:
             reason = text.partition(NO_SERVER)[2]
             reasons[reason] = reasons.get(reason, 0) + 1
-    for reason, count in reasons.items():
-        terminalreporter.write_line(f"{count} real-server test(s) were skipped: {reason}")
+    return reasons

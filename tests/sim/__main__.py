@@ -1,143 +1,118 @@
 """The simulator by hand.
 
-python -m tests.sim replay --seed 7 --primitive latch     one history as a table
-python -m tests.sim run --primitive lock --seeds 0:5000    a campaign
-python -m tests.sim mutants [--primitive lock]             the table of mutants and the seeds that catch them
-python -m tests.sim soak [--seeds 1000000] [--jobs 2]      the long figures of docs/reliability.md
+python -m tests.sim replay --seed 7 --primitive latch    one history as a table
+python -m tests.sim run --primitive lock --seeds 0:5000   a campaign: --layer random, single or pairs
+python -m tests.sim mutants [--primitive lock]            every mutant, and the seed that catches it
+python -m tests.sim soak [--minutes 90] [--write]         the long figures of docs/reliability.md
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
-from .campaign import catch, every_single_fault, expected_kinds, random_mixes
+from tests.proof import Proof
+
+from . import soak
+from .campaign import catch, every_single_fault, pairs_of_faults, random_mixes
 from .faults.plans import SinglePlan
 from .history.table import render
-from .mutants import MUTANTS
-from .report.tally import Tally, table
+from .mutants import MUTANTS, Mutant
+from .report.tally import Tally
 from .runner import simulate
 from .workload import SCENARIOS
 
+USAGE = "usage: make replay SEED=7 PRIMITIVE=latch"
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is 1 where anything was violated."""
+    """Run one command; the exit status is 1 where anything was violated, 2 where the command makes no sense."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True)
     replay = commands.add_parser("replay")
-    replay.add_argument("--seed", type=int, required=True)
-    replay.add_argument("--primitive", choices=SCENARIOS, required=True)
+    replay.add_argument("--seed", default="")
+    replay.add_argument("--primitive", default="")
     replay.add_argument("--fault", nargs="+", default=[], help="point:KIND:seconds, as the exhaustive mode prints it")
     replay.add_argument("--mutant", help="with this rule taken out")
     replay.set_defaults(run=_replay)
     run = commands.add_parser("run")
     run.add_argument("--primitive", choices=SCENARIOS, required=True)
-    run.add_argument("--seeds", default="0:1000", help="from:to")
+    run.add_argument("--layer", choices=("random", "single", "pairs"), default="random")
+    run.add_argument("--seeds", default="0:1000", help="from:to; of pairs, how many runs")
+    run.add_argument("--seconds", type=float, help="stop after so many")
+    run.add_argument("--most", type=int, default=6, help="single faults: how many calls of one call site are struck")
     run.add_argument("--json", type=Path, help="write the tally there")
     run.set_defaults(run=_run)
     mutants = commands.add_parser("mutants")
     mutants.add_argument("--primitive", choices=SCENARIOS)
     mutants.set_defaults(run=_mutants)
-    soak = commands.add_parser("soak")
-    soak.add_argument("--seeds", type=int, default=1_000_000, help="runs with random faults, all primitives together")
-    soak.add_argument("--pairs", type=int, default=20_000, help="runs with pairs of faults, for each primitive")
-    soak.add_argument("--jobs", type=int, default=2)
-    soak.add_argument("--from-seed", type=int, default=1_000_000, help="the first seed")
-    soak.set_defaults(run=_soak)
+    soak.options(commands.add_parser("soak"))
     options = parser.parse_args(arguments)
     return int(options.run(options))
 
 
 def _replay(options: argparse.Namespace) -> int:
-    chosen = [mutant for mutant in MUTANTS if (mutant.primitive, mutant.name) == (options.primitive, options.mutant)]
-    if options.mutant and not chosen:
-        print("no such mutant; there are:", ", ".join(m.name for m in MUTANTS if m.primitive == options.primitive))
-        return 2
-    with chosen[0].patch() if chosen else tempfile.TemporaryFile():
+    mine = {mutant.name: mutant for mutant in MUTANTS if mutant.primitive == options.primitive}
+    if options.primitive not in SCENARIOS:
+        return _wrong(f"there is no primitive {options.primitive!r}; there are {', '.join(SCENARIOS)}")
+    if not options.seed.isdecimal():
+        return _wrong(f"the seed is {options.seed!r}; it must be a whole number from 0")
+    if options.mutant and options.mutant not in mine:
+        return _wrong(f"there is no mutant {options.mutant!r}; there are: {', '.join(mine)}")
+    with mine[options.mutant].patch() if options.mutant else nullcontext():
         plan = SinglePlan.parse(options.fault) if options.fault else None
-        outcome = simulate(SCENARIOS[options.primitive], options.seed, plan, trace=True, quiet=bool(options.fault))
+        outcome = simulate(SCENARIOS[options.primitive], int(options.seed), plan, trace=True, quiet=bool(options.fault))
     print(render(outcome.scenario.history, outcome.scenario.server.trace))
     print()
-    print("faults:", ", ".join(f"{kind.value} {times}" for kind, times in outcome.fired.items()) or "none")
+    print("faults:", *([f"{kind.value} x {times}" for kind, times in outcome.fired.items()] or ["none"]), sep="\n  ")
     print("violations:", *(outcome.violations or ["none"]), sep="\n  ")
     return bool(outcome.violations)
 
 
+def _wrong(what: str) -> int:
+    print(f"{what}; {USAGE}", file=sys.stderr)
+    return 2
+
+
 def _run(options: argparse.Namespace) -> int:
-    first, _, last = options.seeds.partition(":")
-    tally = random_mixes(options.primitive, range(int(first), int(last)))
+    tally = _campaign(options)
     if options.json:
         options.json.write_text(tally.as_json())
     else:
-        print(table([tally]))
-        print(*tally.violations, sep="\n")
+        print(*Proof([(tally.layer, tally.primitive, tally.figures)]).table(), *tally.violations, sep="\n")
     return bool(tally.violated)
+
+
+def _campaign(options: argparse.Namespace) -> Tally:
+    first, _, last = options.seeds.rpartition(":")
+    if options.layer == "single":
+        return every_single_fault(options.primitive, options.most)
+    if options.layer == "pairs":
+        return pairs_of_faults(options.primitive, int(last), options.seconds)
+    return random_mixes(options.primitive, range(int(first or 0), int(last)), options.seconds)
 
 
 def _mutants(options: argparse.Namespace) -> int:
     missed = 0
     for mutant in MUTANTS:
-        if options.primitive in (None, mutant.primitive) and not mutant.scripted:
-            outcome = catch(mutant)
-            missed += outcome is None
-            seed = "NOT CAUGHT" if outcome is None else f"seed {outcome.seed}"
-            caught = outcome.violations[0].partition(":")[0] if outcome else ""
-            print(f"| {mutant.primitive} | {mutant.name} | {mutant.rule} | {seed} | {caught} |", flush=True)
+        if options.primitive in (None, mutant.primitive):
+            line = _caught(mutant)
+            missed += line is None
+            print(line or f"| {mutant.primitive} | {mutant.name} | {mutant.rule} | NOT CAUGHT | |", flush=True)
     return bool(missed)
 
 
-def _soak(options: argparse.Namespace) -> int:
-    share = options.seeds // len(SCENARIOS)
-    tallies = []
-    for primitive in SCENARIOS:
-        tallies.append(_in_parallel(primitive, options.from_seed, share, options.jobs))
-        tallies.append(every_single_fault(primitive, options.pairs))
-        print(table(tallies[-2:]), flush=True)
-    print(table(tallies))
-    failed = [violation for tally in tallies for violation in tally.violations]
-    for tally in tallies:
-        if tally.layer == "random":
-            failed += [
-                f"{tally.primitive}: {kind} never fired" for kind in tally.never_fired(expected_kinds(tally.primitive))
-            ]
-    failed += [f"{tally.primitive}: {tally.undecided} histories undecided" for tally in tallies if tally.undecided]
-    print(*failed, sep="\n")
-    return bool(failed) or _mutants(argparse.Namespace(primitive=None))
-
-
-def _in_parallel(primitive: str, first: int, count: int, jobs: int) -> Tally:
-    """The same campaign cut into parts, each in a process of its own."""
-    bounds = [first + count * part // jobs for part in range(jobs + 1)]
-    total = Tally("random", primitive)
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / str(part) for part in range(jobs)]
-        parts = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.sim",
-                    "run",
-                    "--primitive",
-                    primitive,
-                    "--seeds",
-                    f"{low}:{high}",
-                    "--json",
-                    file,
-                ]
-            )
-            for low, high, file in zip(bounds, bounds[1:], files, strict=False)
-        ]
-        for part in parts:
-            part.wait()
-        for file in files:
-            total.merge(Tally.of_json(file.read_text()))
-    return total
+def _caught(mutant: Mutant) -> str | None:
+    """A line of the table of mutants; None where nothing catches it."""
+    row = f"| {mutant.primitive} | {mutant.name} | {mutant.rule} |"
+    if mutant.scripted:
+        return f"{row} script | `tests/sim/test_counterexamples.py` |"
+    outcome = catch(mutant)
+    return outcome and f"{row} {outcome.seed} | {outcome.violations[0].partition(':')[0]} |"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import TypeVar
 
 from .exhaustive import strike_all, strike_pairs, survey
 from .faults.kinds import Kind
@@ -11,27 +14,45 @@ from .report.tally import Tally
 from .runner import Outcome, simulate
 from .workload import SCENARIOS
 
+T = TypeVar("T")
+ALL = 1_000_000
+"""More calls than any run has."""
 
-def random_mixes(primitive: str, seeds: Iterable[int]) -> Tally:
-    """A run with a random mix of faults for each seed."""
-    tally = Tally("random", primitive)
-    for seed in seeds:
+
+def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = None) -> Tally:
+    """A run with a random mix of faults for each seed, as far as the time allows."""
+    tally = Tally("random faults", primitive)
+    for seed in _in_time(seeds, seconds):
         tally.add(simulate(SCENARIOS[primitive], seed))
     return tally
 
 
-def every_single_fault(primitive: str, pairs: int = 0, most: int = 1_000_000) -> Tally:
-    """Every call of the surveyed runs (of one call site at most so many) with every fault; and pairs of faults."""
+def every_single_fault(primitive: str, most: int = ALL) -> Tally:
+    """Every call of the surveyed runs (of one call site at most so many) with every fault."""
     kind = SCENARIOS[primitive]
     ground = survey(kind, most=most)
-    tally = Tally("exhaustive", primitive)
+    tally = Tally("single faults", primitive)
     for outcome in strike_all(kind, ground):
         tally.add(outcome)
-    for outcome in strike_pairs(kind, ground, pairs):
-        tally.add(outcome)
-    points = sum(map(len, ground.points.values()))
-    tally.extra["call sites"] = f"{primitive}: {len(ground.sites)} sites, {points} calls, each with 5 faults"
+    tally.figures["sites"] = len(ground.sites)
     return tally
+
+
+def pairs_of_faults(primitive: str, runs: int, seconds: float | None = None) -> Tally:
+    """So many runs with two faults each, spread over all calls, as far as the time allows."""
+    kind = SCENARIOS[primitive]
+    tally = Tally("pairs of faults", primitive)
+    for outcome in _in_time(strike_pairs(kind, survey(kind), runs), seconds):
+        tally.add(outcome)
+    return tally
+
+
+def _in_time(things: Iterable[T], seconds: float | None) -> Iterator[T]:
+    """The things, until so many seconds are over."""
+    if seconds is None:
+        return iter(things)
+    end = time.monotonic() + seconds
+    return takewhile(lambda _: time.monotonic() < end, things)
 
 
 def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
@@ -47,4 +68,4 @@ def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
 def expected_kinds(primitive: str) -> tuple[Kind, ...]:
     """The kinds of fault that a long campaign on the primitive must have fired."""
     kind = SCENARIOS[primitive]
-    return (*kind.kinds, *kind.environment, Kind.WRAP)
+    return (*kind.kinds, *kind.environment, Kind.WRAP, Kind.CONNECTION)

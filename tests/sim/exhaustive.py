@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 
 from .faults.kinds import EXHAUSTIVE, Fault, Kind
 from .faults.plans import SinglePlan
@@ -52,17 +52,11 @@ def strike_all(kind: type[Scenario], ground: Ground) -> Iterator[Outcome]:
 
 def strike_pairs(kind: type[Scenario], ground: Ground, limit: int) -> Iterator[Outcome]:
     """Runs with two faults each, in an order that spreads over all points; at most `limit` of them."""
-
-    def pairs() -> Iterator[Outcome]:
-        for gap in (1, 2, 3, 5, 8, 13):
-            for seed, points in ground.points.items():
-                for first in points:
-                    for one in EXHAUSTIVE:
-                        for two in EXHAUSTIVE:
-                            faults = {first: _fault(kind, one, first), first + gap: _fault(kind, two, first)}
-                            yield simulate(kind, seed, SinglePlan(faults), quiet=True)
-
-    return islice(pairs(), limit)
+    points = [(seed, point) for seed, points in ground.points.items() for point in points]
+    every = product((1, 2, 3, 5, 8, 13), points, EXHAUSTIVE, EXHAUSTIVE)
+    for gap, (seed, first), one, two in islice(every, limit):
+        faults = {first: _fault(kind, one, first), first + gap: _fault(kind, two, first)}
+        yield simulate(kind, seed, SinglePlan(faults), quiet=True)
 
 
 def _fault(kind: type[Scenario], fault: Kind, point: int) -> Fault:

@@ -59,7 +59,7 @@ def _guarded(guard: Callable[[Any, Any], Any]) -> Callable[[], Any]:
 
     def attempt(self: Any, real: Any = once._Attempt._attempt) -> Any:
         update = real(self)
-        ops = tuple(replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops)
+        ops = tuple(MapPut(op.bin, op.key, op.value) if isinstance(op, MapPut) else op for op in update.ops)
         when, params = self.update.when if isinstance(self.update.when, Bound) else (self.update.when, {})
         fresh = guard(self.once, when)
         return update._replace(ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))

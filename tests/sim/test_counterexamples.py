@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -24,12 +23,13 @@ from latchwork.queue.sweeper import Sweeper
 from latchwork.store import Add, Bin, Exists, Key, MapPut, Once, Param, Put, lacks
 from latchwork.store.expr import MapHas, Negate
 
-from .faults.network import Server
+from .faults.network import Server, altered
 from .mutants import MUTANTS
 from .stage import Fault, Kind, Stage
 from .workload.sharded import Office, Term
 
 KEY = Key("sim", "record")
+LAYER = "rules, by script"
 N = Bin("n")
 
 
@@ -60,7 +60,7 @@ def guard_on_an_absent_record():
 
 def update_only_is_ignored():
     def operate(self, update, real=Server._operate):
-        return real(self, replace(update, exists=Exists.ANY))
+        return real(self, update._replace(exists=Exists.ANY))
 
     return mock.patch.object(Server, "_operate", operate)
 
@@ -108,7 +108,7 @@ def refusals_touch():
         try:
             return real(self, update)
         except Refused:
-            self._records[update.key] = replace(self._records[update.key], updated=self._now())
+            self._records[update.key] = altered(self._records[update.key], updated=self._now())
             raise
 
     return mock.patch.object(Server, "_operate", operate)
@@ -397,15 +397,17 @@ COUNTEREXAMPLES = [
 
 
 @pytest.mark.parametrize(("name", "script", "without"), COUNTEREXAMPLES, ids=[row[0] for row in COUNTEREXAMPLES])
-def test_the_rule_closes_the_hole(name, script, without):
+def test_the_rule_closes_the_hole(name, script, without, proved):
     assert script() is True
+    proved(LAYER, name.split()[0], held=1)
 
 
 @pytest.mark.parametrize(("name", "script", "without"), COUNTEREXAMPLES, ids=[row[0] for row in COUNTEREXAMPLES])
-def test_without_the_rule_the_hole_is_open(name, script, without):
+def test_without_the_rule_the_hole_is_open(name, script, without, proved):
     with without():
         try:
             held = script()
         except BaseException:
             held = False
     assert held is not True
+    proved(LAYER, name.split()[0], {"broken without": 1})

@@ -76,6 +76,12 @@ class World(Hub):
         self.processes: list[Process] = []
         self.server_offset = EPOCH
         self.preempt = self.rng.choice((0.0, 0.0, 0.02, 0.1))
+        self._ticks = 0
+
+    def tick(self) -> int:
+        """The next number in the order in which things happen."""
+        self._ticks += 1
+        return self._ticks
 
     def process(self, name: str) -> Process:
         """Boot another process."""

@@ -23,7 +23,7 @@ class Kind(Enum):
     RESTART_EMPTY = "F6 empty"
     RESTART_STALE = "F6 stale"
     RESURRECT = "F6 resurrected"
-    SESSION = "F7 session lost"
+    CONNECTION = "F7 connection lost"
     SLOW_PRODUCER = "F8 slow producer"
     TWO_LEADERS = "F10 two leaders"
     ROW = "F11 failed row"

@@ -33,6 +33,12 @@ class Change(NamedTuple):
     after: dict[str, Any]
 
 
+def altered(stored: Any, **changes: Any) -> Any:
+    """The stored record with other fields."""
+    fields = {name: getattr(stored, name) for name in ("bins", "generation", "updated", "expires", "bound")}
+    return type(stored)(**{**fields, **changes})
+
+
 class Server(MemoryStore):
     """The records, and what can befall all of them at once."""
 
@@ -40,7 +46,7 @@ class Server(MemoryStore):
         super().__init__(ServerClock(world))
         self.wrap = wrap
         self.deleted: dict[Key, Any] = {}
-        self.trace: list[tuple[float, str, str, str]] | None = None
+        self.trace: list[tuple[int, float, str, str, str]] | None = None
         self.world = world
         self.caller = ""
         self.observer: Any = None
@@ -70,7 +76,7 @@ class Server(MemoryStore):
     def _near_the_wrap(self, key: Key) -> None:
         stored = self._records.get(key)
         if stored is not None and stored.generation == 1:
-            object.__setattr__(stored, "generation", 65_534)
+            self._records[key] = altered(stored, generation=65_534)
 
     def _delete(self, removal: Removal) -> bool:
         before = self._records.get(removal.key)
@@ -266,7 +272,9 @@ class SimStore(RecordStore):
         trace = self.server.trace
         if trace is not None:
             note = f"{verb} {describe(target)} -> {describe(found)}"
-            trace.append((self.world.now, self.process.name, note, fault.kind.value if fault else ""))
+            trace.append(
+                (self.world.tick(), self.world.now, self.process.name, note, fault.kind.value if fault else "")
+            )
 
 
 def describe(value: Any) -> str:

@@ -89,6 +89,7 @@ class RandomPlan(Plan):
         if self.outages and kind in OUTAGE:
             # The process is cut off from the store for its next calls as well.
             self.out[process.name] = [Kind.DROPPED if kind is Kind.LATE else kind] * rng.randint(2, 8)
+            self.fire(Kind.CONNECTION)
         return Fault(kind, self._after(kind))
 
     def _after(self, kind: Kind) -> float:

@@ -27,6 +27,7 @@ class Entry:
     order: int
     returned: float = OPEN
     closed: float = OPEN
+    ended: int = 0
     outcome: str = "unknown"
     result: Any = None
     reason: str = ""
@@ -50,16 +51,11 @@ class History:
     def __init__(self, world: World) -> None:
         self.world = world
         self.entries: list[Entry] = []
-        self.notes: list[tuple[float, str, str]] = []
-        self._order = 0
-
-    def _tick(self) -> int:
-        self._order += 1
-        return self._order
+        self.notes: list[tuple[int, float, str, str]] = []
 
     def call(self, actor: str, name: str, run: Callable[[], Any], *args: Any) -> Entry:
         """Run an operation and record it. Errors of the package become outcomes; a crash stays open-ended."""
-        entry = Entry(actor, name, args, self.world.now, self._tick())
+        entry = Entry(actor, name, args, self.world.now, self.world.tick())
         self.entries.append(entry)
         try:
             entry.result = run()
@@ -67,7 +63,7 @@ class History:
         except Killed:
             raise
         except OutcomeUnknown as failure:
-            entry.closed = self.world.now
+            entry.closed, entry.ended = self.world.now, self.world.tick()
             entry.reason = str(failure)
             return entry
         except Unavailable as failure:
@@ -75,13 +71,13 @@ class History:
         except LatchworkError as failure:
             entry.outcome = failure.code
             entry.reason = str(failure)
-        entry.returned = self._tick()
+        entry.returned = entry.ended = self.world.tick()
         entry.closed = self.world.now
         return entry
 
     def note(self, who: str, what: str) -> None:
         """Something that the environment did, or that an actor observed."""
-        self.notes.append((self.world.now, who, what))
+        self.notes.append((self.world.tick(), self.world.now, who, what))
 
     def named(self, *names: str) -> list[Entry]:
         """The entries of these operations."""
@@ -90,4 +86,4 @@ class History:
     def fingerprint(self) -> tuple[Any, ...]:
         """All of it as one comparable value."""
         rows = [(e.actor, e.name, repr(e.args), e.called, e.closed, e.outcome, repr(e.result)) for e in self.entries]
-        return (tuple(rows), tuple(self.notes))
+        return (tuple(rows), tuple(note[1:] for note in self.notes))
