@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from ..errors import InvalidRequest, Unreadable
 from ..store.ops import Op, Put, Read
@@ -47,22 +48,24 @@ def reason_of(reason: str) -> str:
         raise InvalidRequest(f"reason {reason!r}: use one of {names}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(Struct, frozen=True):
     """A message as it is stored. Times in milliseconds since the epoch; 0 = none. The repr shows no content.
 
     keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md P6).
     """
 
-    data: str | bytes = field(repr=False)
+    data: str | bytes
     msg_id: str
     attempts: int = 0
     enqueued_at: int = 0
     not_before: int = 0
     reason: str | None = None
-    last_error: str | None = field(default=None, repr=False)
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
+    last_error: str | None = None
+    headers: Mapping[str, str] | None = None
     keep_id: int = 0
+
+    def __repr__(self) -> str:
+        return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """What writes it into a new record. Bins that would be empty are left out."""

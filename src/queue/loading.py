@@ -51,9 +51,7 @@ def move(
 
 
 def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool) -> list[Loaded]:
-    outcomes: list[Loaded] = [
-        Unavailable(f"{queue.name}: every slot was spent before the message was there") for _ in envelopes
-    ]
+    outcomes: list[Loaded | None] = [None] * len(envelopes)
     pending = list(range(len(envelopes)))
     doubtful: set[int] = set()
     for _ in range(ROUNDS):
@@ -81,14 +79,17 @@ def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[i
                     doubtful.add(place)
         if not pending:
             break
-    return [_late(queue) if place in doubtful and not isinstance(at, Slot) else at for place, at in enumerate(outcomes)]
+    return [at if type(at) is Slot else _told(queue, at, place in doubtful) for place, at in enumerate(outcomes)]
 
 
-def _late(queue: PointerQueue) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"{queue.name}: the message was written, but too late to be sure that it will be delivered; the store answers "
-        "more slowly than half the sweep duration"
-    )
+def _told(queue: PointerQueue, at: Loaded | None, doubt: bool) -> Loaded:
+    """What a message that was not loaded came to."""
+    if doubt:
+        return OutcomeUnknown(
+            f"{queue.name}: the message was written, but too late to be sure that it will be delivered; the store "
+            "answers more slowly than half the sweep duration"
+        )
+    return at or Unavailable(f"{queue.name}: every slot was spent before the message was there")
 
 
 def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:

@@ -8,9 +8,11 @@ at once: records are protected by stamps, the sweep pointer by the epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from ..errors import FencedOut, LatchworkError, NotFound, Refused
 from ..store import Add, Bin, Compute, MapPut, Once, Param, Put, Read, RecordStore, Update, exists, lacks, missing

@@ -11,22 +11,23 @@ too big: an upper bound of its size goes along with it, and only where that pass
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct, field
 
 from ..errors import AlreadyExists, InvalidRequest, NotFound, RecordTooBig, Refused
 from . import expr as e
 from . import ops as o
 from .interpret import UNKNOWN, Scope, holds, value_of, wrap
 from .port import KEEP, NEVER, Exists, Key, Record, Update, Values
-from .values import HEADER, MAX_INT, MIN_INT, bound, encode, given, map_key, taken, with_entry, without_smallest
+from .values import HEADER, MAX_INT, MIN_INT, NESTED, bound, encode, given, map_key, taken, with_entry, without_smallest
 
 RECORD_SIZE_LIMIT = 1024 * 1024
 """Bytes, the server's default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """A record as a local store keeps it; its bins are never changed in place.
 
     updated, expires: ms since the epoch; None = never expires. bound: bytes that its bins do not exceed.
@@ -71,7 +72,7 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
         check_guard(record, update.when, now, update.key)
         # The server dates a record before the operations of a write, but after its guard.
         change = _Change(dict(record.bins), now, now if writes else record.updated, {}, record.bound)
-    values = [value for value in (_do(op, change) for op in update.ops) if value is not _WROTE]
+    values = [value for op in update.ops if (value := _RUN.get(type(op), _unknown)(op, change)) is not _WROTE]
     if record is None and not change.bins:
         raise _absent(update.key)
     return (_written(record, change, update) if writes else record), tuple(values)
@@ -120,12 +121,8 @@ _WROTE = object()
 """The answer of an operation that gives no result."""
 
 
-def _do(op: o.Op, change: _Change) -> Any:
-    try:
-        run = _RUN[type(op)]
-    except KeyError:
-        raise InvalidRequest(f"{op!r} is not an operation of latchwork.store.ops") from None
-    return run(op, change)
+def _unknown(op: Any, _: _Change) -> Any:
+    raise InvalidRequest(f"{op!r} is not an operation of latchwork.store.ops")
 
 
 def _set(change: _Change, bin: str, value: Any, grown: int) -> Any:
@@ -204,6 +201,11 @@ def _map_get(op: o.MapGet, change: _Change) -> Any:
     return given(_held(change, op.bin, dict, {}).get(op.key))
 
 
+def _read(op: o.Read, change: _Change) -> Any:
+    value = change.bins.get(op.bin)
+    return given(value) if type(value) in NESTED else value
+
+
 def _compute(op: o.Compute, change: _Change) -> Any:
     value = value_of(op.expr, change)
     return None if value is UNKNOWN else given(value)
@@ -219,7 +221,7 @@ def _held(change: _Change, bin: str, kind: type, default: Any) -> Any:
 
 
 def _new_value(value: Any, change: _Change) -> Any:
-    if isinstance(value, e.Expr | e.Bound):
+    if isinstance(value, e.EXPRESSIONS):
         value = value_of(value, change)
         if value is UNKNOWN:
             raise InvalidRequest("an expression to be written has no value: a bin that it needs is missing")
@@ -235,7 +237,7 @@ def _amount(number: int) -> int:
 _RUN: dict[type, Callable[[Any, _Change], Any]] = {
     o.Put: _put,
     o.Add: _add,
-    o.Read: lambda op, change: given(change.bins.get(op.bin)),
+    o.Read: _read,
     o.Compute: _compute,
     o.MapPut: _map_put,
     o.MapAdd: _map_add,

@@ -10,44 +10,40 @@ that read in the same row, and is read once a row: the Aerospike client names ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from .expr import Bound, Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True):
     """Set a bin to a value or to an expression's value; None removes the bin."""
 
     bin: str
     value: Any | Expr | Bound
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+class Add(Struct, frozen=True):
     """Add an integer to an integer bin; a missing bin counts as 0."""
 
     bin: str
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """Read a bin; None where it is missing."""
 
     bin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Struct, frozen=True):
     """Read the value of an expression; None where it is unknown."""
 
     expr: Expr | Bound
 
 
-@dataclass(frozen=True, slots=True)
-class MapPut:
+class MapPut(Struct, frozen=True):
     """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value.
 
     new: the whole update is refused where the key is there already; only with a plain value.
@@ -59,8 +55,7 @@ class MapPut:
     new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MapAdd:
+class MapAdd(Struct, frozen=True):
     """Add an integer to an entry of a map bin; a missing entry counts as 0."""
 
     bin: str
@@ -68,40 +63,35 @@ class MapAdd:
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class MapRemove:
+class MapRemove(Struct, frozen=True):
     """Remove the entries with these keys from a map bin; those that are not there are no error."""
 
     bin: str
     keys: tuple[str | int | bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MapTrim:
+class MapTrim(Struct, frozen=True):
     """Keep the entries of a map bin with the `keep` largest keys."""
 
     bin: str
     keep: int
 
 
-@dataclass(frozen=True, slots=True)
-class MapGet:
+class MapGet(Struct, frozen=True):
     """Read the value at a key of a map bin; None where it is not there."""
 
     bin: str
     key: str | int | bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ListAppend:
+class ListAppend(Struct, frozen=True):
     """Append a value to a list bin, made when missing."""
 
     bin: str
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ListSet:
+class ListSet(Struct, frozen=True):
     """Set the element at an index (0 or more) of a list bin; indexes between its end and this one become None."""
 
     bin: str
@@ -109,8 +99,7 @@ class ListSet:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ListRange:
+class ListRange(Struct, frozen=True):
     """Read up to `count` elements of a list bin from an index (0 or more); [] past its end or with no such bin."""
 
     bin: str
@@ -118,8 +107,7 @@ class ListRange:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Struct, frozen=True):
     """Write the record as it is: its time to live and its time of last update start again."""
 
 
@@ -140,8 +128,9 @@ Op = (
 )
 READS = (Read, Compute, MapGet, ListRange)
 """The operations that give a result."""
+_READS = frozenset(READS)
 
 
 def writes(ops: tuple[Op, ...]) -> bool:
     """Whether any of them changes the record."""
-    return any(not isinstance(op, READS) for op in ops)
+    return not _READS.issuperset(map(type, ops))

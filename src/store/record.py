@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRequest, LatchworkError
@@ -88,6 +89,7 @@ Row = Values | LatchworkError
 _known_sets: set[str] = set()
 _known_bins: set[str] = set()
 """Names that have been checked before; a namespace has at most 4,095 sets, and few names of bins."""
+_BIN = attrgetter("bin")
 
 
 def checked_key(key: Key) -> Key:
@@ -120,15 +122,24 @@ def checked_bin(name: str) -> str:
     return name
 
 
+def _check_bins(ops: tuple[Op, ...]) -> None:
+    for op in ops:
+        name = getattr(op, "bin", None)
+        if name not in _known_bins and name is not None:
+            checked_bin(name)
+
+
 def checked(update: Update) -> Update:
     """The update, once it is one that every backend takes. Raises `InvalidRequest`."""
     checked_key(update.key)
     if not update.ops:
         raise InvalidRequest(f"no operation for {update.key}: name at least one")
-    for op in update.ops:
-        name = getattr(op, "bin", None)
-        if name not in _known_bins and name is not None:
-            checked_bin(name)
+    try:
+        known = _known_bins.issuperset(map(_BIN, update.ops))
+    except AttributeError:  # of an operation that names no bin
+        known = False
+    if not known:
+        _check_bins(update.ops)
     if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
         raise InvalidRequest(
             f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "

@@ -15,11 +15,12 @@ from urllib.parse import quote
 
 from ..errors import InvalidRequest, LatchworkError
 from ..seams import SYSTEM, Seams
-from . import local, values
+from . import local, sqlite_rows
 from .memory import outcome
 from .ops import writes
 from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from .sqlite_pool import SQLitePool
+from .sqlite_rows import Batch
 
 T = TypeVar("T")
 
@@ -28,10 +29,6 @@ SYNCHRONOUS = ("full", "normal", "off")
 SWEEP_EVERY, SWEEP_AT_MOST = 5_000, 200
 """Milliseconds between two removals of expired records by one process, and records removed in one."""
 
-_LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
-_CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
-_CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
-_REMOVE = "DELETE FROM records WHERE id = ?"
 _SWEEP = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?)"
 
 
@@ -81,14 +78,14 @@ class SQLiteStore(RecordStore):
     # ---- reading
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        return self._read(lambda connection, now: self._record(connection, key, bins, now))
+        return self._read(lambda connection, now: _record(key, sqlite_rows.load(connection, key)[1], bins, now))
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
-        return self._read(lambda connection, now: [self._record(connection, key, bins, now) for key in keys])
+        def ask(connection: sqlite3.Connection, now: int) -> list[Record | None]:
+            found = {key: stored for key, _, stored in sqlite_rows.load_many(connection, keys)}
+            return [_record(key, found.get(key), bins, now) for key in keys]
 
-    def _record(self, connection: sqlite3.Connection, key: Key, bins: Sequence[str], now: int) -> Record | None:
-        stored = local.live(_load(connection, key)[1], now)
-        return None if stored is None else local.as_record(key, stored, bins, now)
+        return self._read(ask)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
@@ -98,7 +95,8 @@ class SQLiteStore(RecordStore):
         )
 
         def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
-            found = [(Key(set, row[0]), _stored(row)) for row in connection.execute(question, (equals,))]
+            rows = connection.execute(question, (equals,))
+            found = [(Key(set, name), sqlite_rows.stored(*columns)) for name, *columns in rows]
             return [local.as_record(key, stored, (), now) for key, stored in found if not stored.expired(now)]
 
         return self._read(ask)
@@ -107,23 +105,30 @@ class SQLiteStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
-            return self._write(lambda connection, now: _apply(connection, update, now))
-        return self._read(lambda connection, now: local.apply(_load(connection, update.key)[1], update, now)[1])
+            return self._write(lambda connection, now: sqlite_rows.operate(connection, update, now))
+        return self._read(
+            lambda connection, now: local.apply(sqlite_rows.load(connection, update.key)[1], update, now)[1]
+        )
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return self._write(
-            lambda connection, now: [outcome(lambda update: _apply(connection, update, now), row) for row in updates]
-        )
+        return self._batch(updates, Batch.operate)
 
     def _delete(self, removal: Removal) -> bool:
-        return self._write(lambda connection, now: _delete(connection, removal, now))
+        return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._write(
-            lambda connection, now: [
-                outcome(lambda removal: _delete(connection, removal, now), row) for row in removals
-            ]
-        )
+        return self._batch(removals, Batch.delete)
+
+    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any]) -> list[Any]:
+        """What each row came to; all of them are one transaction."""
+
+        def change(connection: sqlite3.Connection, now: int) -> list[Any]:
+            batch = Batch(connection, [row.key for row in rows], now)
+            outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
+            batch.write()
+            return outcomes
+
+        return self._write(change)
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:  # noqa: ARG002 - one index serves both kinds
         name = "by_" + f"{set}\0{bin}".encode().hex()  # any two differ, though SQLite ignores case
@@ -156,40 +161,9 @@ class SQLiteStore(RecordStore):
             self._sweep_after = now + SWEEP_EVERY
 
 
-def _load(connection: sqlite3.Connection, key: Key) -> tuple[int | None, local.Stored | None]:
-    """The row's number and the record in it, expired or not."""
-    row = connection.execute(_LOAD, key).fetchone()
-    return (None, None) if row is None else (row[0], _stored(row))
-
-
-def _stored(row: tuple[Any, ...]) -> local.Stored:
-    _, generation, updated, expires, data = row
-    return local.Stored(values.decode(data), generation, updated, expires, len(data))
-
-
-def _apply(connection: sqlite3.Connection, update: Update, now: int) -> Values:
-    number, before = _load(connection, update.key)
-    after, results = local.apply(before, update, now)
-    if after is None:
-        if number is not None:
-            connection.execute(_REMOVE, (number,))
-    elif after is not before:
-        columns = (after.generation, after.updated, after.expires, values.encode(after.bins))
-        if number is None:
-            connection.execute(_CREATE, (*columns, *update.key))
-        else:
-            connection.execute(_CHANGE, (*columns, number))
-    return results
-
-
-def _delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
-    number, stored = _load(connection, removal.key)
+def _record(key: Key, stored: local.Stored | None, bins: Sequence[str], now: int) -> Record | None:
     stored = local.live(stored, now)
-    if stored is None:
-        return False
-    local.check_guard(stored, removal.when, now, removal.key)
-    connection.execute(_REMOVE, (number,))
-    return True
+    return None if stored is None else local.as_record(key, stored, bins, now)
 
 
 def _text(value: str) -> str:

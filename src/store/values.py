@@ -18,6 +18,8 @@ import msgspec
 from ..errors import Corrupt, InvalidRequest
 
 MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
+NESTED = (list, dict)
+"""The kinds of values that hold others."""
 HEADER = 9
 """Bytes that no scalar but text exceeds, and no header of a text, list or map."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from latchwork.errors import LatchworkError
 from latchwork.queue import loading, pointers, sweeper, sweeping, view
@@ -118,7 +119,7 @@ def forget_the_id_of_a_marked_message(patch) -> None:
     patch.setattr(
         PointerQueue,
         "remove",
-        lambda self, held: remove(self, [h._replace(envelope=replace(h.envelope, keep_id=0)) for h in held]),
+        lambda self, held: remove(self, [h._replace(envelope=structs.replace(h.envelope, keep_id=0)) for h in held]),
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec import structs
 
 from latchwork.errors import LatchworkError, Refused
 from latchwork.store import Exists, MapPut, MemoryStore, SQLiteStore, contract
@@ -98,7 +97,7 @@ def some_updates_are_lost(store, operate, update):
 
 
 def tokens_are_not_looked_at(store, operate, update):
-    plain = [replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops]
+    plain = [structs.replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops]
     return operate(update._replace(when=None, ops=tuple(plain)))
 
 
@@ -107,7 +106,7 @@ def refusals_count_as_writes(store, operate, update):
         return operate(update)
     except Refused:
         before = store._records[update.key]
-        store._records[update.key] = replace(before, updated=store._now(), generation=before.generation + 1)
+        store._records[update.key] = structs.replace(before, updated=store._now(), generation=before.generation + 1)
         raise
 
 
