@@ -8,8 +8,8 @@ from ..errors import QueueOwned
 from ..retry import Poll
 from .pointers import Claim, PointerQueue
 
-LOOKS = Poll(low=0.05, high=9.0, factor=2.0, jitter=0.0)
-"""Pauses between fruitless looks: an idle queue costs a process one call in 9 s, however many consumers it has."""
+IDLE_LOOK = 9.0
+"""Seconds between fruitless looks in the end: an idle queue costs a process one call in 9 s, whatever its consumers."""
 BUSY = 1.0
 """Seconds between looks while there is something to fire, so that a busy shard does not hide the others."""
 
@@ -18,11 +18,12 @@ class ActiveShards:
     """The shards of a pointer queue that are believed to hold unfired messages.
 
     A look is one batch read of all pointers. A shard is dropped once a claim shows it drained, and comes back with the
-    next look, or at once when this process publishes to it.
+    next look, or at once when this process publishes to it. While all looks are in vain the pauses between them grow to
+    `idle_look` seconds.
     """
 
-    def __init__(self, queue: PointerQueue, looks: Poll = LOOKS) -> None:
-        self._queue, self._looks = queue, looks
+    def __init__(self, queue: PointerQueue, idle_look: float = IDLE_LOOK) -> None:
+        self._queue, self._looks = queue, Poll(low=0.05, high=idle_look, factor=2.0, jitter=0.0)
         self._seams = queue.store.seams
         self._lock = self._seams.lock()
         self._wake = self._seams.event()

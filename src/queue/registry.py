@@ -11,6 +11,7 @@ from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.connect import as_store
 from ..store.record import checked_key
 from .config import QueueConfig
+from .discovery import IDLE_LOOK
 from .records import LastSweep, QueueRecords, config_of, differences, last_sweep_of, live_of
 from .sharded import ShardedQueue, pointer_queues
 
@@ -23,11 +24,17 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 class QueueRegistry:
     """The way to the sharded queues of `client_id` in a farm.
 
-    farm_id: None = `$LATCHWORK_FARM`, else "local". Nothing is read or written before the first call. One queue is one
-    object here, shared by all who ask for it.
+    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of a queue
+    that was idle for long notice what other processes publish; each look costs a process one call. Nothing is read or
+    written before the first call. One queue is one object here, shared by all who ask for it.
     """
 
-    def __init__(self, store: RecordStore, client_id: str, *, farm_id: str | None = None) -> None:
+    def __init__(
+        self, store: RecordStore, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
+    ) -> None:
+        if not 0.05 <= idle_look <= 60:
+            raise InvalidRequest(f"idle_look is {idle_look} s; it must be 0.05 to 60")
+        self.idle_look = idle_look
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
         self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))

@@ -55,7 +55,7 @@ class ShardedQueue(QueueView):
         main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
         rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
-        super().__init__(main, codec, rules)
+        super().__init__(main, codec, rules, idle_look=registry.idle_look)
         self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
         self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
         # Processes begin at different shards, or many short-lived publishers would all write to the first.

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequest, LatchworkError, Unreadable
 from ..retry import Poll
 from .delivery import Delivery, lost
-from .discovery import ActiveShards
+from .discovery import IDLE_LOOK, ActiveShards
 from .envelope import MAX_ERROR, READS, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of
 from .loading import move
 from .pointers import Found, Held, PointerQueue, Slot
@@ -47,10 +47,10 @@ class Rules:
 class QueueView:
     """Consume one pointer queue. Safe to share between threads; share it, for they look for messages together."""
 
-    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules) -> None:
+    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, *, idle_look: float = IDLE_LOOK) -> None:
         self.pointers, self.codec, self.rules = pointers, codec, rules
         self.store = pointers.store
-        self.active = ActiveShards(pointers)
+        self.active = ActiveShards(pointers, idle_look)
         self._aside: list[_Aside] = []
         self._lock = self.store.seams.lock()
 
@@ -76,7 +76,8 @@ class QueueView:
 
         shards: from these only.  count: count this as an attempt (the shovel does not).  It costs one call to claim and
         one to stamp and read. With a timeout above 0, those who wait in a process share one look for messages of other
-        processes, so on a queue that was idle for long these may go unnoticed for 9 s; a timeout of 0 looks at once.
+        processes, so on a queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a
+        timeout of 0 looks at once.
 
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
         return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,

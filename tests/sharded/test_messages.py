@@ -253,6 +253,19 @@ def test_an_idle_queue_costs_two_calls_in_15_seconds_whatever_its_consumers(coun
     assert store.total <= 2 * 1500 / 15
 
 
+def test_how_often_an_idle_queue_is_looked_at_is_the_registrys_to_say():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c", idle_look=0.5).create(QueueConfig("q", shards=2))
+    queue.receive(timeout=60)
+    store.reset()
+    queue.receive(timeout=100)
+    assert 190 <= store.total <= 200
+    for wrong in (0, 61, float("nan")):
+        with pytest.raises(InvalidRequest, match=r"idle_look is .* 0.05 to 60"):
+            QueueRegistry(store, "c", idle_look=wrong)
+
+
 def test_a_local_publish_wakes_who_waits(counted):
     queue, store, _ = counted
     queue.receive(timeout=60)
