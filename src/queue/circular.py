@@ -116,7 +116,10 @@ class LargeQueue:
 
     @classmethod
     def open(cls, store: RecordStore, name: str, *, buffer_store: RecordStore | None = None) -> LargeQueue:
-        """The queue of that name. Raises `NotFound`."""
+        """The queue of that name, also one whose metadata has only the bins of the older layout; they are added to.
+
+        Raises `NotFound`.
+        """
         buffers = as_store(buffer_store or store)
         layout = making.find(as_store(store), buffers, checked_name(name))
         return cls(store, layout, buffer_store)
@@ -190,6 +193,8 @@ class LargeQueue:
         subclass `RecordTooBig` for one that is too large, `LeaseLost` where `txn_id` was declared not committed
         meanwhile; nothing was written then. `OutcomeUnknown` as described for the class.
         """
+        if not isinstance(values, Iterable):
+            raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
         items = [self.layout.fitting(value) for value in values]
         txn, capacity = transactions.checked_new(txn_id), self.layout.capacity
         if len(items) > capacity:

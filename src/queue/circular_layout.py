@@ -2,7 +2,8 @@
 
 One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
 `queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
-`[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it.
+`[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it. Slots in
+the older form `{"offset": o, "value": value}` are read too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ _AROUND = 24
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
-"""The smallest position that head waits for: a holding group's is an integer, any other group's is in a list, which
-ranks above all integers."""
+"""The smallest position that head waits for; those of groups that do not hold it are far above (`groups.FREE`)."""
 
 
 def not_stale(fence: int) -> Bound:

@@ -7,10 +7,15 @@ queue of the name has left behind are taken over with their fencing marks, and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
-from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Unavailable
-from ..store.ops import MapPut, Op, Put
+from ..coord.lease import GRANT, LEASE, RENEWALS
+from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..store.expr import Expr, any_of, lacks, missing
+from ..store.ops import MapGet, MapPut, Op, Put, Read
 from ..store.port import NEVER, Exists, Key, RecordStore, Update
 from .circular_layout import (
     CAPACITY,
@@ -32,6 +37,17 @@ from .transactions import NOTHING_FORGOTTEN
 BATCH = 500
 """Buffer records made in one call."""
 _EMPTY: tuple[Op, ...] = (Put(MARK, 0), Put(ENTRIES, []))
+PLAIN_LEASE = 0.2
+"""Seconds: the lease of a queue whose maker stored none."""
+_OURS: tuple[tuple[Op, Op, Expr], ...] = (
+    (Read(LEASE), Put(LEASE, round(PLAIN_LEASE * 1000)), missing(LEASE)),
+    (Read(RENEWALS), Put(RENEWALS, 0), missing(RENEWALS)),
+    (Read(GRANT), Put(GRANT, ""), missing(GRANT)),
+    *((MapGet(op.bin, op.key), op, lacks(op.bin, op.key)) for op in (*NOTHING_FORGOTTEN, MapPut(GROUPS, NOBODY, FAR))),
+)
+"""What has to be there beside the plain layout: how it is read, how it is added, and whether it is missing."""
+_LOOK: tuple[Op, ...] = (Read(RECORDS), Read(SLOTS), Read(CAPACITY), *(read for read, _, _ in _OURS))
+_INCOMPLETE = any_of(*(lack for _, _, lack in _OURS))
 
 
 def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
@@ -44,17 +60,29 @@ def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float)
 
 
 def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
-    """The layout of a queue. Raises `NotFound`."""
-    record = store.get(Key(name, META), RECORDS, SLOTS, CAPACITY)
-    if record is None:
-        raise NotFound(f"there is no queue {name!r}; make it with LargeQueue.create")
-    layout = Layout.stored(name, record.bins, buffers.describe().record_size_limit)
+    """The layout of a queue, made ready where a writer of the plain layout made it. Raises `NotFound`."""
+    key = Key(name, META)
+    try:
+        found = store.operate(key, *_LOOK)
+    except NotFound:
+        raise NotFound(f"there is no queue {name!r}; make it with LargeQueue.create") from None
+    _complete(store, key, found[3:])
+    bins = {name: value for name, value in zip((RECORDS, SLOTS, CAPACITY), found[:3], strict=True) if value is not None}
+    layout = Layout.stored(name, bins, buffers.describe().record_size_limit)
     if buffers.get(layout.buffer(0), MARK) is None:
         raise NotFound(
             f"queue {name!r} has its metadata here, but no buffer records: open it with the buffer_store that it was "
             "created with"
         )
     return layout
+
+
+def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
+    """Add what a metadata record in the plain layout lacks: without it no guard would ever hold."""
+    wanted = [add for (_, add, _), value in zip(_OURS, found, strict=True) if value is None]
+    if wanted:
+        with suppress(Refused):  # somebody else has just done it
+            store.operate(key, *wanted, when=_INCOMPLETE, ttl=NEVER, repeatable=True)
 
 
 def _make_buffers(buffers: RecordStore, keys: list[Key]) -> int:

@@ -71,6 +71,8 @@ class Slots:
                 for run in places:
                     held = slots[run.slot - low : run.slot - low + run.length]
                     for offset, slot in enumerate(held, run.first):
+                        if isinstance(slot, dict):
+                            slot = (slot.get("offset"), slot.get("value"))  # noqa: PLW2901 - the older form
                         if slot is not None and slot[0] == offset:
                             found[offset - first] = Entry(offset, slot[1])
         return found

@@ -74,9 +74,10 @@ class ConsumerGroup:
         What the queue took from the group is in the batch's `gap`, and stays so until it is committed past. Two store
         calls. Raises `NotFound` where the group was dropped, `Corrupt` where entries are not in their records.
         """
+        wanted = checked_count("n", n)
         position, head, tail = self._look()
         start = max(position, head)
-        count = min(checked_count("n", n), tail - start)
+        count = min(wanted, tail - start)
         found = (self._slots.read(start, count) if count > 0 else None) or []
         if None in found:
             start = self._overtaken(start, found)

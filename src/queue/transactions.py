@@ -24,7 +24,7 @@ ASK_EVERY = 64
 """Holds of one process after which it asks again whether it is time to trim."""
 DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
 """All transactions, where there are so many that some may have to go; otherwise nothing."""
-NOTHING_FORGOTTEN: tuple[Op, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
+NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
 
 Entry = list[int]
 

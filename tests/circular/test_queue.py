@@ -23,7 +23,7 @@ from latchwork.errors import (
     RecordTooBig,
 )
 from latchwork.queue import Entry, LargeQueue, Transaction
-from latchwork.store import Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, Crash, Fault, FaultyStore
 
@@ -62,6 +62,36 @@ def test_layout_is_the_documented_one(store, name):
     second = store.get(Key(name, "queue-buffer-1")).bins
     assert second == {"fencing-mark": bins["fencing-ctr"], "entries": [[3, "d"]]}
     assert store.get(Key(name, "queue-buffer-2")) is None
+
+
+OLDER = {"locked": 0, "head-offset": 0, "tail-offset": 3, "fencing-ctr": 3, "num-buf-recs": 2, "slots-per-rec": 4}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "slots"),
+    [
+        (OLDER, [{"offset": 0, "value": "a"}, {"offset": 1, "value": "b"}, {"offset": 2, "value": "c"}]),
+        ({**OLDER, "lease-ms": 200, "renewals": 0, "txns": {}, "groups": {}}, [[0, "a"], [1, "b"], [2, "c"]]),
+    ],
+    ids=["older", "plain"],
+)
+def test_queue_in_the_older_layout_is_worked_as_if_it_were_ours(store, name, metadata, slots):
+    empty = [{"offset": -1, "value": None}] * 4
+    records = {"queue-buffer-0": (3, slots), "queue-buffer-1": (0, empty)}
+    for key, (mark, entries) in records.items():
+        store.operate(Key(name, key), Put("fencing-mark", mark), Put("entries", entries), exists=Exists.CREATE)
+    ops = [Put(bin, value) for bin, value in metadata.items()]
+    store.operate(Key(name, "queue-metadata"), *ops, exists=Exists.CREATE)
+    for _ in range(2):
+        queue = LargeQueue.open(store, name)
+    assert queue.read_at(1) == Entry(1, "b")
+    assert queue.dequeue(timeout=5) == Entry(0, "a")
+    assert queue.enqueue_many(range(6), txn_id="t", timeout=5) == range(3, 9)
+    assert queue.transaction("t").offsets == range(3, 9)
+    assert queue.group("g", hold_head=True).lag() == 8
+    assert queue.dequeue(timeout=5) is None
+    queue.group("g").drop()
+    assert [entry.value for entry in queue.dequeue_many(9, timeout=5)] == ["b", "c", *range(6)]
 
 
 def test_records_never_expire(store, name):
@@ -261,12 +291,14 @@ def test_bad_settings_are_refused_before_any_call(arguments, named):
 def test_bad_input_is_refused_before_any_call():
     store = CountingStore(MemoryStore())
     queue = LargeQueue.create(store, "q", 10)
+    group = queue.group("g")
     store.reset()
     bad = [
         (lambda: queue.enqueue({1, 2}), "set"),
         (lambda: queue.enqueue([object()]), "object"),
         (lambda: queue.enqueue(2**64), "64 bits"),
         (lambda: queue.enqueue_many([]), "at least one"),
+        (lambda: queue.enqueue_many(None), "a NoneType"),
         (lambda: queue.enqueue("x", txn_id=""), "txn_id"),
         (lambda: queue.enqueue("x", txn_id=1.5), "txn_id"),
         (lambda: queue.enqueue("x", txn_id="~x"), "queue's own"),
@@ -276,6 +308,7 @@ def test_bad_input_is_refused_before_any_call():
         (lambda: queue.read_at(-1), "offset"),
         (lambda: queue.transaction(None), "txn_id"),
         (lambda: queue.group(""), "group name"),
+        (lambda: group.read(0), "n is 0"),
     ]
     for act, named in bad:
         with pytest.raises(InvalidRequest, match=named):
