@@ -31,6 +31,7 @@ class ActiveShards:
         self._turn = 0
         self._fruitless = 0
         self._next_look = 0.0
+        self._drained = False
 
     def candidates(self, only: Collection[int] | None = None, *, look: bool = False) -> list[int]:
         """Shards to claim from, each call beginning at another one; looks first where it is time to, or told to.
@@ -38,7 +39,7 @@ class ActiveShards:
         only: leave all others out.  Raises `QueueOwned` where a stream owns a shard that holds messages.
         """
         with self._lock:
-            if look or self._seams.monotonic() >= self._next_look:
+            if look or self._due():
                 self._look()
             shards = self._wanted(only)
             self._turn += 1
@@ -53,22 +54,27 @@ class ActiveShards:
             if shard in self._active:
                 del self._active[shard]
                 if not self._active:
-                    self._fruitless, self._next_look = 0, 0.0
+                    self._fruitless, self._drained = 0, True
 
     def loaded(self, shards: Iterable[int]) -> None:
         """Take note that this process has just published to these shards."""
         with self._lock:
             self._active.update(dict.fromkeys(shards))
+            self._next_look = min(self._next_look, self._seams.monotonic() + BUSY)
             self._wake.set()
 
     def wait(self, timeout: float | None) -> None:
         """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds."""
         with self._lock:
-            pause = max(0.001, self._next_look - self._seams.monotonic())
+            pause = 0.001 if self._due() else self._next_look - self._seams.monotonic()
             self._wake.clear()
             if self._active:
                 pause = self._looks.low
         self._wake.wait(pause if timeout is None else min(pause, timeout))
+
+    def _due(self) -> bool:
+        """Whether it is time to look: by the clock, or as all shards that were known have been drained."""
+        return (self._drained and not self._active) or self._seams.monotonic() >= self._next_look
 
     def _wanted(self, only: Collection[int] | None) -> list[int]:
         return [shard for shard in self._active if only is None or shard in only]
@@ -76,7 +82,7 @@ class ActiveShards:
     def _look(self) -> None:
         states = [state for state in self._queue.states() if state.fired < state.loaded]
         owned = [state for state in states if state.stream]
-        self._active = dict.fromkeys(state.shard for state in states if not state.stream)
+        self._active, self._drained = dict.fromkeys(state.shard for state in states if not state.stream), False
         self._fruitless = 0 if self._active else self._fruitless + 1
         pause = self._looks.pause(self._fruitless, self._seams) if self._fruitless else BUSY
         self._next_look = self._seams.monotonic() + pause

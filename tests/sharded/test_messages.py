@@ -275,6 +275,29 @@ def test_a_local_publish_wakes_who_waits(counted):
     assert store.total == 2
 
 
+def test_what_this_process_publishes_costs_no_look(counted):
+    queue, store, _ = counted
+    queue.receive(timeout=60)
+    store.reset()
+    for n in range(10):
+        queue.publish(n)
+        queue.receive()[0].ack()
+    assert store.total == 10 * (2 + 2 + 1)
+
+
+def test_what_others_publish_is_found_within_a_second_whatever_this_process_publishes(counted):
+    queue, store, clock = counted
+    queue.receive(timeout=60)
+    QueueRegistry(store, "c").create(QueueConfig("q")).publish("theirs", key="b")
+    found = []
+    for _ in range(11):
+        queue.publish_many(["mine", "mine"], key="a")
+        found += [delivery.payload for delivery in queue.receive()]
+        clock.advance(0.1)
+    found += [delivery.payload for delivery in queue.receive(100)]
+    assert "theirs" in found
+
+
 def test_an_error_names_what_was_published_nevertheless(world):
     process = world.process()
     process.fails([2], "dropped")
