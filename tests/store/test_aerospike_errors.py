@@ -1,0 +1,284 @@
+"""What the client can fail with, at each call that is made of it, and what the caller is told; no server is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from aerospike import exception as driver
+
+from latchwork.errors import (
+    InvalidRequest,
+    LatchworkError,
+    Misconfigured,
+    OutcomeUnknown,
+    Unavailable,
+    Unreadable,
+    WaitTimeout,
+)
+from latchwork.retry import RetryPolicy, again
+from latchwork.store import Bin, Exists, Key, Param, Put, Read, Removal, Update
+from latchwork.store import expr as e
+from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike_info import INDEX_TIMEOUT
+from latchwork.store.aerospike_link import Link
+from latchwork.store.aerospike_ops import compile_ops
+from tests.clock import ManualClock
+
+KEY, OTHER = Key("errors", "k"), Key("errors", "o")
+OVERLOADED = driver.DeviceOverload(18, "device overload", "file.c", 1, False)
+IN_DOUBT = driver.TimeoutError(9, "timed out", "file.c", 1, True)
+FORBIDDEN = driver.ForbiddenError(22, "forbidden", "file.c", 1, False)
+NAMESPACE = "replication-factor=1;strong-consistency={};nsup-period=120;default-ttl=0"
+
+
+class Client:
+    """A client each of whose calls answers, or fails, as told; `asked` has their names in order."""
+
+    def __init__(self, **answers) -> None:
+        self.answers, self.asked = answers, []
+
+    def __getattr__(self, name):
+        if name not in self.answers:
+            raise AttributeError(name)
+
+        def call(*args, **_):
+            self.asked.append(name)
+            answer = self.answers[name]
+            answer = answer(*args) if callable(answer) else answer
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def store(client, **options):
+    made = AerospikeStore(client, "ns", **options)
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+def info(**answers):
+    """An answer to each info command, by how the command begins."""
+
+    def answer(command):
+        found = next(text for start, text in answers.items() if command.startswith(start.replace("_", "-")))
+        return found if isinstance(found, Exception) else f"{command}\t{found}\n"
+
+    return answer
+
+
+def said(strong="false"):
+    return info(namespace=NAMESPACE.format(strong), edition="Aerospike Community Edition", build="8.1")
+
+
+# ---- calls that fail
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.get(KEY),
+        lambda store: store.get(KEY, "n"),
+        lambda store: store.get_many([KEY, OTHER]),
+        lambda store: store.operate(KEY, Read("n")),
+        lambda store: store.query("errors", "n", 1),
+        lambda store: store.describe(),
+        lambda store: store.ensure_index("errors", "n", int),
+    ],
+    ids=["get", "select", "get_many", "read", "query", "describe", "ensure_index"],
+)
+def test_a_read_that_fails_is_unavailable_never_absent(ask):
+    names = ("get", "select", "batch_read", "operate_ordered", "query", "info_random_node")
+    for failure in (OVERLOADED, IN_DOUBT):
+        with pytest.raises(Unavailable) as refused:
+            ask(store(Client(**dict.fromkeys(names, failure))))
+        assert again(refused.value)
+
+
+@pytest.mark.parametrize(("failure", "outcome"), [(OVERLOADED, Unavailable), (IN_DOUBT, OutcomeUnknown)])
+def test_a_batch_of_writes_that_fails_as_a_whole_says_what_became_of_each_row(failure, outcome):
+    failing = store(Client(batch_write=failure))
+    rows = failing.operate_many([Update(key, (Put("n", 1),)) for key in (KEY, OTHER)])
+    removed = failing.delete_many([Removal(KEY, Bin("n") > 5), Removal(OTHER, Bin("n") > 5)])
+    assert [type(row) for row in [*rows, *removed]] == [outcome] * 4
+    assert "errors" in str(rows[0])
+    assert failing._link.client.asked == ["batch_write"] * 2
+
+
+def test_a_batch_whose_rows_are_all_wrong_is_not_sent():
+    client = Client()
+    rows = store(client)._operate_many([Update(KEY, (Put("n", Param("unbound")),))])
+    assert [type(row) for row in rows] == [InvalidRequest]
+    assert client.asked == []
+
+
+def test_a_refused_ttl_of_a_server_that_cannot_be_asked_for_the_reason_may_be_tried_again():
+    failing = store(Client(operate_ordered=FORBIDDEN, info_random_node=OVERLOADED))
+    with pytest.raises(Unavailable) as refused:
+        failing.operate(KEY, Put("n", 1), exists=Exists.ANY, ttl=60)
+    assert again(refused.value)
+    assert failing._link.client.asked == ["operate_ordered", "info_random_node"]
+
+
+class Rows:
+    """A query that finds these rows."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def where(self, predicate):
+        pass
+
+    def results(self, policy):
+        return list(self.rows)
+
+
+def test_a_record_without_its_key_says_how_to_write_it():
+    nameless = (("ns", "errors", None, bytearray(b"digest")), {"ttl": 60, "gen": 1}, {"n": 1})
+    with pytest.raises(Unreadable, match="send-key"):
+        store(Client(query=Rows(nameless))).query("errors", "n", 1)
+
+
+# ---- what the namespace is
+
+
+def test_a_strongly_consistent_namespace_is_asked_for_it_once():
+    client = Client(info_random_node=said("true"), get=((), {"ttl": 60, "gen": 1}, {"n": 1}))
+    strict = store(client, require_sc=True)
+    assert [strict.get(KEY).bins for _ in range(2)] == [{"n": 1}] * 2
+    assert client.asked == ["info_random_node"] * 3 + ["get"] * 2
+
+
+def test_a_namespace_that_is_not_strongly_consistent_is_refused_each_time():
+    client = Client(info_random_node=said("false"))
+    strict = store(client, require_sc=True)
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match="strong-consistency"):
+            strict.get(KEY)
+    assert "get" not in client.asked
+
+
+# ---- indexes
+
+
+def percent(*loaded):
+    """What nodes say of an index that is loaded so far there."""
+    return {f"node{n}": (None, f"sindex-stat\tload_pct={pct};x=1\n") for n, pct in enumerate(loaded)}
+
+
+@pytest.mark.parametrize(
+    ("set", "kind", "named"), [("errors", float, "float"), ("s" * 62, int, "63 bytes"), ("é" * 31, str, "63 bytes")]
+)
+def test_an_index_that_the_server_cannot_have_is_refused_before_any_call(set, kind, named):
+    client = Client()
+    with pytest.raises(InvalidRequest, match=named):
+        store(client)._ensure_index(set, "n", kind)
+    assert client.asked == []
+
+
+def test_an_index_that_somebody_else_has_just_made_is_used():
+    there = driver.IndexFoundError(200, "index found", "file.c", 1, False)
+    client = Client(
+        info_random_node=info(sindex_exists="false"), index_single_value_create=there, info_all=percent(100)
+    )
+    store(client).ensure_index("errors", "n", int)
+    assert client.asked == ["info_random_node", "index_single_value_create", "info_all"]
+
+
+def test_an_index_that_cannot_be_made_says_why():
+    full = driver.IndexNameMaxCount(204, "too many indexes", "file.c", 1, False)
+    client = Client(info_random_node=info(sindex_exists="false"), index_single_value_create=full)
+    with pytest.raises(LatchworkError, match=r"errors_n.*too many indexes") as refused:
+        store(client).ensure_index("errors", "n", int)
+    assert isinstance(refused.value, InvalidRequest | Misconfigured)
+
+
+def test_an_index_is_ready_once_every_node_has_loaded_it():
+    answers = [{}, percent(100, 40), {"a": (None, None)}, percent(100, 100)]
+    client = Client(info_random_node=info(sindex_exists="true"), info_all=lambda _: answers.pop(0))
+    store(client, seams=ManualClock()).ensure_index("errors", "n", int)
+    assert answers == []
+
+
+def test_an_index_that_does_not_get_ready_in_time_says_so():
+    clock = ManualClock()
+    client = Client(info_random_node=info(sindex_exists="true"), info_all=percent(99))
+    with pytest.raises(WaitTimeout, match="errors_n"):
+        store(client, seams=clock).ensure_index("errors", "n", int)
+    assert clock.monotonic() == pytest.approx(INDEX_TIMEOUT)
+
+
+def test_a_node_that_cannot_be_asked_for_an_index_is_unavailable():
+    client = Client(info_random_node=info(sindex_exists="true"), info_all=OVERLOADED)
+    with pytest.raises(Unavailable):
+        store(client).ensure_index("errors", "n", int)
+
+
+# ---- connections
+
+
+def test_an_unescaped_password_is_refused_with_the_way_to_write_it():
+    with pytest.raises(InvalidRequest, match="%2F") as refused:
+        AerospikeStore.from_url("aerospike://me:s3cr/et@host/ns")
+    assert "s3cr" not in str(refused.value)
+
+
+def test_a_host_that_cannot_be_found_may_be_tried_again():
+    """The client reports it with the code of its own mistakes."""
+    host = "x" * 64  # more than a label of a name may have, so that nobody is asked for it
+    away = AerospikeStore.from_url(f"aerospike://{host}/ns?connect_timeout=100")
+    with pytest.raises(Unavailable, match="check that a server answers") as refused:
+        away._get(KEY, ())
+    assert again(refused.value)
+
+
+def test_a_wrong_setting_of_the_client_stays_the_callers_mistake():
+    with pytest.raises((InvalidRequest, Misconfigured)):
+        AerospikeStore.from_url("aerospike://127.0.0.1:1/ns?tls=true&tls_cafile=/none")._get(KEY, ())
+
+
+def test_a_fork_neither_uses_nor_destroys_the_parents_client():
+    client = Client()
+    link = Link(client=client)
+    before = sys.getrefcount(client)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, b"%d %d" % (link.client is None, sys.getrefcount(client) == before))
+            link.connect()
+        except Misconfigured as refused:
+            os.write(writing, b" fork" if "fork" in str(refused) else b" ?")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"1 1 fork"
+    assert link.connect() is client
+
+
+# ---- what cannot be compiled
+
+
+def test_a_parameter_without_a_value_is_named_before_any_call():
+    client = Client()
+    with pytest.raises(InvalidRequest, match="unbound"):
+        store(client)._operate(Update(KEY, (Put("n", 1),), when=Bin("n") > Param("unbound")))
+    assert client.asked == []
+
+
+@pytest.mark.parametrize(
+    "expression", [e.Negate("n > 1"), e.Compare(">", Bin("n"), 1), Bin("n", complex), e.MapValue("m", e.Const(1), set)]
+)
+def test_what_is_no_expression_is_refused_before_any_call(expression):
+    client = Client()
+    with pytest.raises(InvalidRequest):
+        store(client)._operate(Update(KEY, (Put("n", 1),), when=expression))
+    assert client.asked == []
+
+
+def test_what_is_no_operation_is_refused():
+    with pytest.raises(InvalidRequest, match="operation"):
+        compile_ops(["n = 1"])
