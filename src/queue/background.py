@@ -48,7 +48,7 @@ def shared(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: in
     failures: list[Exception] = []
 
     def take_turns() -> None:
-        while waiting and not failures:
+        while not failures:
             try:
                 item = waiting.pop()
             except IndexError:

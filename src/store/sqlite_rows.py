@@ -46,17 +46,15 @@ def stored(generation: int, updated: int, expires: int | None, data: bytes) -> l
 
 
 def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
-    """Apply an update; what it read."""
+    """Apply an update that writes; what it read."""
     number, before = load(connection, update.key)
     after, results = local.apply(before, update, now)
-    if after is None:
-        if number is not None:
-            connection.execute(_REMOVE, (number,))
-    elif after is not before:
-        if number is None:
-            connection.execute(_CREATE, (*_columns(after), *update.key))
-        else:
-            connection.execute(_CHANGE, (*_columns(after), number))
+    if after is None:  # of a record that was there: an absent one is not made without a bin
+        connection.execute(_REMOVE, (number,))
+    elif number is None:
+        connection.execute(_CREATE, (*_columns(after), *update.key))
+    else:
+        connection.execute(_CHANGE, (*_columns(after), number))
     return results
 
 
