@@ -20,9 +20,6 @@ from .values import MAX_INT, MIN_INT
 class Unknown:
     """The third truth value, and the value of whatever is missing."""
 
-    def __repr__(self) -> str:
-        return "UNKNOWN"
-
 
 UNKNOWN = Unknown()
 _NONE: dict[str, Any] = {}
