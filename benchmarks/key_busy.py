@@ -1,0 +1,177 @@
+"""KEY_BUSY: how many writers one record takes, on a real cluster of two nodes with every write replicated.
+
+Run it from the project's root as `python -m benchmarks.key_busy [--seconds 0.5]`. While a write waits for its replica,
+others on the same record queue up behind it; beyond `transaction-pending-limit` of them (20 unless set) the server
+refuses with KEY_BUSY (14). The first table is the raw client without retries; the second is what Latchwork makes of it,
+whose retry policy waits and sends again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import aerospike
+
+from benchmarks._harness import table
+from latchwork.coord import CountDownLatch
+from latchwork.errors import LatchworkError
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.seams import Seams
+from latchwork.store import RecordStore
+from latchwork.store.aerospike import AerospikeStore
+from tests import servers
+
+KEY_BUSY = 14
+WRITERS = (1, 8, 16, 24, 32, 64)
+RECORDS = 32
+CROWD = 64
+NO_RETRY = {"max_retries": 0}
+
+
+class Node(servers.Asd):
+    """One node of a cluster that keeps two copies; `seed` is the heartbeat port of another."""
+
+    def __init__(self, number: int, seed: str | None = None) -> None:
+        super().__init__(data_size="512M")
+        text = self.config.read_text().replace("replication-factor 1", "replication-factor 2")
+        text = text.replace("proto-fd-max", f"node-id A{number}\n  proto-fd-max")
+        if seed:
+            text = text.replace("interval 150", f"mesh-seed-address-port 127.0.0.1 {seed}\n    interval 150")
+        self.config.write_text(text)
+        found = re.search(r"heartbeat \{.*?port (\d+)", text, re.DOTALL)
+        assert found
+        self.heartbeat = found.group(1)
+
+
+@contextmanager
+def cluster() -> Iterator[Node]:
+    """Two nodes that know each other and have moved all partitions. Raises `servers.Unreachable` without an `asd`."""
+    first = servers.started(Node(1))
+    try:
+        second = servers.started(Node(2, first.heartbeat))
+        try:
+            client = aerospike.client({"hosts": [(first.host, first.port)]}).connect()
+            servers.until(lambda: _settled(client))
+            client.close()
+            yield first
+        finally:
+            second.close()
+    finally:
+        first.close()
+
+
+def _settled(client: object) -> bool:
+    told = [str(answer) for answer in client.info_all("statistics").values()]
+    whole = all("cluster_size=2;" in one and "migrate_partitions_remaining=0;" in one for one in told)
+    return len(told) == 2 and whole
+
+
+def crowd(writers: int, seconds: float, write: Callable[[int], str]) -> Counter[str]:
+    """What came of each write of so many threads, by what `write` says."""
+    counts: Counter[str] = Counter()
+    end, guard = time.perf_counter() + seconds, threading.Lock()
+
+    def work(number: int) -> None:
+        mine: Counter[str] = Counter()
+        while time.perf_counter() < end:
+            mine[write(number)] += 1
+        with guard:
+            counts.update(mine)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return counts
+
+
+def raw(node: Node, seconds: float) -> str:
+    """Writes a second, and how many of all attempts were refused, by writers."""
+    client = aerospike.client({"hosts": [(node.host, node.port)], "max_conns_per_node": 100}).connect()
+    keys = [(node.namespace, "busy", number) for number in range(RECORDS)]
+    cells: dict[int, list[str]] = {writers: [] for writers in WRITERS}
+    for limit, spread in ((20, 1), (20, RECORDS), (0, 1)):
+        client.info_all(f"set-config:context=namespace;id={node.namespace};transaction-pending-limit={limit}")
+
+        def write(number: int, spread: int = spread) -> str:
+            try:
+                client.increment(keys[number % spread], "n", 1, policy=NO_RETRY)
+            except aerospike.exception.AerospikeError as failure:
+                return "busy" if failure.args[0] == KEY_BUSY else "failed"
+            return "done"
+
+        for writers in WRITERS:
+            counts = crowd(writers, seconds, write)
+            busy = counts["busy"] / counts.total()
+            cells[writers].append(f"{counts['done'] / seconds:,.0f} a s, {busy:.0%} refused")
+    client.info_all(f"set-config:context=namespace;id={node.namespace};transaction-pending-limit=20")
+    client.close()
+    head = ("writers", "one record", f"{RECORDS} records", "one record, no limit")
+    return table(head, [(writers, *row) for writers, row in cells.items()])
+
+
+class Told(Seams):
+    """Counts how often a request was sent again; nothing but KEY_BUSY makes it so here."""
+
+    def __init__(self) -> None:
+        self.again = 0
+
+    def note(self, event: str, _value: float = 1, /, **_labels: str) -> None:
+        self.again += event == "retries"
+
+
+def product(node: Node, seconds: float) -> str:
+    """The same crowd on a latch, and publishing to queues of 1 and of 32 shards."""
+    rows = []
+    for what, make in (("`count_down()` of one latch", _latch), ("`publish`, 1 shard", _queue(1)),
+                       (f"`publish`, {RECORDS} shards", _queue(RECORDS))):  # fmt: skip
+        store = AerospikeStore.from_url(node.url)
+        store.seams = Told()
+        act = make(store)
+
+        def write(_: int, act: Callable[[], object] = act) -> str:
+            try:
+                act()
+            except LatchworkError as failure:
+                return failure.code
+            return "done"
+
+        counts = crowd(CROWD, seconds, write)
+        failed = counts.total() - counts["done"]
+        rows.append((what, counts["done"] / seconds, f"{store.seams.again / counts.total():.2f}", failed))
+    return table((f"{CROWD} threads", "done a second", "sent again, per operation", "gave up"), rows)
+
+
+def _latch(store: RecordStore) -> Callable[[], object]:
+    return CountDownLatch.create(store, "busy", store.seams.unique(), 10**9, farm_id="dc1").count_down
+
+
+def _queue(shards: int) -> Callable[[RecordStore], Callable[[], object]]:
+    def make(store: RecordStore) -> Callable[[], object]:
+        queue = QueueRegistry(store, f"busy{shards}").create(QueueConfig("q", shards=shards))
+        return lambda: queue.publish("x")
+
+    return make
+
+
+def markdown(seconds: float) -> tuple[str, str]:
+    """Both tables. Raises `servers.Unreachable` without an `asd`."""
+    with cluster() as node:
+        return raw(node, seconds), product(node, 3 * seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each cell (default %(default)s)")
+    print("\n\n".join(markdown(parser.parse_args().seconds)))
+
+
+if __name__ == "__main__":
+    main()
