@@ -1,0 +1,8 @@
+"""For each rule of docs/protocols.md the interleaving that breaks a protocol without it, by the rule's name."""
+
+from __future__ import annotations
+
+from . import circular, ground, latch, ledger, lock, sharded
+
+RULES = [*ground.RULES, *lock.RULES, *circular.RULES, *sharded.RULES, *ledger.RULES, *latch.RULES]
+"""(name, script, how the rule is taken out): the script says True while the promise holds."""

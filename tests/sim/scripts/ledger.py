@@ -1,0 +1,91 @@
+"""Publishing exactly once by a ledger (P6), and reading the same range twice as a stream does (P7)."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from msgspec import structs
+
+from latchwork.queue import ledger_chunk, pointers
+from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.spark import ranges
+from latchwork.store import Exists
+
+from ..stage import Fault, Kind, Stage
+from .sharded import queue_on
+
+ROWS = [Outgoing("m"), Outgoing("n")]
+
+
+def publish(store):
+    """An attempt at a partition of two rows."""
+    return Ledger(queue_on(store), "job").publish(0, ROWS)
+
+
+def consume(store):
+    """All that is in the queue, acknowledged."""
+    queue = queue_on(store)
+    found = queue.receive(10)
+    queue.ack_many(found)
+    return [delivery.payload for delivery in found]
+
+
+def attempt_that_dies_before_it_says_written():
+    """P6: everything is written, then the process dies; all is read and acknowledged; then another attempt comes."""
+    stage = Stage({"a": {7: Fault(Kind.CRASH_BEFORE)}})
+    stage.act("setup", queue_on)
+    stage.act("a", publish, after=0.1)
+    stage.act("c", consume, after=1)
+    stage.act("b", publish, after=2)
+    stage.play()
+    left = [stored for stored in stage.server.snapshot().values() if stored.bins.get("data") is not None]
+    return sorted(stage.said["c"]) == ["m", "n"] and not left
+
+
+def nothing_kept_of_the_deleted():
+    def remove(self, held, real=pointers.PointerQueue.remove):
+        return real(self, [one._replace(envelope=structs.replace(one.envelope, keep_id=0)) for one in held])
+
+    return mock.patch.object(pointers.PointerQueue, "remove", remove)
+
+
+def two_attempts_at_once():
+    """P6: a second attempt begins while the first has not made its ledger record yet."""
+    stage = Stage({"a": {4: 0.5}})
+    stage.act("setup", queue_on)
+    stage.act("a", publish, after=0.1)
+    stage.act("b", publish, after=0.2)
+    stage.act("c", consume, after=5)
+    return sorted(stage.play().said["c"]) == ["m", "n"]
+
+
+def ledger_of_the_first_is_overwritten():
+    return mock.patch.object(ledger_chunk, "Exists", mock.Mock(CREATE=Exists.ANY))
+
+
+def range_read_twice_while_its_producer_is_slow():
+    """P7: a range holds a slot whose message is still on its way; it reads the same before and after it comes."""
+    stage = Stage({"p": {3: 1.0}})
+    stage.act("setup", queue_on)
+
+    def reader(store):
+        queue = queue_on(store).pointers
+        first = ranges.read(queue, 0, 0, 1)
+        store.seams.sleep(3)
+        return [first, ranges.read(queue, 0, 0, 1), [m.data for _, m in ranges.read(queue, 0, 1, 2)]]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("r", reader, after=0.3)
+    first, again, behind = stage.play().said["r"]
+    return first == again == [] and len(behind) == 1
+
+
+def nothing_buried():
+    return mock.patch.object(ranges, "_bury", return_value=[])
+
+
+RULES = [
+    ("P6 keepId", attempt_that_dies_before_it_says_written, nothing_kept_of_the_deleted),
+    ("P6 first", two_attempts_at_once, ledger_of_the_first_is_overwritten),
+    ("P7 replay", range_read_twice_while_its_producer_is_slow, nothing_buried),
+]

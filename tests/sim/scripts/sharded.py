@@ -1,0 +1,172 @@
+"""The sharded queue, its sweeper and its shovel (P5)."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from unittest import mock
+
+from latchwork.errors import LatchworkError, LeaseLost
+from latchwork.queue import pointers
+from latchwork.queue.config import QueueConfig
+from latchwork.queue.registry import QueueRegistry
+from latchwork.queue.sweeper import Sweeper
+
+from ..stage import Fault, Kind, Stage
+from ..workload.sharded import Office, Term
+from .common import rule
+
+
+def queue_on(store):
+    """The queue of these scripts: one shard, swept after 4 s."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = QueueConfig("q", shards=1, sweep_duration=4, handler_timeout=1, unsafe_limits=True)
+    return QueueRegistry(store, "c", farm_id="f").create(config)
+
+
+def acknowledged_by_a_stale_receipt():
+    """P5: a consumer is slow, the message is handed to somebody else; then the first one acknowledges."""
+    stage = Stage()
+
+    def consumer(store):
+        queue = queue_on(store)
+        queue.publish("m")
+        delivery = queue.receive()[0]
+        queue.pointers.stamp([delivery.held.slot], "somebody else")
+        with suppress(LeaseLost):
+            delivery.ack()
+        return "data" in stage.bins(queue.pointers.key(delivery.held.slot))
+
+    stage.act("a", consumer)
+    return stage.play().said["a"]
+
+
+def producer_slower_than_the_sweep():
+    """P5: reserve, a long pause, create: the slot has been claimed, its consumer died, the sweep has passed it."""
+    stage = Stage({"p": {3: Fault(Kind.PAUSE, 30.0)}, "c": {3: Fault(Kind.CRASH_AFTER)}})
+    stage.act("setup", queue_on)
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper = Sweeper(queue.registry, Office(Term(1)))
+        for _ in range(14):
+            store.seams.sleep(5)
+            sweeper.run_once()
+        found = queue.receive(10) + queue.sideline.receive(10)
+        return [delivery.payload for delivery in found]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("c", lambda store: queue_on(store).receive(), after=0.3)
+    stage.act("s", leader, after=1.0)
+    stage.play()
+    acknowledged = isinstance(stage.said["p"], str)
+    return not acknowledged or "m" in stage.said["s"]
+
+
+def slot_passed_before_its_producer_writes():
+    """P5: reserve, a short pause, create; in between the slot was claimed, its consumer died, and it was swept."""
+    stage = Stage({"p": {3: Fault(Kind.PAUSE, 1.5)}, "c": {3: Fault(Kind.CRASH_AFTER)}})
+    stage.act("setup", queue_on)
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper = Sweeper(queue.registry, Office(Term(1)))
+        for pause in (0.1, 5, 5, 5, 5, 5):
+            store.seams.sleep(pause)
+            sweeper.run_once()
+        return [delivery.payload for delivery in queue.receive(10) + queue.sideline.receive(10)]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("c", lambda store: queue_on(store).receive(), after=0.3)
+    stage.act("s", leader, after=0.6)
+    stage.play()
+    return isinstance(stage.said["p"], str) and stage.said["s"] == ["m"]
+
+
+def claim_whose_reply_is_lost():
+    """P5: one of two messages is claimed, the reply is lost; whoever asks again gets the first one."""
+    stage = Stage({"c": {3: Fault(Kind.REPLY_LOST)}})
+    stage.act("p", lambda store: queue_on(store).publish_many(["m", "n"]))
+    stage.act("c", lambda store: [delivery.payload for delivery in queue_on(store).receive(1)], after=1)
+    return stage.play().said["c"] == ["m"]
+
+
+def producer_slower_than_the_consumers_grace():
+    """P5: the slot is claimed while its message is still on its way; its producer publishes again."""
+    stage = Stage({"p": {3: 1.0}})
+    stage.act("setup", queue_on)
+
+    def consumer(store):
+        queue = queue_on(store)
+        return [delivery.payload for _ in range(3) for delivery in queue.receive(1, timeout=2)]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("c", consumer, after=0.3)
+    stage.play()
+    return isinstance(stage.said["p"], str) and stage.said["c"] == ["m"]
+
+
+def no_tombstones():
+    return mock.patch.object(pointers.PointerQueue, "bury", lambda self, slots: [True] * len(slots))
+
+
+def consumer_dies_while_it_rejects():
+    """P5: whichever call of a rejection is the last one of its process, the message is still there."""
+
+    def kept(call):
+        stage = Stage({"c": {call: Fault(Kind.CRASH_AFTER)}})
+        stage.act("p", lambda store: queue_on(store).publish("m"))
+        stage.act("c", lambda store: [delivery.nack() for delivery in queue_on(store).receive(1)], after=1)
+        stage.play()
+        return any(stored.bins.get("data") is not None for stored in stage.server.snapshot().values())
+
+    return all(kept(call) for call in range(3, 10))
+
+
+def swept_while_in_somebodys_hands():
+    """P5: a consumer takes less than the sweep duration; meanwhile a sweep goes by."""
+    stage = Stage()
+
+    def consumer(store):
+        delivery = queue_on(store).receive(1)[0]
+        store.seams.sleep(2)
+        delivery.ack()
+        return "acknowledged"
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", consumer, after=1)
+    stage.act("s", lambda store: Sweeper(queue_on(store).registry, Office(Term(1))).run_once(), after=2)
+    return stage.play().said["c"] == "acknowledged"
+
+
+def earlier_leader_sweeps_after_a_later_one():
+    """P5: a leader that was cut off sweeps once more after its successor has."""
+    stage = Stage()
+
+    def both(store):
+        queue = queue_on(store)
+        queue.publish("m")
+        queue.receive(1)
+        epochs = []
+        for epoch in (2, 1):
+            store.seams.sleep(5)
+            with suppress(LatchworkError):
+                Sweeper(queue.registry, Office(Term(epoch))).run_once()
+            epochs.append(stage.bins(queue.registry.records.key("q")).get("epoch"))
+        return epochs
+
+    stage.act("a", both)
+    return stage.play().said["a"] == [2, 2]
+
+
+RULES = [
+    ("P5 acknowledge", acknowledged_by_a_stale_receipt, rule("sharded", "acknowledging without a guard")),
+    ("P5 late create", producer_slower_than_the_sweep, rule("sharded", "a late create is acknowledged")),
+    ("P5 pass", slot_passed_before_its_producer_writes, rule("sharded", "the sweep passes empty slots at once")),
+    ("P5 claim", claim_whose_reply_is_lost, rule("store", "retry of an in-doubt add")),
+    ("P5 tombstone", producer_slower_than_the_consumers_grace, no_tombstones),
+    ("P5 fail", consumer_dies_while_it_rejects, rule("sharded", "deleted before it is loaded")),
+    ("P5 abandoned", swept_while_in_somebodys_hands, rule("sharded", "the sweep takes what is in somebody's hands")),
+    ("P5 epoch", earlier_leader_sweeps_after_a_later_one, rule("sharded", "sweep pointers ignore the epoch")),
+]
