@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
 from ..queue.envelope import BINS, Envelope, from_bins
-from ..queue.pointers import FIRE, LOAD, STREAM, PointerQueue, Slot
+from ..queue.pointers import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
 from ..queue.rows import delete_rows, settle
 from ..queue.view import GRACE
 from ..store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
@@ -85,6 +85,16 @@ def current(queue: PointerQueue, stream: str) -> Owner:
     if len(found) != 1 or next(iter(found))[0] != stream:
         raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {_names(found)}")
     return Owner(stream, next(iter(found))[1])
+
+
+def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
+    """The pointers of all shards. One call. Raises `FencedOut` where another query has taken one over."""
+    records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], LOAD, FIRE, STREAM, EPOCH)
+    found = [record.bins if record else {} for record in records]
+    for shard, bins in enumerate(found):
+        if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
+            raise _fenced(queue, shard, owner)
+    return [ShardState(n, bins[LOAD], bins[FIRE], bins[STREAM], 0) for n, bins in enumerate(found)]
 
 
 def let_go(queue: PointerQueue, owner: Owner) -> None:

@@ -110,8 +110,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where consumers have come to."""
-        self._own()
-        return self._offsets.made([state.fired for state in self._states()])
+        _, states = self._own()
+        return self._offsets.made([state.fired for state in states])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """`maxMessagesPerBatch`, or no limit."""
@@ -119,7 +119,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Read what is there now, and nothing that comes later."""
-        self._cap = [state.loaded for state in self._states()]
+        _, states = self._own()
+        self._cap = [state.loaded for state in states]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """How far the next batch may read.
@@ -127,7 +128,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks for it only once everything up to `start` is done, and it never commits the last batch: so where
         there is nothing new, what is done is acknowledged here; else the next batch's tasks do it.
         """
-        owner, states = self._own(), self._states()
+        owner, states = self._own()
         ends = [state.loaded for state in states]
         if self._cap is not None:
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
@@ -152,7 +153,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         What each task reads follows from the two offsets alone, so that a repeated batch has the same partitions, and
         a sink that counts on that (ours does) finds its rows again.
         """
-        owner, states = self._own(), self._states()
+        owner, states = self._own()
         begins, ends = self._offsets.read(start), self._offsets.read(end)
         shares = _shares([Piece(*one) for one in zip(range(len(begins)), begins, ends, strict=True)])
         done = [(state.shard, begin) for state, begin in zip(states, begins, strict=True) if state.fired < begin]
@@ -177,13 +178,12 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         for shard, after, last in partition.pieces:
             yield from self._table.batches(shard, ranges.read(pointers, shard, after, last))
 
-    def _own(self) -> ranges.Owner:
+    def _own(self) -> tuple[ranges.Owner, list[ShardState]]:
+        """Whose the queue is, and its pointers. The first call takes it; later ones raise `FencedOut` if it is lost."""
+        pointers = self._options.open().pointers
         if self._owner is None:
-            self._owner = ranges.take(self._options.open().pointers, self._options.stream_id or "")
-        return self._owner
-
-    def _states(self) -> list[ShardState]:
-        return self._options.open().pointers.states()
+            self._owner = ranges.take(pointers, self._options.stream_id or "")
+        return self._owner, ranges.states(pointers, self._owner)
 
 
 def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:

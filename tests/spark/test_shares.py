@@ -71,7 +71,7 @@ def test_what_consumers_have_taken_since_the_checkpoint_is_not_read_again(queue,
     first = planner()
     begin = first.initialOffset()
     end = first.latestOffset(begin, first.getDefaultReadLimit())
-    ranges.acknowledge(queue.pointers, first._own(), 0, 15)
+    ranges.acknowledge(queue.pointers, first._own()[0], 0, 15)
     pieces = [piece for share in planner().partitions(begin, end) for piece in share.pieces]
     assert sum(piece.last - piece.after for piece in pieces) == 5
 
