@@ -113,3 +113,15 @@ def test_force_makes_everything_appended_so_far_durable():
     queue.force()
     queue.append(b"three")
     assert messages(RecordingFiles.holding(files.crashed(Random(1), 0.0))) == [b"one", b"two"]
+
+
+def test_appending_nothing_touches_no_file_not_even_one_that_fails():
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    files.fail("sync", ".page", errno.EIO)
+    before = files.contents()
+    queue.append_many([])
+    assert files.contents() == before
+    with pytest.raises(StorageFailed):
+        queue.append(b"something")
+    queue.append_many(iter([]))

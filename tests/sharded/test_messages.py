@@ -104,6 +104,24 @@ def test_a_payload_that_cannot_be_stored_is_refused_before_any_io(codec, payload
     assert store.total == 0
 
 
+@pytest.mark.parametrize(
+    ("payloads", "asked", "named"),
+    [
+        ("abc", {}, "a sequence of payloads"),
+        (b"abc", {}, "a sequence of payloads"),
+        (["a", "b"], {"message_ids": ["1"]}, "as many message ids"),
+        (["a", "b"], {"keys": ["k"]}, "1 keys for 2 payloads"),
+    ],
+)
+def test_lists_that_do_not_fit_together_are_refused_before_any_io(payloads, asked, named):
+    store = CountingStore(MemoryStore())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    store.reset()
+    with pytest.raises(InvalidRequest, match=named):
+        queue.publish_many(payloads, **asked)
+    assert store.total == 0
+
+
 @pytest.mark.parametrize("asked", [{"headers": {"a": 1}}, {"message_id": ""}, {"message_id": 7}], ids=str)
 def test_bad_headers_and_ids_are_refused(queue, asked):
     with pytest.raises(InvalidRequest):
