@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pairs of faults": SIMULATED,
     "mutants": ("seeded", "caught"),
     "rules, by script": ("held", "broken without"),
+    "not promised, by script": ("shown",),
     "processes": ("killed", "stopped"),
     "crashed disks": ("states",),
     "state machines": ("machines",),

@@ -10,12 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
+from tests.proof import SCALE
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 0.2
 PUTTERS, TAKERS, KILLED, STOPPED = 5, 3, 4, 6
+"""Of the stopped ones, so many are killed as well."""
 
 
 class Crowd:
@@ -91,9 +95,10 @@ class Crowd:
         return found
 
 
-def test_every_committed_entry_is_dequeued_exactly_once_in_order(tmp_path):
+@pytest.mark.parametrize("seed", range(11, 11 + SCALE))
+def test_every_committed_entry_is_dequeued_exactly_once_in_order_though_processes_are_killed(tmp_path, seed, proved):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")
-    crowd, rng = Crowd(store, tmp_path), random.Random(11)
+    crowd, rng = Crowd(store, tmp_path), random.Random(seed)
     try:
         while len(list(tmp_path.glob("*-*"))) < PUTTERS + TAKERS:
             time.sleep(0.02)
@@ -113,6 +118,7 @@ def test_every_committed_entry_is_dequeued_exactly_once_in_order(tmp_path):
         for number in range(PUTTERS, PUTTERS + TAKERS):
             offsets = [entry[0] for line in crowd.log("take", number) for entry in line.get("entries", ())]
             assert offsets == sorted(offsets)
+        proved("processes", "circular, SQLite", killed=KILLED, stopped=STOPPED)
     finally:
         crowd.end()
         store.close()

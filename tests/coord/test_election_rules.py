@@ -181,11 +181,13 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("scenario", [case[0] for case in CASES], ids=lambda scenario: scenario.__name__)
-def test_rule(scenario):
+def test_rule(scenario, proved):
     scenario(World())
+    proved("rules, by script", "P3", held=1)
 
 
 @pytest.mark.parametrize(("scenario", "mutate"), MUTANTS)
-def test_without_the_rule_it_would_not_hold(scenario, mutate):
+def test_without_the_rule_it_would_not_hold(scenario, mutate, proved):
     with mutate(), pytest.raises((AssertionError, AttributeError, pytest.fail.Exception)):
         scenario(World())
+    proved("rules, by script", "P3", {"broken without": 1})

@@ -16,8 +16,11 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Key, MapPut, Put, SQLiteStore
+from tests.proof import SCALE
 
 TALLY = Key("tallies", "lock")
+TURNS = 110 * SCALE
+"""Holders that are killed or stopped."""
 
 CONTENDER = """
 import pickle, sys
@@ -131,14 +134,14 @@ def _kill(pid):
     os.waitpid(pid, 0)
 
 
-def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite):
-    """60 kills and 6 stops past the lease, at any point of taking, working, giving back."""
+def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite, proved):
+    """One stop past the lease after each nine kills, at any point of taking, working, giving back."""
     chance, crowd = random.Random(7), [_forked(sqlite, f"p{number}") for number in range(4)]
     try:
-        for turn in range(66):
-            time.sleep(chance.uniform(0.005, 0.08))
+        for turn in range(TURNS):
+            time.sleep(chance.uniform(0.003, 0.05))
             place = turn % len(crowd)
-            if turn % 11 == 10:
+            if turn % 10 == 9:
                 os.kill(crowd[place], signal.SIGSTOP)
                 time.sleep(0.3)
                 os.kill(crowd[place], signal.SIGCONT)
@@ -152,3 +155,4 @@ def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stoppe
     counts = [record["seen"][fence] for fence in sorted(record["seen"])]
     assert counts == list(range(1, record["n"] + 1)), "each holder counted on from the one before, in fence order"
     assert record["n"] >= 20
+    proved("processes", "lock, SQLite", killed=TURNS - TURNS // 10, stopped=TURNS // 10)

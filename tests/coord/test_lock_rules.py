@@ -307,15 +307,17 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("scenario", [case[0] for case in CASES], ids=lambda scenario: scenario.__name__)
-def test_rule(scenario):
+def test_rule(scenario, proved):
     scenario(World())
+    proved("rules, by script", "P2", held=1)
 
 
 @pytest.mark.parametrize(("scenario", "mutate"), MUTANTS)
-def test_without_the_rule_it_would_not_hold(scenario, mutate):
+def test_without_the_rule_it_would_not_hold(scenario, mutate, proved):
     world = World()
     with mutate(world), pytest.raises((AssertionError, LockUnavailable, pytest.fail.Exception)):
         scenario(world)
+    proved("rules, by script", "P2", {"broken without": 1})
 
 
 def test_without_a_seal_a_late_write_of_the_old_holder_goes_through():

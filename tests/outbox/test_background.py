@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -18,10 +17,11 @@ from latchwork.queue import outbox as outbox_module
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
 from tests.faulty import FaultyStore
+from tests.proof import SCALE
 
 from .world import World
 
-CYCLES = int(os.environ.get("LATCHWORK_OUTBOX_KILLS", "8"))
+CYCLES = 8 * SCALE
 ROOT = Path(__file__).parents[2]
 
 
@@ -147,7 +147,7 @@ def test_an_idle_outbox_asks_no_store(tmp_path):
     assert producer.calls == 0
 
 
-def test_producers_killed_at_any_moment_lose_double_and_reorder_nothing(tmp_path):
+def test_producers_killed_at_any_moment_lose_double_and_reorder_nothing(tmp_path, proved):
     """Several lives of a real process over SQLite, each killed; what it had said was put is in the queue once."""
     url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
     chance, acknowledged = random.Random(7), set()
@@ -167,6 +167,7 @@ def test_producers_killed_at_any_moment_lose_double_and_reorder_nothing(tmp_path
     assert acknowledged <= set(numbers), "lost"
     for key in "ab":
         assert (order := [number for k, number in found if k == key]) == sorted(order), f"order of {key}"
+    proved("processes", "outbox, SQLite", killed=CYCLES)
 
 
 def a_life(url, directory, first, *, lines) -> int:

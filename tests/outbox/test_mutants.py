@@ -179,8 +179,9 @@ def broken(promise, mutant) -> bool:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_is_caught(mutant):
+def test_mutant_is_caught(mutant, proved):
     assert any(broken(promise, mutant) for promise in PROMISES)
+    proved("mutants", "outbox", seeded=1, caught=1)
 
 
 def test_the_mutants_are_enough():

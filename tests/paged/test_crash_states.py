@@ -1,16 +1,14 @@
-"""After a crash of the machine at any step: a prefix, with everything acknowledged in it, and no cursor fallen back.
+"""After a crash of the machine at any step: a prefix, with everything acknowledged in it, and no cursor fallen back."""
 
-LATCHWORK_CRASH_SEEDS runs more of each shape (the test run takes 5).
-"""
-
-import os
 from collections import Counter
 
 import pytest
 
+from tests.proof import SCALE
+
 from .crashes import SHAPES, explore
 
-SEEDS = int(os.environ.get("LATCHWORK_CRASH_SEEDS", "5"))
+SEEDS = 5 * SCALE
 FLOOR = 50_000
 """Crash states that five seeds must come to, or the test proves too little."""
 
@@ -25,11 +23,11 @@ def test_every_crash_state_keeps_the_promises(shape):
         reached.update(explore(shape, seed, each_step=10))
 
 
-def test_enough_crash_states_were_reached_of_every_kind():
+def test_enough_crash_states_were_reached_of_every_kind(proved):
     if not reached:
         pytest.skip("counts what the tests before it did in the same run")
     states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
-    print(f"paged queue: {states} crash states, {dict(reached)}")
+    proved("crashed disks", "paged queue", states=states, **{"F9 files": states})
     assert states >= FLOOR * SEEDS // 5
     assert all(reached[f"did {step}"] for step in STEPS)
     assert all(reached[f"kept {keep}"] for keep in ("0%", "15%", "50%", "85%", "100%"))

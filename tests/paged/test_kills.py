@@ -1,7 +1,4 @@
-"""Processes killed with SIGKILL while they write, and while they recover.
-
-LATCHWORK_KILL_CYCLES sets how many writers are killed (24 in the test run).
-"""
+"""Processes killed with SIGKILL while they write, and while they recover."""
 
 import os
 import signal
@@ -14,17 +11,19 @@ import pytest
 
 from latchwork.queue.files import SystemFile, SystemFiles
 from latchwork.queue.paged import PagedQueue
+from tests.proof import SCALE
 
-CYCLES = int(os.environ.get("LATCHWORK_KILL_CYCLES", "24"))
+CYCLES = 10 * SCALE
+"""Writers that are killed, of each kind."""
 ROOT = Path(__file__).parents[2]
 THREADS = 3
 
 
 @pytest.mark.parametrize("force_every", [0, 1, 5])
-def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every):
+def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every, proved):
     random = Random(force_every)
     acknowledged, consumed = dict.fromkeys(range(THREADS), -1), (0, 0)
-    for _ in range(CYCLES // 3):
+    for _ in range(CYCLES):
         for words in writer_until_killed(tmp_path, force_every, lines=random.randint(1, 120)):
             if words[0] == "c":
                 consumed = (int(words[1]), int(words[2]))
@@ -41,6 +40,7 @@ def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every):
             assert queue.cursor("c").committed > consumed
     assert min(acknowledged.values()) >= 0
     assert consumed > (0, 0)
+    proved("processes", "paged queue", killed=CYCLES)
 
 
 def writer_until_killed(directory, force_every, *, lines):
@@ -100,7 +100,7 @@ class KillingFile(SystemFile):
         super().sync()
 
 
-def test_recovery_killed_at_every_step_of_its_own_recovers(tmp_path):
+def test_recovery_killed_at_every_step_of_its_own_recovers(tmp_path, proved):
     queue = PagedQueue.open(tmp_path, "q", page_size=4096)
     sent = [b"%03d " % number + bytes(number) for number in range(60)]
     queue.append_many(sent)
@@ -117,6 +117,7 @@ def test_recovery_killed_at_every_step_of_its_own_recovers(tmp_path):
     while not recovers(tmp_path, steps):
         steps += 1
     assert steps > 10
+    proved("processes", "paged queue", killed=steps)
     with PagedQueue.open(tmp_path, "q", page_size=4096) as queue:
         assert [entry.data for entry in queue.read()] == sent
         assert queue.cursor("c").read(1)[0].data == sent[5]

@@ -14,27 +14,31 @@ def explore_all():
 
 
 @pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_CRASHES, ids=lambda mutant: mutant.__name__)
-def test_the_crash_checker_catches(mutant, monkeypatch):
+def test_the_crash_checker_catches(mutant, monkeypatch, proved):
     mutant(monkeypatch)
     with pytest.raises(Violation):
         explore_all()
+    proved("mutants", "paged queue", seeded=1, caught=1)
 
 
 @pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_FAILED_SYNCS, ids=lambda mutant: mutant.__name__)
-def test_the_failed_sync_checker_catches(mutant, monkeypatch):
+def test_the_failed_sync_checker_catches(mutant, monkeypatch, proved):
     mutant(monkeypatch)
     with pytest.raises(Violation):
         acknowledged_survive_a_failed_sync()
+    proved("mutants", "paged queue", seeded=1, caught=1)
 
 
 @pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_THE_ORDER_OF_WRITES, ids=lambda mutant: mutant.__name__)
-def test_the_order_of_writes_catches(mutant, monkeypatch):
+def test_the_order_of_writes_catches(mutant, monkeypatch, proved):
     mutant(monkeypatch)
     with pytest.raises(Violation):
         length_comes_last()
+    proved("mutants", "paged queue", seeded=1, caught=1)
 
 
-def test_a_copied_record_catches_a_checksum_without_place(monkeypatch):
+def test_a_copied_record_catches_a_checksum_without_place(monkeypatch, proved):
     mutants.checksum_without_place(monkeypatch)
     with pytest.raises(Violation):
         copied_records_are_not_data()
+    proved("mutants", "paged queue", seeded=1, caught=1)

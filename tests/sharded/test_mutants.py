@@ -159,10 +159,11 @@ def caught_by(mutant) -> list[str]:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_mutant_is_caught(mutant):
+def test_mutant_is_caught(mutant, proved):
     caught = caught_by(mutant)
     print(f"{mutant.__name__}: caught by {', '.join(caught)}")
     assert caught
+    proved("mutants", "sharded, scripted", seeded=1, caught=1)
 
 
 def test_the_mutants_are_enough():

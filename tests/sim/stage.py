@@ -22,12 +22,13 @@ class Stage:
         self.plan.bind(self.world)
         self.server = Server(self.world)
         self.said: dict[str, Any] = {}
+        self.stores: dict[str, SimStore] = {}
 
     def act(self, name: str, body: Callable[[SimStore], Any], after: float = 0.0) -> Process:
         """A process that runs `body(store)` after so many seconds; what it returns or raises is kept in `said`."""
         process = self.world.process(name)
         process.wall_offset = self.world.server_offset
-        store = SimStore(self.server, process, self.plan)
+        store = self.stores[name] = SimStore(self.server, process, self.plan)
 
         def main() -> None:
             store.seams.sleep(after)
@@ -44,6 +45,22 @@ class Stage:
         self.world.run(until)
         self.world.end()
         return self
+
+    def split(self, *names: str) -> None:
+        """From now on these processes reach another replica, with a copy of the records as they are (F14)."""
+        replica = Server(self.world)
+        replica.restart(self.server.snapshot())
+        for name in names:
+            self.stores[name].server = replica
+
+    def heal(self) -> None:
+        """The replicas find each other: of each record the version that was written last remains."""
+        for replica in {id(store.server): store.server for store in self.stores.values()}.values():
+            ours, theirs = self.server.snapshot(), replica.snapshot()
+            newer = {key: it for key, it in theirs.items() if key not in ours or it.updated > ours[key].updated}
+            self.server.restart({**ours, **newer})
+        for store in self.stores.values():
+            store.server = self.server
 
     def bins(self, key: Any) -> dict[str, Any]:
         """What is in a record at the end."""

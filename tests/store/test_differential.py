@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -42,8 +44,10 @@ from latchwork.store import (
 )
 from latchwork.store.expr import SERVER_NOW, SINCE_UPDATE, If, MapKeyAt, MapSize, MapSmallestValue, largest
 from tests.clock import ManualClock
+from tests.proof import SCALE
 
 NAMES = ("a", "b", "c")
+ran: Counter[str] = Counter()
 keys = st.builds(Key, st.sampled_from(("s", "t")), st.sampled_from(("1", "2", "ü")))
 bins = st.sampled_from(NAMES)
 ints = st.integers(-3, 3) | st.sampled_from((2**63 - 1, -(2**63), 2**63))
@@ -176,6 +180,9 @@ class TwoStores(RuleBasedStateMachine):
     def reopen(self):
         self.sqlite.close()
 
+    def teardown(self):
+        ran["machines"] += 1
+
     @invariant()
     def the_records_are_the_same(self):
         if hasattr(self, "memory"):
@@ -185,12 +192,20 @@ class TwoStores(RuleBasedStateMachine):
                 assert found[0] == found[1]
 
 
+MACHINES = 500 * SCALE
 TwoStores.TestCase.settings = settings(
-    max_examples=500,
+    max_examples=MACHINES,
     stateful_step_count=12,
     deadline=None,
-    derandomize=True,
+    derandomize=SCALE == 1,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
 TestSQLiteAgainstMemory = TwoStores.TestCase
+
+
+def test_enough_machines_have_run(proved):
+    if not ran:
+        pytest.skip("counts what the test before it did in the same run")
+    proved("state machines", "SQLite and memory", machines=sum(ran.values()))
+    assert sum(ran.values()) >= MACHINES

@@ -20,6 +20,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update, sqlite_file, sqlite_pool
 from latchwork.store.contract_records import raises
 from tests.clock import ManualClock
+from tests.proof import SCALE
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)
@@ -246,6 +247,9 @@ def test_a_fork_while_another_thread_writes_does_not_stop_the_child(store):
 
 # ---- sudden death
 
+CYCLES = 7 * SCALE
+"""Writers that are killed in each mode."""
+
 _WRITER = """
 import sys
 from latchwork.store import Add, Exists, Key, Once, Put, SQLiteStore, Update, Bin
@@ -272,12 +276,12 @@ def _killed(path, mode, lines):
 
 
 @pytest.mark.parametrize("mode", ["full", "normal", "off"])
-def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode):
+def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode, proved):
     store = SQLiteStore(path, synchronous="off")
     store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
     n = 0
-    for cycle in range(4):
-        before, acknowledged = n, _killed(path, mode, 3 + 9 * cycle)
+    for cycle in range(CYCLES):
+        before, acknowledged = n, _killed(path, mode, 3 + 9 * (cycle % 5))
         n = store.get(KEY).bins["n"]
         assert acknowledged <= n <= acknowledged + 1
         rows = [Key("s", f"{number}/{row}") for number in range(before + 1, acknowledged + 1) for row in range(3)]
@@ -288,6 +292,7 @@ def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode):
         connection.create_function("latchwork_bin", 2, sqlite_file._indexed, deterministic=True)
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         connection.close()
+    proved("processes", "SQLite store", killed=CYCLES)
 
 
 # ---- disks that fail
