@@ -1,0 +1,96 @@
+"""What the simulations have found, each as a script: bugs that were mended, and limits that are now documented."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.coord.latch import CountDownLatch
+from latchwork.coord.lock import LOCKS, FencedLock
+from latchwork.errors import OutcomeUnknown, Refused
+from latchwork.retry import RetryPolicy
+from latchwork.store import Bin, Exists, Key, Once, Put
+
+from .faults.kinds import Fault, Kind
+from .stage import Stage
+
+KEY = Key("sim", "record")
+N = Bin("n")
+
+
+def unanswered(first, last=40):
+    """These calls of a process get no answer."""
+    return {call: Fault(Kind.DROPPED) for call in range(first, last)}
+
+
+def test_a_create_in_doubt_whose_outcome_cannot_be_read_is_unknown():
+    """It was `Unavailable`, which says that nothing was written, though the latch was there."""
+    stage = Stage({"a": {1: Fault(Kind.REPLY_LOST), **unanswered(3)}})
+    stage.act("a", lambda store: CountDownLatch.create(store, "c", "l", 3))
+    stage.act("b", lambda store: CountDownLatch.get(store, "c", "l").count(), after=60)
+    stage.play()
+    assert stage.said["b"] == 3
+    assert isinstance(stage.said["a"], OutcomeUnknown)
+
+
+def test_a_partys_count_in_doubt_whose_outcome_cannot_be_read_is_unknown():
+    stage = Stage({"a": {2: Fault(Kind.REPLY_LOST), **unanswered(4)}})
+    stage.act("setup", lambda store: CountDownLatch.create(store, "c", "l", 3))
+    stage.act("a", lambda store: CountDownLatch.get(store, "c", "l").count_down(party="p"), after=0.1)
+    stage.act("b", lambda store: CountDownLatch.get(store, "c", "l").count(), after=60)
+    stage.play()
+    assert stage.said["b"] == 2
+    assert isinstance(stage.said["a"], OutcomeUnknown)
+
+
+def test_a_refused_create_whose_outcome_cannot_be_read_but_was_never_in_doubt_changed_nothing():
+    stage = Stage({"a": unanswered(2)})
+    stage.act("setup", lambda store: CountDownLatch.create(store, "c", "l", 3))
+    stage.act("a", lambda store: CountDownLatch.create(store, "c", "l", 5), after=0.1)
+    stage.play()
+    assert stage.said["a"].code == "UNAVAILABLE"
+
+
+def test_a_refused_update_that_arrives_again_after_it_was_given_up_is_applied_not_promised():
+    """TCP delivers nothing twice, and the client sends each request once: P1."""
+    stage = Stage({"a": {1: Fault(Kind.DUPLICATE, 2.0)}})
+    stage.act("setup", lambda store: store.operate(KEY, Put("n", 1), exists=Exists.CREATE))
+    stage.act("a", lambda store: store.operate(KEY, Put("n", 9), when=N.eq(2), once=Once(8)), after=0.1)
+    stage.act("b", lambda store: store.operate(KEY, Put("n", 2)), after=1)
+    stage.play()
+    assert isinstance(stage.said["a"], Refused)
+    assert stage.bins(KEY)["n"] == 9
+
+
+def test_a_create_that_lands_after_its_latch_was_deleted_makes_it_again_not_promised():
+    """A deleted record remembers nothing: P8. It ends by its time to live."""
+    stage = Stage({"a": {1: Fault(Kind.LATE, 3.0)}})
+    stage.act("a", lambda store: CountDownLatch.create(store, "c", "l", 3))
+    stage.act("b", lambda store: CountDownLatch.get(store, "c", "l").delete(), after=2)
+    stage.act("c", lambda store: CountDownLatch.get(store, "c", "l").count(), after=5)
+    stage.play()
+    assert stage.said["b"] is True
+    assert stage.said["c"] == 3
+
+
+def test_a_release_in_doubt_may_say_true_though_somebody_else_broke_the_lock_not_promised():
+    """Its first attempt was lost, and its second is refused either way. It frees nobody else's acquisition."""
+    stage = Stage({"a": {2: Fault(Kind.DROPPED)}})
+
+    def holder(store):
+        patient = store.with_policy(RetryPolicy(attempts=2, wait=3.0, max_wait=3.0))
+        return FencedLock(patient, "lock", lease=0.5).acquire(5).release()
+
+    stage.act("a", holder)
+    stage.act("b", lambda store: FencedLock(store, "lock", lease=30.0).acquire(2).fence, after=0.1)
+    stage.play()
+    assert stage.said["a"] is True
+    assert stage.bins(Key(LOCKS, "lock"))["locked"] == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.CRASH_AFTER, Kind.REPLY_LOST])
+def test_a_stage_plays_what_the_script_says(kind):
+    stage = Stage({"a": {1: Fault(kind)}})
+    stage.act("a", lambda store: store.operate(KEY, Put("n", 1), exists=Exists.CREATE))
+    stage.play()
+    assert stage.bins(KEY)["n"] == 1
+    assert stage.plan.fired[kind] == 1
