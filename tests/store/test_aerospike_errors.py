@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 from aerospike import exception as driver
@@ -18,7 +19,21 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.retry import RetryPolicy, again
-from latchwork.store import Bin, Exists, Key, Param, Put, Read, Removal, Update
+from latchwork.store import (
+    Add,
+    Bin,
+    Exists,
+    Key,
+    ListRange,
+    ListSet,
+    MapAdd,
+    MapPut,
+    Param,
+    Put,
+    Read,
+    Removal,
+    Update,
+)
 from latchwork.store import expr as e
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike_info import INDEX_TIMEOUT
@@ -121,6 +136,26 @@ def test_a_refused_ttl_of_a_server_that_cannot_be_asked_for_the_reason_may_be_tr
         failing.operate(KEY, Put("n", 1), exists=Exists.ANY, ttl=60)
     assert again(refused.value)
     assert failing._link.client.asked == ["operate_ordered", "info_random_node"]
+
+
+class Row:
+    """What became of one row of a batch."""
+
+    in_doubt = False
+
+    def __init__(self, result, message=None, bins=None):
+        self.result, self.message, self.record = result, message, ((), {"ttl": 60, "gen": 1}, bins)
+
+
+def test_a_row_that_cannot_be_read_is_unavailable_and_one_that_is_not_there_is_none():
+    def answer(*rows):
+        return Client(batch_read=SimpleNamespace(batch_records=rows))
+
+    found, absent = store(answer(Row(0, bins={"n": 1}), Row(2, "not found"))).get_many([KEY, OTHER])
+    assert (found.bins, absent) == ({"n": 1}, None)
+    with pytest.raises(Unavailable, match="device overload") as refused:
+        store(answer(Row(0, bins={"n": 1}), Row(18, "device overload"))).get_many([KEY, OTHER])
+    assert again(refused.value)
 
 
 class Rows:
@@ -279,6 +314,27 @@ def test_what_is_no_expression_is_refused_before_any_call(expression):
     assert client.asked == []
 
 
-def test_what_is_no_operation_is_refused():
-    with pytest.raises(InvalidRequest, match="operation"):
-        compile_ops(["n = 1"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Add("n", 2**63),
+        Add("n", 1.5),
+        MapAdd("m", "a", -(2**63) - 1),
+        MapPut("m", ("a",), 1),
+        ListSet("l", -1, 0),
+        ListRange("l", -1, 2),
+        ListRange("l", 0, -1),
+        "n = 1",
+    ],
+    ids=str,
+)
+def test_what_the_server_cannot_do_is_refused_before_any_call(op):
+    client = Client()
+    with pytest.raises(InvalidRequest):
+        store(client)._operate(Update(KEY, (op,)))
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("known", [e.Const(5), e.Bound(e.Param("p"), {"p": 5})], ids=["constant", "parameter"])
+def test_a_value_that_is_known_here_is_sent_as_it_is_not_as_an_expression(known):
+    assert compile_ops([Put("n", known), MapPut("m", "a", known)]) == compile_ops([Put("n", 5), MapPut("m", "a", 5)])

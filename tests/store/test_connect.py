@@ -110,6 +110,15 @@ def test_no_password_is_shown():
     assert "s3c" not in str(raises(InvalidRequest, as_store, "aerospike://user:s3cret@host/ns"))
 
 
+def test_an_aerospike_url_names_a_store_that_is_not_connected_yet():
+    from latchwork.store.aerospike import AerospikeStore
+
+    store = latchwork.connect("aerospike://nowhere.invalid:3100/ns?connections=4")
+    assert isinstance(store, AerospikeStore)
+    assert repr(store) == "AerospikeStore(aerospike://nowhere.invalid:3100/ns)"
+    raises(InvalidRequest, latchwork.connect, "aerospike://host")
+
+
 def test_another_backend_can_be_registered(monkeypatch):
     from latchwork.store import connect
 

@@ -172,6 +172,13 @@ def test_the_smallest_value_of_a_map_is_an_integer_or_unknown():
     assert applied(None, Put("m", {1: 0, "b": 0, b"c": 0}), last)[1] == (None,)
 
 
+def test_the_key_at_an_index_counts_in_key_order_from_either_end():
+    entries = {"b": 0, "a": 0, "c": 0}
+    for index, expected in ((0, "a"), (1, "b"), (2, "c"), (3, None), (-1, "c"), (-2, "b"), (-3, "a"), (-4, None)):
+        assert applied(None, Put("m", entries), Compute(MapKeyAt("m", index, str)))[1] == (expected,)
+    assert applied(None, Put("m", entries), Compute(MapKeyAt("m", 1, int)))[1] == (None,)
+
+
 def test_the_servers_clock_may_differ_from_the_clients():
     from tests.clock import ManualClock
 
