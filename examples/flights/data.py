@@ -1,6 +1,6 @@
 """The flights that left New York's three airports in 2013, and what is computed from them.
 
-The same figures are computed twice: by the farms in Spark, and here directly in pandas, to check them.
+The same figures are computed twice: by the farms in Spark, and directly in pandas by plain consumers, to check them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ def input_of(directory: Path, farm: str) -> Path:
     return directory / f"flights-{farm}.parquet"
 
 
+def carriers(flights: pd.DataFrame) -> list[tuple[str, str]]:
+    """Every airport with each of its carriers."""
+    return sorted(set(zip(flights["origin"], flights["carrier"], strict=True)))
+
+
+def of_carrier(directory: Path, farm: str, carrier: str) -> pd.DataFrame:
+    """A carrier's flights from the farm's airport."""
+    return pd.read_parquet(input_of(directory, farm), filters=[("carrier", "==", carrier)])
+
+
 def output_of(directory: Path, farm: str) -> Path:
     """The folder in which a farm's tasks write their parts."""
     return directory / f"delays-{farm}"
@@ -61,3 +71,13 @@ def merge(directory: Path) -> pd.DataFrame:
     """The farms' figures, from the parts that their tasks have written: the answer that the coordinator waited for."""
     parts = [pd.read_parquet(part) for farm in FARMS for part in sorted(output_of(directory, farm).glob("*.parquet"))]
     return pd.concat(parts).groupby(GROUP)[FIGURES].sum().astype("int64")
+
+
+def checked(directory: Path) -> pd.DataFrame:
+    """The same figures as the plain consumers have computed them, each carrier of each airport in a file."""
+    return pd.concat([pd.read_parquet(part) for part in sorted(check_of(directory).glob("*.parquet"))])
+
+
+def check_of(directory: Path) -> Path:
+    """The folder in which the plain consumers write."""
+    return directory / "checks"

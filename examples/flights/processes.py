@@ -1,4 +1,4 @@
-"""The farms as child processes, and what a person sees while they work."""
+"""The farms and the plain consumers as child processes, and what a person sees while they work."""
 
 from __future__ import annotations
 
@@ -12,59 +12,69 @@ from pathlib import Path
 
 from latchwork.coord import LatchProgress
 
-SCRIPT = Path(__file__).with_name("farm.py")
+FOLDER = Path(__file__).parent
 ENDING = 60
-"""Seconds that a farm has to end, once it is done or told to."""
+"""Seconds that a process has to end, once it is done or told to."""
 
 
-class Farms:
-    """A process for each farm; none is left when the `with` block ends."""
+class Children:
+    """The farms and the plain consumers; no process is left when the `with` block ends."""
 
-    def __init__(self, directory: Path, names: Iterable[str]) -> None:
-        self._directory, self._wanted = directory, tuple(names)
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._starting = threading.Lock()
         self._stopping = False
 
-    def __enter__(self) -> Farms:
-        for name in self._wanted:
-            self._running[name] = self._start(name)
-            threading.Thread(target=self._watch, args=(name,), daemon=True).start()
+    def __enter__(self) -> Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stopping = True
+        with self._starting:
+            self._stopping = True
         for process in self._running.values():
-            process.terminate()  # the Java process behind it ends with it
+            process.terminate()  # the Java process behind a farm ends with it
         for process in self._running.values():
             try:
                 process.wait(ENDING)
             except subprocess.TimeoutExpired:
                 process.kill()
 
+    def start(self, name: str, script: str, *arguments: str, killed: Callable[[], object] | None = None) -> None:
+        """Start a script with the run's directory. killed: what to do where it is killed; default: say so."""
+        with self._starting:
+            if not self._stopping:
+                self._running[name] = self._process(name, script, arguments)
+                threading.Thread(target=self._watch, args=(name, killed), daemon=True).start()
+
     def names(self) -> list[str]:
-        """The farms with their process ids."""
+        """The children with their process ids."""
         return [f"{name} (process {process.pid})" for name, process in self._running.items()]
 
-    def join(self) -> None:
-        """Wait for all to end by themselves: some still repeat tasks that failed after they had counted."""
-        for process in self._running.values():
-            process.wait(ENDING)
+    def join(self, names: Iterable[str]) -> None:
+        """Wait for these to end by themselves: some still repeat tasks that failed after they had counted."""
+        for name in names:
+            self._running[name].wait(ENDING)
 
-    def _start(self, name: str) -> subprocess.Popen[bytes]:
+    def _process(self, name: str, script: str, arguments: Iterable[str]) -> subprocess.Popen[bytes]:
         settings = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
         environment = {"SPARK_LOCAL_IP": "127.0.0.1"} | os.environ | settings
-        command = [sys.executable, str(SCRIPT), name, str(self._directory)]
+        command = [sys.executable, str(FOLDER / script), str(self._directory), *arguments]
         with self._log(name).open("ab") as log:
-            # A session of its own: Ctrl-C reaches the coordinator, which then ends its farms in order.
+            # A session of its own: Ctrl-C reaches the coordinator, which then ends its children in order.
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
 
-    def _watch(self, name: str) -> None:
+    def _watch(self, name: str, killed: Callable[[], object] | None) -> None:
         status = self._running[name].wait()
-        if status and not self._stopping:
-            how = f"was killed by signal {-status}" if status < 0 else f"failed, see {self._log(name)}"
-            print(f"\nfarm {name} {how}; it can be run again: --resume {self._directory} --farm {name}", flush=True)
+        if not status or self._stopping:
+            return
+        how = f"was killed by signal {-status}" if status < 0 else f"failed, see {self._log(name)}"
+        print(f"\n{name} {how}", flush=True)
+        if killed is not None and status < 0:
+            killed()
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

@@ -24,20 +24,25 @@ class Outcome:
     expected: int
     lost: int
     doubled: int
+    published: int
+    consumed: int
+    swept: int
     same: bool
 
     @property
     def right(self) -> bool:
         """Whether every partition counted once, no flight is lost or doubled, and every sum of delays is the same."""
-        exact = self.flights == self.expected and not self.lost and not self.doubled
+        exact = self.flights == self.published == self.consumed == self.expected and not self.lost and not self.doubled
         return self.same and exact and self.counted == self.partitions
 
     def __str__(self) -> str:
         sign = "=" if self.flights == self.expected else "!="
+        through = "=" if self.published == self.consumed else "!="
         return (
             f"farms {self.farms}, partitions {self.partitions}, parties counted {self.counted}, "
             f"retried {self.attempts - self.partitions}, a plain counter would say {self.attempts}, "
-            f"flights {self.flights:,} {sign} {self.expected:,}, lost {self.lost}, doubled {self.doubled}"
+            f"flights {self.flights:,} {sign} {self.expected:,}, lost {self.lost}, doubled {self.doubled}, "
+            f"published {self.published:,} {through} consumed {self.consumed:,}, swept {self.swept}"
         )
 
 

@@ -4,9 +4,11 @@
     LATCHWORK_STORE=aerospike://host:3000/test  python examples/flights/run.py
     python examples/flights/run.py --resume DIR             # run again the farms that were killed; --farm JFK: that one
 
-Each farm (an airport) is a process with a Spark driver of its own. The coordinator waits on one latch for all
-partitions of all farms, merges what they wrote, checks it against a direct computation, prints a table and draws a
-chart. Exit status: 0 all is right, 1 something differs, 3 the wait timed out, 130 interrupted.
+Each farm (an airport) is a process with a Spark driver of its own: it writes its flights into a queue, one message
+each, streams them out again and aggregates them. The coordinator waits on one latch for all partitions of all farms and
+merges what they wrote. Meanwhile plain consumers work a second, small queue; one of them is killed, and what it held is
+swept. What they computed is the check. At the end come a table, a chart and a summary. Exit status: 0 all is right,
+1 something differs, 3 the wait timed out, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from pathlib import Path
 
 import data
 import report
+from checks import Checks
 from java import require_java
 from plan import Plan
-from processes import Farms, show_progress
+from processes import Children, show_progress
 
 WRONG, TIMED_OUT, INTERRUPTED = 1, 3, 130
 
@@ -32,7 +35,8 @@ def main() -> int:
     options = parse()
     require_java()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are ended the same way as on Ctrl-C
-    flights = data.load()
+    every = Plan.read(options.resume).every if options.resume else options.every
+    flights = data.load()[::every]
     plan = Plan.read(options.resume) if options.resume else begin(options, flights)
     try:
         status = coordinate(plan, flights, options)
@@ -50,6 +54,7 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Three farms of Spark jobs on real flights, one latch.")
     parser.add_argument("--partitions", type=int, default=8, help="of each farm (default 8)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th flight (default: all)")
     parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for the farms (default 300)")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
@@ -67,26 +72,35 @@ def parse() -> argparse.Namespace:
 
 
 def begin(options: argparse.Namespace, flights: data.pd.DataFrame) -> Plan:
-    """Everything that the farms find when they start: their flights, the plan, the latch."""
+    """Everything that the others find when they start: the farms' flights, the plan, latches and queues."""
     directory = options.dir or Path(tempfile.mkdtemp(prefix="latchwork-flights-"))
     directory.mkdir(parents=True, exist_ok=True)
     data.split(flights, directory)
-    plan = Plan.new(directory.resolve(), options.partitions)
-    plan.create_latch()
+    plan = Plan.new(directory.resolve(), options.partitions, options.every)
+    plan.create()
+    Checks(plan).create(data.carriers(flights))
     return plan
 
 
 def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespace) -> int:
-    """Start the farms, wait for every partition of every farm, report."""
-    latch = plan.latch(data.FARMS[0])
+    """Start everybody, wait for every partition of every farm and for the check, report."""
+    latch, checks = plan.latch(data.FARMS[0]), Checks(plan)
     unfinished = sorted({party.partition("/")[0] for party in latch.missing()})
-    with Farms(plan.directory, options.farm or unfinished) as farms:
-        print(f"started {', '.join(farms.names())}; Spark takes up to half a minute to come up", flush=True)
+    farms = options.farm or unfinished
+    with Children(plan.directory) as children:
+        for farm in farms:
+            again = f"it can be run again: --resume {plan.directory} --farm {farm}"
+            children.start(farm, "farm.py", farm, killed=lambda again=again: print(again, flush=True))
+        start_checkers(children, checks, doomed=not options.resume)
+        print(f"started {', '.join(children.names())}; Spark takes up to half a minute to come up", flush=True)
         if not latch.wait(options.timeout, progress=show_progress()):
             print(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}", file=sys.stderr)
             print(f"to go on: {sys.argv[0]} --resume {plan.directory}", file=sys.stderr)
             return TIMED_OUT
-        farms.join()
+        children.join(farms)
+        if not checks.latch.wait(options.timeout, progress=None):
+            print(f"timed out after {options.timeout:g} s: {checks.latch.count()} checks to go", file=sys.stderr)
+            return TIMED_OUT
     outcome, merged = check(plan, flights)
     chart = options.out / "flights.png"
     report.chart(merged, chart)
@@ -94,12 +108,28 @@ def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespa
     return 0 if outcome.right else WRONG
 
 
+def start_checkers(children: Children, checks: Checks, *, doomed: bool) -> None:
+    """Two plain consumers of the small queue; before them, in a new run, one that is killed while it holds messages."""
+
+    def two() -> None:
+        for number in (1, 2):
+            children.start(f"checker-{number}", "checker.py")
+
+    if doomed:
+        children.start("checker-0", "checker.py", "--doomed", killed=two)
+    elif checks.latch.count():
+        two()
+
+
 def check(plan: Plan, flights: data.pd.DataFrame) -> tuple[report.Outcome, data.pd.DataFrame]:
-    """Merge the farms' answers and hold them against the direct computation."""
-    merged, direct = data.merge(plan.directory), data.direct(flights)
+    """Merge the farms' answers and hold them against what the plain consumers have computed."""
+    merged, direct = data.merge(plan.directory), data.checked(plan.directory)
     lost, doubled = report.compare(merged, direct)
     partitions = plan.partitions * len(data.FARMS)
     counted = partitions - sum(plan.latch(data.FARMS[0]).counts().values())
+    published, consumed = (
+        sum(plan.noted(what, farm) or 0 for farm in data.FARMS) for what in ("published", "consumed")
+    )
     outcome = report.Outcome(
         farms=len(data.FARMS),
         partitions=partitions,
@@ -109,6 +139,9 @@ def check(plan: Plan, flights: data.pd.DataFrame) -> tuple[report.Outcome, data.
         expected=len(flights),
         lost=lost,
         doubled=doubled,
+        published=published,
+        consumed=consumed,
+        swept=Checks(plan).swept.count(),
         same=merged.sort_index().equals(direct.sort_index()),
     )
     return outcome, merged
