@@ -225,8 +225,8 @@ class Container:
                 '-c "mkdir -p /tmp/work/smd /tmp/lua && exec asd --foreground --config-file /latchwork/asd.conf"'
             )
         )
-        self._container.start()
         try:
+            self._container.start()
             until(lambda: puts(self.host, self.port, self.namespace))
         except BaseException:
             self.close()
@@ -317,8 +317,19 @@ def start_aerospike() -> External | Asd | Container:
     if shutil.which("asd"):
         return started(Asd())
     if docker_answers():
-        return Container()
+        return contained()
     raise Unreachable(f"no Aerospike: set {VARIABLE}=host:port/namespace, put asd on the PATH, or start Docker")
+
+
+def contained() -> Container:
+    """The server in a container. Raises `Unreachable` where there is no image to be had."""
+    from docker.errors import DockerException
+
+    try:
+        return Container()
+    except DockerException as failure:
+        reason = str(failure).partition("\n")[0]
+        raise Unreachable(f"no Aerospike: no asd on the PATH, and Docker cannot run {IMAGE}: {reason}") from failure
 
 
 def started(server: Process) -> Process:
