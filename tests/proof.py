@@ -24,6 +24,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "rules, by script": ("held", "broken without"),
     "not promised, by script": ("shown",),
     "processes": ("killed", "stopped"),
+    "histories": ("histories",),
     "crashed disks": ("states",),
     "state machines": ("machines",),
 }
