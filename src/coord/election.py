@@ -93,6 +93,8 @@ class Election(ABC):
 
         Raises nothing that has to do with the store: that is logged, and the campaign goes on.
         """
+        if lead is not None and not callable(lead):
+            raise InvalidRequest(f"lead is a {type(lead).__name__}; pass a function that takes the Leadership, or None")
         with self._guard:
             if self._task is not None and self._task.is_alive():
                 return False

@@ -10,6 +10,8 @@ from typing import Any
 
 from ..errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
 from ..retry import Poll
+from ..store.record import Key, checked_key
+from .envelope import Codec
 
 MAX_CONSUMERS = 100
 """Consumers, and shovels, that one queue takes."""
@@ -40,7 +42,10 @@ class ShovelConfig:
     concurrency: int = 1
 
     def __post_init__(self) -> None:
-        span = _span("shovel interval", self.interval)
+        try:
+            span = _span("shovel interval", self.interval)
+        except InvalidRequest as failure:
+            raise InvalidShovelInterval(str(failure)) from None
         object.__setattr__(self, "interval", span)
         if not timedelta() <= span <= MAX_SHOVEL_INTERVAL:
             raise InvalidShovelInterval(
@@ -110,6 +115,7 @@ class QueueConfig:
         check_concurrency(self.concurrency)
         _within("max_deliveries", self.max_deliveries, 1, 1_000_000)
         _check_codec(self.codec)
+        _check_kinds(self)
         self._check_times()
 
     def _check_times(self) -> None:
@@ -131,6 +137,11 @@ class QueueConfig:
             )
 
 
+_KINDS: dict[str, type] = {
+    "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "backoff": Poll, "unsafe_limits": bool,
+}  # fmt: skip
+
+
 def check_concurrency(concurrency: int) -> int:
     """The number of consumers, once it is 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
     if _is_int(concurrency) and concurrency > MAX_CONSUMERS:
@@ -150,15 +161,24 @@ def milliseconds(span: timedelta) -> int:
 
 
 def _check_name(name: str) -> None:
-    if not isinstance(name, str) or not 1 <= len(name.encode()) <= MAX_NAME:
+    if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME:
         raise InvalidRequest(f"queue name {name!r}: it must be text of 1 to {MAX_NAME} bytes")
     if name.endswith((SIDELINE, PARKED)):
         raise InvalidRequest(f"queue name {name!r} ends like the sideline or the parked messages of another: rename it")
+    checked_key(Key("-", name))
 
 
 def _check_codec(codec: Any) -> None:
-    if isinstance(codec, str) and codec not in ("json", "bytes"):
+    if codec is None or (isinstance(codec, str) and codec not in ("json", "bytes")):
         raise InvalidRequest(f"codec {codec!r}: use 'json', 'bytes', or a type that msgspec reads from JSON")
+    Codec(codec)
+
+
+def _check_kinds(config: QueueConfig) -> None:
+    for field, kind in _KINDS.items():
+        value = getattr(config, field)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidRequest(f"{field} is {value!r}; give a {kind.__name__}, or None")
 
 
 def _span(what: str, value: Any) -> timedelta:

@@ -60,10 +60,14 @@ class Consumer:
         ordered: bool = False,
         grace: float = 10.0,
     ) -> None:
+        if not isinstance(queue, ShardedQueue):
+            raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         if not callable(handler):
             raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
-        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in ignorable):
-            raise InvalidRequest("ignorable must be a sequence of exception types")
+        if not isinstance(ignorable, list | tuple) or not all(_is_exception(kind) for kind in ignorable):
+            raise InvalidRequest(f"ignorable is {ignorable!r}; it must be a list or tuple of exception types")
+        if not isinstance(grace, int | float) or not grace >= 0:
+            raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
         self.stats: Counter[str] = Counter()
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
@@ -300,3 +304,7 @@ class Consumer:
     def _troubled(self, failure: LatchworkError) -> None:
         self.stats["troubles"] += 1
         log.warning("%r met trouble (%s): %s", self, failure.code, failure)
+
+
+def _is_exception(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)

@@ -210,6 +210,8 @@ def date(milliseconds: int) -> datetime:
 
 def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
     """The headers, once they are text to text. Raises `InvalidRequest`."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidRequest(f"headers is a {type(headers).__name__}; give a dict of text to text, or None")
     if not headers:
         return None
     for name, value in headers.items():

@@ -55,6 +55,8 @@ class QueueRegistry:
         A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
         saying which settings differ, where the name is taken.
         """
+        if not isinstance(config, QueueConfig):
+            raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
         self._ensure_index()
         bins = self._found(config.name)
         if bins is None:
@@ -76,7 +78,7 @@ class QueueRegistry:
 
     def get(self, name: str) -> ShardedQueue:
         """The queue of this name, active or not. Raises `NotFound`."""
-        queue = self._queues.get(name)
+        queue = self._queues.get(_named("name", name))
         if queue is not None:
             return queue
         bins = self.records.read(name)

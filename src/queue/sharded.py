@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +100,10 @@ class ShardedQueue(QueueView):
         key, headers: for all of them.  keys, message_ids: one for each.  Not atomic: where some could not be published
         it raises the first error, whose `details["published"]` has the ids of those that were.
         """
+        if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
+            raise InvalidRequest(
+                f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
+            )
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
@@ -125,8 +129,10 @@ class ShardedQueue(QueueView):
     def _envelopes(
         self, payloads: Sequence[Any], headers: dict[str, str] | None, message_ids: Sequence[str] | None
     ) -> list[Envelope]:
-        if isinstance(payloads, str | bytes) or (message_ids is not None and len(message_ids) != len(payloads)):
-            raise InvalidRequest("publish_many takes a sequence of payloads, and as many message ids or none")
+        if message_ids is not None and len(message_ids) != len(payloads):
+            raise InvalidRequest(
+                f"{len(message_ids)} message ids for {len(payloads)} payloads: give as many message ids"
+            )
         seams, now = self.store.seams, self.pointers.now_ms()
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
         return [
@@ -137,17 +143,19 @@ class ShardedQueue(QueueView):
     def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
         if keys is not None and len(keys) != n:
             raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
+        wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        wanted = keys or [key] * n
         return [
-            (start + place // SPREAD) % self.config.shards if k is None else self.shard_of(k)
-            for place, k in enumerate(wanted)
+            (start + place // SPREAD) % self.config.shards if shard is None else shard
+            for place, shard in enumerate(wanted)
         ]
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
-        return zlib.crc32(key.encode()) % self.config.shards
+        if not isinstance(key, str):
+            raise InvalidRequest(f"key is {key!r}; it must be text")
+        return zlib.crc32(key.encode(errors="surrogatepass")) % self.config.shards
 
     # ---- looking
 

@@ -33,6 +33,8 @@ class Shovel:
     """
 
     def __init__(self, queue: ShardedQueue) -> None:
+        if not hasattr(queue, "sideline"):
+            raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         self.queue = queue
         self._seams = queue.store.seams
         self._background = Background(self._seams, self._run, f"{queue.name}-shovel")

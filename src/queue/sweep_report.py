@@ -147,6 +147,8 @@ class SweepReport:
         )
 
     def __str__(self) -> str:
+        if not self.led:
+            return "nothing was swept: this process does not lead"
         counts = f"scanned {self.scanned}, re-homed {self.rehomed}, settled {self.acked}, refused {self.refused}"
         failures = "".join(f"; {queue}: {error}" for queue, error in self.failures)
         return f"swept {len(self.queues)} queues as epoch {self.epoch}: {counts}{failures}"

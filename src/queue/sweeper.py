@@ -77,8 +77,11 @@ class Sweeper:
         initial_delay: float = INITIAL_DELAY,
         interval: float = INTERVAL,
     ) -> None:
-        if not 1 <= parallelism <= PARALLELISM:
-            raise InvalidRequest(f"parallelism is {parallelism}; it must be 1 to {PARALLELISM}")
+        if not isinstance(registry, QueueRegistry) or not hasattr(election, "leadership"):
+            kinds = f"{type(registry).__name__} and {type(election).__name__}"
+            raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
+        if not isinstance(parallelism, int) or not 1 <= parallelism <= PARALLELISM:
+            raise InvalidRequest(f"parallelism is {parallelism!r}; it must be 1 to {PARALLELISM}")
         self.registry, self.election, self.parallelism = registry, election, parallelism
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from ..coord.inputs import checked_timeout
 from ..errors import InvalidRequest, LatchworkError, Unreadable
 from ..retry import Poll
 from .delivery import Delivery, lost
@@ -23,7 +25,7 @@ GRACE_POLL = 0.02
 MAX_RECEIVE = 1_000
 
 
-class _Aside(NamedTuple):
+class _Aside(Struct, frozen=True):
     """A claimed slot, and when its grace ends."""
 
     slot: Slot
@@ -87,8 +89,8 @@ class QueueView:
         Raises `QueueOwned` where a stream owns the queue, and the store's errors; messages that were claimed before an
         error come back through the sweeper.
         """
-        if not 1 <= max_messages <= MAX_RECEIVE:
-            raise InvalidRequest(f"max_messages is {max_messages}; it must be 1 to {MAX_RECEIVE}")
+        _checked("max_messages", max_messages)
+        checked_timeout(timeout)
         seams = self.store.seams
         began = seams.monotonic()
         while True:
@@ -205,6 +207,9 @@ class QueueView:
     def ack_many(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge them all, in one call. Raises as `Delivery.ack`, after all others were acknowledged."""
         given = list(deliveries)
+        for delivery in given:
+            if not isinstance(delivery, Delivery):
+                raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
         if not given:
             return
         outcomes = self.pointers.remove([delivery.held for delivery in given])
@@ -240,8 +245,7 @@ class QueueView:
 
         Two calls. Slots that hold no message are left out, so it may show fewer than there are.
         """
-        if not 1 <= limit <= MAX_RECEIVE:
-            raise InvalidRequest(f"limit is {limit}; it must be 1 to {MAX_RECEIVE}")
+        _checked("limit", limit)
         slots: list[Slot] = []
         for state in self.pointers.states():
             first, last = state.fired + 1, min(state.loaded, state.fired + limit - len(slots))
@@ -263,6 +267,11 @@ class QueueView:
         records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+
+
+def _checked(what: str, number: int) -> None:
+    if not isinstance(number, int) or not 1 <= number <= MAX_RECEIVE:
+        raise InvalidRequest(f"{what} is {number!r}; it must be 1 to {MAX_RECEIVE}")
 
 
 def _raise_first(deliveries: list[Delivery], outcomes: Sequence[Any]) -> None:

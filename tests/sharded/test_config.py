@@ -56,6 +56,12 @@ def test_the_ends_of_each_range_are_taken(settings):
         {"handler_timeout": timedelta(0)},
         {"max_deliveries": 0},
         {"codec": "pickle"},
+        {"codec": None},
+        {"codec": 5},
+        {"handler_type": 5},
+        {"shovel": 60},
+        {"batching": (2, 1)},
+        {"backoff": 5},
         {"message_expiry": "2 days"},
     ],
     ids=str,
@@ -66,7 +72,7 @@ def test_beyond_each_range_is_refused(settings):
     assert refused.value.code == "INVALID_REQUEST"
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", None])
+@pytest.mark.parametrize("name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", None, "\ud800"])
 def test_a_name_that_would_collide_or_be_too_long_is_refused(name):
     with pytest.raises(InvalidRequest):
         QueueConfig(name)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned
-from latchwork.queue import QueueConfig, QueueRegistry, Reason
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
@@ -109,6 +109,8 @@ def test_a_payload_that_cannot_be_stored_is_refused_before_any_io(codec, payload
     [
         ("abc", {}, "a sequence of payloads"),
         (b"abc", {}, "a sequence of payloads"),
+        (None, {}, "a sequence of payloads"),
+        ({"a": 1}, {}, "a sequence of payloads"),
         (["a", "b"], {"message_ids": ["1"]}, "as many message ids"),
         (["a", "b"], {"keys": ["k"]}, "1 keys for 2 payloads"),
     ],
@@ -122,8 +124,41 @@ def test_lists_that_do_not_fit_together_are_refused_before_any_io(payloads, aske
     assert store.total == 0
 
 
-@pytest.mark.parametrize("asked", [{"headers": {"a": 1}}, {"message_id": ""}, {"message_id": 7}], ids=str)
-def test_bad_headers_and_ids_are_refused(queue, asked):
+@pytest.mark.parametrize(
+    "asked", [{"max_messages": 0}, {"max_messages": "1"}, {"timeout": -1}, {"timeout": "1"}], ids=str
+)
+def test_a_receive_that_asks_for_nonsense_is_refused(queue, asked):
+    with pytest.raises(InvalidRequest):
+        queue.receive(**asked)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda queue: QueueRegistry("memory:", "c"), "connect"),
+        (lambda queue: QueueRegistry(queue.store, "c", farm_id=""), "farm_id"),
+        (lambda queue: queue.registry.create("q"), "QueueConfig"),
+        (lambda queue: queue.registry.get(""), "name"),
+        (lambda queue: Consumer("q", print), "QueueRegistry.create"),
+        (lambda queue: Consumer(queue, print, ignorable=ValueError), "exception types"),
+        (lambda queue: Consumer(queue, print, grace=-1), "grace"),
+        (lambda queue: Shovel("q"), "QueueRegistry.create"),
+        (lambda queue: Sweeper(queue.registry, None), "election"),
+        (lambda queue: queue.ack_many([7]), "int"),
+        (lambda queue: queue.redrive(0), "limit"),
+    ],
+)
+def test_something_of_another_kind_is_refused_by_name(queue, make, named):
+    with pytest.raises(InvalidRequest, match=named):
+        make(queue)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"headers": {"a": 1}}, {"headers": "ab"}, {"message_id": ""}, {"message_id": 7}, {"key": 7}, {"key": b"k"}],
+    ids=str,
+)
+def test_bad_headers_ids_and_keys_are_refused(queue, asked):
     with pytest.raises(InvalidRequest):
         queue.publish("x", **asked)
 
