@@ -68,9 +68,14 @@ def _running(start):
 
 
 def _sets(store):
-    lines = store._link.connect().info_random_node(f"sets/{store.namespace}").rpartition("\t")[2].strip().split(";")
-    pairs = [dict(pair.split("=", 1) for pair in line.split(":") if "=" in pair) for line in lines if line]
-    return {fields["set"] for fields in pairs if fields["objects"] != "0"}
+    """The sets that hold something, on any node."""
+    found = set()
+    for _, answer in store._link.connect().info_all(f"sets/{store.namespace}").values():
+        for line in answer.rpartition("\t")[2].strip().split(";"):
+            fields = dict(pair.split("=", 1) for pair in line.split(":") if "=" in pair)
+            if fields and fields["objects"] != "0":
+                found.add(fields["set"])
+    return found
 
 
 @pytest.fixture
