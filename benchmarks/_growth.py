@@ -1,7 +1,7 @@
 """What an operation costs at three sizes of whatever might make it grow: in calls, and in time.
 
 A case makes its world at a size and returns what to measure. The sizes take turns, so that a busy moment of the
-machine hits all three alike; a time is the median of its turns. The slope is that of the line through the three points
+machine hits all three alike; a time is the lower quartile of its turns. The slope is that of the line through the three points
 on logarithmic scales: 0 = the cost does not grow, 1 = it grows as the size does.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks._harness import CountingStore
 from latchwork.store import MemoryStore, RecordStore, SQLiteStore
@@ -23,6 +24,8 @@ from latchwork.store.aerospike import AerospikeStore
 TURNS = 9
 SLICE = 0.02
 """Seconds of a turn."""
+LEAST, LONGEST = 3, 1.5
+"""Turns at least, and seconds after which there are no more."""
 MOST = 40
 """Runs in a turn, so that what is measured does not itself change the size."""
 
@@ -31,22 +34,23 @@ Sizes = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """What is measured. before: what has to be there for each run, neither counted nor timed."""
+    """What is measured. units: operations (or messages) in one run.  before: what has to be there for each run, neither
+    counted nor timed.
+    """
 
+    what: str
     run: Callable[[], object]
+    units: int = 1
     before: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True)
 class Case:
-    """Something that must not grow. units: operations (or messages) in one run."""
+    """Something that must not make operations grow. make: a world of a size on a store, as what is done in it."""
 
-    what: str
     of: str
     sizes: Sizes
-    make: Callable[[RecordStore, int], Step]
-    units: int = 1
-    note: str = ""
+    make: Callable[[RecordStore, int], Sequence[Step]]
 
 
 @dataclass(frozen=True)
@@ -80,28 +84,42 @@ def backends(url: str | None) -> Iterator[dict[str, Callable[[], RecordStore]]]:
         yield makers
 
 
-def measure(case: Case, maker: Callable[[], RecordStore]) -> Cost:
-    """The case on one backend."""
+def measure(case: Case, maker: Callable[[], RecordStore]) -> dict[str, Cost]:
+    """The costs of what is done, on one backend."""
     stores = [CountingStore(maker()) for _ in case.sizes]
-    steps = [case.make(store, size) for store, size in zip(stores, case.sizes, strict=True)]
-    for step in steps:
-        _run(step)
-    runs, calls, times = [0] * len(steps), [0] * len(steps), [[] for _ in steps]
-    for _ in range(TURNS):
-        for place, (store, step) in enumerate(zip(stores, steps, strict=True)):
-            spent, done, made = _turn(store, step)
-            runs[place] += done
-            calls[place] += made
-            times[place].append(spent / done)
+    worlds = [case.make(store, size) for store, size in zip(stores, case.sizes, strict=True)]
+    found = {steps[0].what: _cost(stores, steps) for steps in zip(*worlds, strict=True)}
     for store in stores:
         store.inner.close()
-    return Cost(
-        tuple(made / done / case.units for made, done in zip(calls, runs, strict=True)),
-        tuple(statistics.median(each) / case.units * 1e6 for each in times),
-    )
+    return found
 
 
-def _turn(store: CountingStore, step: Step) -> tuple[float, int, int]:
+def _cost(stores: Sequence[CountingStore], steps: Sequence[Step]) -> Cost:
+    """Of one step in worlds of three sizes."""
+    for step in steps:
+        _run(step)
+    turns: list[list[_Turn]] = [[] for _ in steps]
+    end = time.perf_counter() + LONGEST
+    while len(turns[0]) < TURNS and (len(turns[0]) < LEAST or time.perf_counter() < end):
+        for store, step, seen in zip(stores, steps, turns, strict=True):
+            seen.append(_turn(store, step))
+    units = [step.units for step in steps]
+    calls = [sum(turn.calls for turn in seen) / sum(turn.runs for turn in seen) for seen in turns]
+    times = [statistics.quantiles([turn.seconds / turn.runs for turn in seen], n=4)[0] * 1e6 for seen in turns]
+    return Cost(_each(calls, units), _each(times, units))
+
+
+def _each(values: Sequence[float], units: Sequence[int]) -> tuple[float, ...]:
+    return tuple(value / n for value, n in zip(values, units, strict=True))
+
+
+class _Turn(NamedTuple):
+    seconds: float
+    runs: int
+    calls: int
+
+
+def _turn(store: CountingStore, step: Step) -> _Turn:
     spent, runs, calls = 0.0, 0, 0
     while spent < SLICE and runs < MOST:
         if step.before:
@@ -111,7 +129,7 @@ def _turn(store: CountingStore, step: Step) -> tuple[float, int, int]:
         spent += time.perf_counter() - began
         calls += store.total() - before
         runs += 1
-    return spent, runs, calls
+    return _Turn(spent, runs, calls)
 
 
 def _run(step: Step) -> None:
@@ -120,24 +138,19 @@ def _run(step: Step) -> None:
     step.run()
 
 
-def row(case: Case, costs: dict[str, Cost], names: Sequence[str]) -> list[str]:
-    """A line of the table: the calls of one backend, as they do not hang on it, and the times of each."""
-    first = next(iter(costs.values()))
-    calls = f"{_three(first.calls)} ({_slope(case.sizes, first.calls)})"
-    times = [
-        f"{_three(costs[name].micros)} ({_slope(case.sizes, costs[name].micros)})" if name in costs else "-"
-        for name in names
-    ]
+def rows(case: Case, found: dict[str, dict[str, Cost]]) -> Iterator[list[str]]:
+    """Lines of the table, by what is done. found: the costs by backend; calls are those of one backend, as they do not
+    hang on it, times are given for each.
+    """
+    first = next(iter(found.values()))
     sizes = " / ".join(f"{size:,}" for size in case.sizes)
-    return [case.what, f"{sizes} {case.of}", calls, *times]
+    for what, cost in first.items():
+        times = [_three(case.sizes, costs[what].micros) for costs in found.values()]
+        yield [what, f"{sizes} {case.of}", _three(case.sizes, cost.calls), *times]
 
 
-def _slope(sizes: Sequence[int], values: Sequence[float]) -> str:
-    return f"{slope(sizes, values):+.2f}"
-
-
-def _three(values: Sequence[float]) -> str:
-    return " / ".join(shown(value) for value in values)
+def _three(sizes: Sequence[int], values: Sequence[float]) -> str:
+    return f"{' / '.join(map(shown, values))} ({slope(sizes, values):+.2f})"
 
 
 def shown(value: float) -> str:

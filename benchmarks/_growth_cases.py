@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from itertools import count, cycle
 
+import aerospike
+
 from benchmarks._growth import Case, Step
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
+from latchwork.coord.latch_look import Looks
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded import ShardedQueue
-from latchwork.store import MapPut, RecordStore
+from latchwork.store import Put, RecordStore
+from latchwork.store.aerospike import AerospikeStore
 
 FARMS = ("dc1", "dc2")
 MANY = 10**6
@@ -40,100 +44,81 @@ def name_of(store: RecordStore) -> str:
 def counted(store: RecordStore, parties: int, **options) -> CountDownLatch:
     """A latch in which so many parties have counted, and many more will."""
     latch = CountDownLatch.create(store, "bench", name_of(store), parties + MANY, farm_id="dc1", **options)
-    for start in range(0, parties, 1000):
-        done = (MapPut("done#dc1", party, 1) for party in range(start, min(start + 1000, parties)))
-        store.operate(latch._key, *done)
+    done, inner = dict.fromkeys(range(parties), 1), getattr(store, "inner", store)
+    if isinstance(inner, AerospikeStore):  # `Put` makes a map without an order; the latch's own is ordered by key
+        ordered = {"done#dc1": aerospike.KeyOrderedDict(done)}
+        inner._link.connect().put((inner.namespace, *latch._key), ordered)
+    else:
+        store.operate(latch._key, Put("done#dc1", done))
     return latch
 
 
-def count_party(store: RecordStore, parties: int) -> Step:
-    latch, next_party = counted(store, parties), count(parties)
-    return Step(lambda: latch.count_down(party=next(next_party)))
+def latches(store: RecordStore, parties: int) -> list[Step]:
+    latch, numbers = counted(store, parties), count(parties)
+    across = counted(store, parties, farms=FARMS, level=LatchLevel.XDC)
+    look = Looks(store, across._key, across.progress)  # of one that waits: the whole record once a second
+    return [
+        Step("latch: `count_down(party=)`", lambda: latch.count_down(party=next(numbers))),
+        Step("latch: a look of a waiter, DC", latch.count),
+        Step("latch: a look of a waiter, XDC", look),
+        Step("latch: `missing()`, the whole record", latch.missing),
+    ]
 
 
-def count_call(store: RecordStore, counts: int) -> Step:
+def counts(store: RecordStore, number: int) -> list[Step]:
     latch = CountDownLatch.create(store, "bench", name_of(store), MANY, farm_id="dc1")
-    for _ in range(counts):
+    for _ in range(number):
         latch.count_down()
-    return Step(latch.count_down)
+    return [Step("latch: `count_down()`", latch.count_down)]
 
 
-def look_dc(store: RecordStore, parties: int) -> Step:
-    latch = counted(store, parties)
-    return Step(lambda: latch.wait(0))
-
-
-def look_xdc(store: RecordStore, parties: int) -> Step:
-    """By a handle that was not told the farms: one of a driver that only waits."""
-    made = counted(store, parties, farms=FARMS, level=LatchLevel.XDC)
-    latch = CountDownLatch.get(
-        store, "bench", made._key.name.rpartition("#")[2], farm_id="dc1", level=LatchLevel.XDC
-    )
-    return Step(lambda: latch.wait(0))
-
-
-def missing(store: RecordStore, parties: int) -> Step:
-    latch = counted(store, parties)
-    return Step(latch.missing)
-
-
-# ---- locks
-
-
-def lock(store: RecordStore, fences: int) -> Step:
-    held = FencedLock(store, name_of(store))
-    for _ in range(fences):
-        held.acquire().release()
-    return Step(lambda: held.acquire().release())
+def fences(store: RecordStore, number: int) -> list[Step]:
+    lock = FencedLock(store, name_of(store))
+    for _ in range(number):
+        lock.acquire().release()
+    return [Step("lock: `acquire` and `release`", lambda: lock.acquire().release())]
 
 
 # ---- circular queues
 
 
-def ring(store: RecordStore, entries: int) -> LargeQueue:
+def ring(store: RecordStore, entries: int) -> list[Step]:
     """A full queue of so many entries."""
     queue = LargeQueue.create(store, name_of(store), entries)
     for start in range(0, entries, 10_000):
         queue.enqueue_many(range(start, min(start + 10_000, entries)))
-    return queue
+    head = queue.info().head_offset + 1_000
+    offsets = cycle(range(head, entries, max(1, entries // 97)))
+
+    def hundred() -> None:
+        queue.enqueue_many([entry.value for entry in queue.dequeue_many(100)])
+
+    return [
+        Step("circular queue: `read_at`", lambda: queue.read_at(next(offsets))),
+        Step("circular queue: `dequeue`, `enqueue`", lambda: (queue.dequeue(), queue.enqueue(7)), 2),
+        Step("circular queue: 100 at once, an entry", hundred, 200),
+    ]
 
 
-def ring_single(store: RecordStore, entries: int) -> Step:
-    queue = ring(store, entries)
-    return Step(lambda: (queue.dequeue(), queue.enqueue(7)))
-
-
-def ring_many(store: RecordStore, entries: int) -> Step:
-    queue = ring(store, entries)
-    return Step(lambda: queue.enqueue_many([entry.value for entry in queue.dequeue_many(100)]))
-
-
-def ring_read(store: RecordStore, entries: int) -> Step:
-    queue = ring(store, entries)
-    offsets = cycle(range(0, entries, max(1, entries // 97)))
-    return Step(lambda: queue.read_at(next(offsets)))
-
-
-def ring_transactions(store: RecordStore, transactions: int) -> Step:
+def transactions(store: RecordStore, number: int) -> list[Step]:
     queue, ids = LargeQueue.create(store, name_of(store), 100), count()
-    for _ in range(transactions):
+
+    def enqueue() -> None:
         queue.enqueue(7, txn_id=next(ids), overwrite_if_full=True)
-    return Step(lambda: queue.enqueue(7, txn_id=next(ids), overwrite_if_full=True))
+
+    for _ in range(number):
+        enqueue()
+    return [Step("circular queue: `enqueue(txn_id=)`, full", enqueue)]
 
 
-def ring_groups(store: RecordStore, groups: int) -> Step:
+def groups(store: RecordStore, number: int) -> list[Step]:
     queue = LargeQueue.create(store, name_of(store), 100)
-    for number in range(groups):
-        queue.group(f"group-{number}")
-    return Step(lambda: (queue.enqueue(7), queue.dequeue()))
+    for place in range(number):
+        queue.group(f"group-{place}")
+    return [Step("circular queue: `enqueue`, `dequeue`", lambda: (queue.enqueue(7), queue.dequeue()), 2)]
 
 
 # ---- sharded queues
-
-
-def sharded(store: RecordStore, shards: int = 8, name: str = "q", client: str | None = None) -> ShardedQueue:
-    """A new queue."""
-    return QueueRegistry(store, client or name_of(store)).create(QueueConfig(name, shards=shards))
 
 
 def one_message(queue: ShardedQueue) -> None:
@@ -143,96 +128,60 @@ def one_message(queue: ShardedQueue) -> None:
         delivery.ack()
 
 
-def waiting(store: RecordStore, messages: int) -> Step:
-    queue = sharded(store)
-    for start in range(0, messages, 10_000):
-        queue.publish_many(list(range(start, min(start + 10_000, messages))))
-    return Step(lambda: one_message(queue))
-
-
-def through_shards(store: RecordStore, shards: int) -> Step:
-    queue = sharded(store, shards)
-    return Step(lambda: one_message(queue))
-
-
-def drain_blocks(store: RecordStore, shards: int) -> Step:
-    """1,000 messages that were published at once, which puts 100 into a shard."""
-    queue = sharded(store, shards)
-    return Step(lambda: drain(queue), lambda: queue.publish_many(range(1000)))
-
-
-def drain_scattered(store: RecordStore, shards: int) -> Step:
-    """1,000 messages that were published one by one: they are in as many shards as there are."""
-    queue = sharded(store, shards)
-    keys = [str(number) for number in range(1000)]
-    return Step(lambda: drain(queue), lambda: queue.publish_many(range(1000), keys=keys))
-
-
 def drain(queue: ShardedQueue) -> None:
     """Receive and acknowledge everything."""
     while deliveries := queue.receive(1000):
         queue.ack_many(deliveries)
 
 
-def depth(store: RecordStore, shards: int) -> Step:
-    return Step(sharded(store, shards).depth)
+def backlog(store: RecordStore, messages: int) -> list[Step]:
+    queue = QueueRegistry(store, name_of(store)).create(QueueConfig("q", shards=8))
+    for start in range(0, messages, 10_000):
+        queue.publish_many(range(start, min(start + 10_000, messages)))
+    return [Step("queue: publish, receive, ack", lambda: one_message(queue))]
 
 
-def sweep_nothing(store: RecordStore, shards: int) -> Step:
-    return Step(Sweeper(sharded(store, shards).registry, Election(), parallelism=1).run_once)
+def shards(store: RecordStore, number: int) -> list[Step]:
+    """Messages published at once go to a shard by hundreds, those published one by one to as many as there are."""
+    queue = QueueRegistry(store, name_of(store)).create(QueueConfig("q", shards=number))
+    keys = [str(place) for place in range(1000)]
+    return [
+        Step("sweep with nothing to do", Sweeper(queue.registry, Election(), parallelism=1).run_once),
+        Step("queue: `depth()`", queue.depth),
+        Step("queue: publish, receive, ack", lambda: one_message(queue)),
+        Step("queue: publish 1,000 at once, a message", lambda: queue.publish_many(range(1000)), 1000,
+             lambda: drain(queue)),
+        Step("queue: drain 1,000 of one publish, a message", lambda: drain(queue), 1000,
+             lambda: queue.publish_many(range(1000))),
+        Step("queue: drain 1,000 scattered, a message", lambda: drain(queue), 1000,
+             lambda: queue.publish_many(range(1000), keys=keys)),
+    ]  # fmt: skip
 
 
-# ---- registries
-
-
-def queues(store: RecordStore, number: int) -> QueueRegistry:
+def queues(store: RecordStore, number: int) -> list[Step]:
     """A registry with so many queues of 4 shards."""
     registry = QueueRegistry(store, name_of(store))
     for place in range(number):
         registry.create(QueueConfig(f"q{place}", shards=4))
-    return registry
+    names = cycle(f"q{place}" for place in range(number))
+    return [
+        Step("registry: publish, receive, ack", lambda: one_message(registry.get(next(names)))),
+        Step("registry: `get` in a new process",
+             lambda: QueueRegistry(store, registry.client_id).get(next(names))),
+        Step("registry: `refresh()`, a queue", registry.refresh, number),
+        Step("registry: sweep with nothing to do, a queue",
+             Sweeper(registry, Election(), parallelism=1).run_once, number),
+    ]  # fmt: skip
 
 
-def registry_message(store: RecordStore, number: int) -> Step:
-    registry, names = queues(store, number), cycle(range(number))
-    return Step(lambda: one_message(registry.get(f"q{next(names)}")))
-
-
-def registry_get(store: RecordStore, number: int) -> Step:
-    """In a process that does not know the queue yet."""
-    made, names = queues(store, number), cycle(range(number))
-    return Step(lambda: QueueRegistry(store, made.client_id).get(f"q{next(names)}"))
-
-
-def registry_refresh(store: RecordStore, number: int) -> Step:
-    return Step(queues(store, number).refresh)
-
-
-def registry_sweep(store: RecordStore, number: int) -> Step:
-    return Step(Sweeper(queues(store, number), Election(), parallelism=1).run_once)
-
-
-PARTIES, SHARDS, ENTRIES, QUEUES = (100, 1_000, 10_000), (8, 64, 512), (10_000, 100_000, 1_000_000), (10, 100, 1_000)
 CASES = (
-    Case("latch: `count_down(party=)`", "parties", PARTIES, count_party),
-    Case("latch: `count_down()`", "counts before", PARTIES, count_call),
-    Case("latch: a look of a waiter, DC", "parties", PARTIES, look_dc),
-    Case("latch: a look of a waiter, XDC", "parties", PARTIES, look_xdc),
-    Case("latch: `missing()`", "parties", PARTIES, missing),
-    Case("lock: acquire and release", "fences before", (10, 100, 1_000), lock),
-    Case("circular queue: `enqueue` / `dequeue`", "entries", ENTRIES, ring_single, units=2),
-    Case("circular queue: 100 at once, an entry", "entries", ENTRIES, ring_many, units=200),
-    Case("circular queue: `read_at`", "entries", ENTRIES, ring_read),
-    Case("circular queue: `enqueue(txn_id=)`", "transactions before", (50, 500, 5_000), ring_transactions),
-    Case("circular queue: `enqueue` / `dequeue`", "groups", (1, 10, 100), ring_groups, units=2),
-    Case("queue: publish, receive, ack", "messages waiting", (1_000, 10_000, 100_000), waiting),
-    Case("queue: publish, receive, ack", "shards", SHARDS, through_shards),
-    Case("queue: drain 1,000 of one publish, a message", "shards", SHARDS, drain_blocks, units=1000),
-    Case("queue: drain 1,000 scattered, a message", "shards", SHARDS, drain_scattered, units=1000),
-    Case("queue: `depth()`", "shards", SHARDS, depth),
-    Case("sweep with nothing to do", "shards", SHARDS, sweep_nothing),
-    Case("registry: publish, receive, ack", "queues", QUEUES, registry_message),
-    Case("registry: `get` in a new process", "queues", QUEUES, registry_get),
-    Case("registry: `refresh()`", "queues", QUEUES, registry_refresh),
-    Case("registry: sweep with nothing to do", "queues", QUEUES, registry_sweep),
+    Case("parties", (100, 1_000, 10_000), latches),
+    Case("counts before", (100, 1_000, 10_000), counts),
+    Case("fences before", (10, 100, 1_000), fences),
+    Case("entries", (10_000, 100_000, 1_000_000), ring),
+    Case("transactions before", (50, 500, 5_000), transactions),
+    Case("groups", (1, 10, 100), groups),
+    Case("messages waiting", (1_000, 10_000, 100_000), backlog),
+    Case("shards", (8, 64, 512), shards),
+    Case("queues", (10, 100, 1_000), queues),
 )

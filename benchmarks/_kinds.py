@@ -237,8 +237,15 @@ def housekeeping(bench: Bench) -> None:
             delivery.nack()
         bench.clock.advance(3600)
 
+    def acknowledge() -> None:
+        queue.publish_many(range(1000))
+        queue.ack_many(queue.receive(1000))
+        sweeper.run_once()  # it notes what was fired by now; only what is older is passed
+        bench.clock.advance(1201)
+
     bench.section("sweep, shovel")
     bench.measure("sweep, nothing to do, 1 queue", sweeper.run_once)
+    bench.measure("sweep, 1,000 acknowledged", sweeper.run_once, acknowledge)
     bench.measure("sweep, 1,000 abandoned", sweeper.run_once, abandon)
     while deliveries := queue.sideline.receive(1000):
         queue.sideline.ack_many(deliveries)
