@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tenacity
 
@@ -48,15 +48,15 @@ class RetryPolicy:
         base = self.max_wait if slow else min(self.wait * 2 ** (attempt - 1), self.max_wait)
         return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
 
-    def run(self, seams: Seams, call: Callable[[], T], *, doubt: Callable[[], None] | None = None) -> T:
-        """The result of `call`, tried until it succeeds, fails for good, or the policy stops; then its last error.
+    def run(self, seams: Seams, call: Callable[..., T], *given: Any, doubt: Callable[[], None] | None = None) -> T:
+        """The result of the call, tried until it succeeds, fails for good, or the policy stops; then its last error.
 
         `Unavailable` is tried again. `OutcomeUnknown` is tried again only where `doubt` is given, which says that a
         repeat is harmless; it is called each time, so that the caller knows that an earlier try may have landed.
         """
         try:
             # Most calls succeed at once, and setting tenacity up costs as much as a tenth of a network call.
-            return call()
+            return call(*given)
         except (Unavailable, OutcomeUnknown) as failure:
             if not again(failure, doubt) or self.attempts == 1:
                 raise
@@ -66,7 +66,7 @@ class RetryPolicy:
             raise first
         seams.note("retries", reason=reason(first))
         seams.sleep(pause)
-        return retrying(call)
+        return retrying(call, *given)
 
     def _retrying(self, seams: Seams, doubt: Callable[[], None] | None) -> tenacity.Retrying:
         began = seams.monotonic()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ..errors import LeaseLost, NotFound, Refused
 from .envelope import Reason, date
@@ -18,8 +19,7 @@ MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Delivery:
+class Delivery(Struct, frozen=True, eq=False):
     """A message that was handed to this consumer, and to nobody else while it acknowledges or extends it in time.
 
     It must be acknowledged, or extended, within the queue's sweep duration; else the sweeper gives it to somebody else.
@@ -27,9 +27,9 @@ class Delivery:
     """
 
     payload: Any
-    held: Held = field(repr=False)
-    view: QueueView = field(repr=False)
-    received: float = field(repr=False)
+    held: Held
+    view: QueueView
+    received: float
 
     @property
     def message_id(self) -> str:

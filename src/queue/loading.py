@@ -58,21 +58,23 @@ def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[i
         # The clock starts before the reservation is sent, and counts suspended time: a consumer may wait from then on.
         sent = queue.store.seams.boottime()
         slots = _slots(queue, [shards[place] for place in pending])
+        places, reserved = [], []
         for place, slot in zip(pending, slots, strict=True):
             if isinstance(slot, LatchworkError):
                 outcomes[place] = slot
-        places = [place for place, slot in zip(pending, slots, strict=True) if isinstance(slot, Slot)]
-        reserved = [slot for slot in slots if isinstance(slot, Slot)]
+            else:
+                places.append(place)
+                reserved.append(slot)
         if not reserved:
             break
         written = queue.write(reserved, [envelopes[place] for place in places], fired=moved)
         late = queue.store.seams.boottime() - sent > queue.sweep / 2
         pending = []
         for place, slot, result in zip(places, reserved, written, strict=True):
-            if isinstance(result, LatchworkError):
-                outcomes[place] = result
-            elif result is Written.DONE and not late:
+            if result is Written.DONE and not late:
                 outcomes[place] = slot
+            elif isinstance(result, LatchworkError):
+                outcomes[place] = result
             else:
                 pending.append(place)
                 if result is Written.DONE:

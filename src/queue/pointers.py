@@ -88,16 +88,20 @@ class PointerQueue:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
         )  # fmt: skip
-        self._data_set, self._meta_set = f"{client_id}_data_set", f"{client_id}_meta_set"
+        self._data_set, self._meta_set, self._prefix = (
+            f"{client_id}_data_set",
+            f"{client_id}_meta_set",
+            f"{name}_SHARD_",
+        )
         self._tombstone_ttl = int(sweep) + 1
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
-        return Key(self._data_set, f"{self.name}_SHARD_{slot.shard}_{slot.pointer}")
+        return Key(self._data_set, f"{self._prefix}{slot[0]}_{slot[1]}")
 
     def pointers_key(self, shard: int) -> Key:
         """Where the pointers of a shard are."""
-        return Key(self._meta_set, f"{self.name}_SHARD_{shard}_POINTERS")
+        return Key(self._meta_set, f"{self._prefix}{shard}_POINTERS")
 
     def now_ms(self) -> int:
         """For stored dates, which no protocol compares."""
@@ -183,13 +187,11 @@ class PointerQueue:
         return [self._stamped(slot, me, row) for slot, row in zip(slots, settle(self.store, rows), strict=True)]
 
     def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+        if not isinstance(row, LatchworkError):
+            return from_values(row) or Found.TAKEN
         if isinstance(row, NotFound):
             return Found.ABSENT
-        if isinstance(row, Refused):
-            return self._whose(slot, me)
-        if isinstance(row, LatchworkError):
-            return row
-        return from_values(row) or Found.TAKEN
+        return self._whose(slot, me) if isinstance(row, Refused) else row
 
     def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """After a refused stamp: mine from an earlier attempt, or not for us."""
@@ -227,19 +229,26 @@ class PointerQueue:
         A message with `keep_id` loses its payload, and its id stays for so many seconds (P6): a late retry of its
         publisher finds it done. Tombstones are never deleted.
         """
-        outcomes: dict[Slot, bool | LatchworkError] = {}
-        plain = [h for h in held if not h.envelope.keep_id]
+        guards = {me: Bound(MINE, {"me": me}) for me in {h.delivery for h in held}}
         marked = [h for h in held if h.envelope.keep_id]
-        guards = {h.delivery: Bound(MINE, {"me": h.delivery}) for h in held}
-        if plain:
-            rows = delete_rows(self.store, [Removal(self.key(h.slot), guards[h.delivery]) for h in plain])
-            outcomes.update(zip((h.slot for h in plain), rows, strict=True))
-        if marked:
-            drop = (*_DROP, Put("modified_at", self.now_ms()))
-            updates = [Update(self.key(h.slot), drop, guards[h.delivery], ttl=h.envelope.keep_id) for h in marked]
-            for h, row in zip(marked, settle(self.store, updates), strict=True):
-                outcomes[h.slot] = self._dropped(h, row)
-        return [False if isinstance(outcomes[h.slot], Refused) else outcomes[h.slot] for h in held]
+        if not marked:
+            return self._deleted(held, guards)
+        plain = [h for h in held if not h.envelope.keep_id]
+        outcomes = dict(zip((h.slot for h in plain), self._deleted(plain, guards), strict=True))
+        outcomes.update(zip((h.slot for h in marked), self._stripped(marked, guards), strict=True))
+        return [outcomes[h.slot] for h in held]
+
+    def _deleted(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
+        if not held:
+            return []
+        rows = delete_rows(self.store, [Removal(self.key(h.slot), guards[h.delivery]) for h in held])
+        return [False if isinstance(row, Refused) else row for row in rows]
+
+    def _stripped(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
+        """The messages lose all but their ids."""
+        drop = (*_DROP, Put("modified_at", self.now_ms()))
+        updates = [Update(self.key(h.slot), drop, guards[h.delivery], ttl=h.envelope.keep_id) for h in held]
+        return [self._dropped(h, row) for h, row in zip(held, settle(self.store, updates), strict=True)]
 
     def _dropped(self, held: Held, row: Any) -> bool | LatchworkError:
         if isinstance(row, NotFound):
@@ -250,4 +259,6 @@ class PointerQueue:
             except LatchworkError as failure:
                 return failure
             return record is not None and record.bins == {"delivery": held.delivery}
+        if isinstance(row, Refused):
+            return False
         return row if isinstance(row, LatchworkError) else True

@@ -23,7 +23,7 @@ from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
 from .aerospike_expr import NOT_EXPIRED, compiled
 from .aerospike_link import Link, parse, shared
-from .aerospike_ops import RowShapes, answering, compile_ops, results
+from .aerospike_ops import RowShape, RowShapes, request_of
 from .port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 
 _WRITE = {
@@ -33,6 +33,7 @@ _WRITE = {
 }
 _ROW = {name: _WRITE[name] for name in ("key", "commit_level")}
 _ONE_TRY = {"max_retries": 0}
+_NO_BINS: dict[str, Any] = {}
 _EXISTS = {
     Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
     Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
@@ -117,14 +118,13 @@ class AerospikeStore(RecordStore):
         return _record(key, found)
 
     def _operate(self, update: Update) -> Values:
-        key, ops = update.key, update.ops
-        compiled_ops = answering(ops, compile_ops(ops))
-        policy = _policy(_WRITE, update)
+        built, answers = request_of(update.ops)
+        where, policy = (self.namespace, *update.key), _policy(_WRITE, update)
         try:
-            found = self._client().operate_ordered((self.namespace, key.set, key.name), compiled_ops, None, policy)
+            found = self._client().operate_ordered(where, built, None, policy)
         except _FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
-        return results(ops, found[2])
+        return answers.results(found[2])
 
     def _delete(self, removal: Removal) -> bool:
         key = removal.key
@@ -162,35 +162,34 @@ class AerospikeStore(RecordStore):
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         shapes, policies = RowShapes(), _Policies()
         rows = [self._row(update, shapes, policies) for update in updates]
-        whole = self._batch([row for row in rows if not isinstance(row, LatchworkError)])
-        return [self._row_outcome(update, row, whole, shapes) for update, row in zip(updates, rows, strict=True)]
+        whole = self._batch([row for row, _ in rows if row is not None])
+        return [self._row_outcome(update, *row, whole) for update, row in zip(updates, rows, strict=True)]
 
-    def _row(self, update: Update, shapes: RowShapes, policies: _Policies) -> Any:
-        """The row as the client takes it, or what is wrong with it."""
-        where = (self.namespace, update.key.set, update.key.name)
+    def _row(self, update: Update, shapes: RowShapes, policies: _Policies) -> tuple[Any, RowShape | LatchworkError]:
+        """The row as the client takes it and its shape, or what is wrong with it."""
         try:
             shape = shapes.of(update.key, update.ops)
-            return (Write if shape.writes else Read)(where, shape.built, policy=policies.of(update, shape.writes))
+            policy = policies.of(update, shape.writes)
         except LatchworkError as failure:
-            return failure
+            return None, failure
+        return (Write if shape.writes else Read)((self.namespace, *update.key), shape.built, policy=policy), shape
 
-    def _row_outcome(self, update: Update, row: Any, whole: Fault | None, shapes: RowShapes) -> Row:
-        if isinstance(row, LatchworkError):
-            return row
-        fault = whole or _row_fault(row)
-        if fault is not None:
-            return self._error(fault, update)
-        return shapes.of(update.key, update.ops).results(row.record[2] if row.record else {})
+    def _row_outcome(self, update: Update, row: Any, shape: RowShape | LatchworkError, whole: Fault | None) -> Row:
+        if isinstance(shape, LatchworkError):
+            return shape
+        if whole is not None or row.result:
+            return self._error(whole or _row_fault(row), update)
+        return shape.results(row.record[2] if row.record else _NO_BINS)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         # Rows with the same guard share its policy.
         made = {id(removal.when): _removing(_ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
-        rows = [
-            Remove((self.namespace, removal.key.set, removal.key.name), policy=made[id(removal.when)])
-            for removal in removals
-        ]
+        rows = [Remove((self.namespace, *removal.key), policy=made[id(removal.when)]) for removal in removals]
         whole = self._batch(rows)
-        return [_removed(removal, whole or _row_fault(row)) for removal, row in zip(removals, rows, strict=True)]
+        return [
+            _removed(removal, whole or _row_fault(row)) if whole or row.result else True
+            for removal, row in zip(removals, rows, strict=True)
+        ]
 
     def _batch(self, rows: list[Any]) -> Fault | None:
         """Send the rows; None where each carries its own outcome, else what became of all of them."""
@@ -224,7 +223,7 @@ class _Policies:
         self._made: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def of(self, update: Update, writing: bool) -> dict[str, Any]:
-        kind = (id(update.when), update.exists, update.ttl, writing)
+        kind = (id(update.when), id(update.exists), update.ttl, writing)
         policy = self._made.get(kind)
         if policy is None:
             policy = self._made[kind] = _policy(_ROW, update) if writing else _guarded({}, update.when)
@@ -260,22 +259,19 @@ def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
     return Key(set, name)
 
 
-def _row_fault(row: Any) -> Fault | None:
-    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True) if row.result else None
+def _row_fault(row: Any) -> Fault:
+    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True)
 
 
 def _row_record(key: Key, row: Any) -> Record | None:
-    fault = _row_fault(row)
-    if fault is None:
+    if not row.result:
         return _record(key, row.record)
-    if fault.code == NOT_FOUND:
+    if row.result == NOT_FOUND:
         return None
-    raise error_of(fault, key, write=False)
+    raise error_of(_row_fault(row), key, write=False)
 
 
-def _removed(removal: Removal, fault: Fault | None) -> bool | LatchworkError:
-    if fault is None:
-        return True
+def _removed(removal: Removal, fault: Fault) -> bool | LatchworkError:
     error = error_of(fault, removal.key, write=True)
     expired = removal.when is None and isinstance(error, Refused)
     return False if expired or isinstance(error, NotFound) else error

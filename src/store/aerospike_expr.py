@@ -82,7 +82,7 @@ _puts: WeakKeyDictionary[e.Expr, dict[str, Template]] = WeakKeyDictionary()
 
 def compiled(expression: e.Expr | e.Bound) -> Entries:
     """The client's structure for an expression."""
-    root, params = expression if isinstance(expression, e.Bound) else (expression, {})
+    root, params = expression if isinstance(expression, e.Bound) else (expression, _NONE)
     template = root.__dict__.get(_COMPILED)
     if template is None:
         # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as the rest of this function.
@@ -105,6 +105,7 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
 
 _KEY = "\0key"
 _COMPILED = "_compiled"
+_NONE: dict[str, Any] = {}
 
 
 def _put(bin: str, value: e.Expr) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import aerospike
@@ -27,33 +28,50 @@ _EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
 """Added where the server would answer some operations only, and it could not be told which."""
 
 
-def compile_ops(ops: Sequence[o.Op], first: int = 0) -> list[Built]:
-    """The client's operations, one for each of ours, in order; `first`: the place of the first in its update."""
-    try:
-        return [_BUILD[type(op)](op, place) for place, op in enumerate(ops, first)]
-    except KeyError as unknown:
-        raise InvalidRequest(f"{unknown} is not an operation of latchwork.store.ops") from None
+def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
+    """The client's operations, one for each of ours, in order."""
+    return [_BUILD.get(type(op), _unknown)(op, place) for place, op in enumerate(ops)]
 
 
-def answering(ops: Sequence[o.Op], compiled_ops: list[Built]) -> list[Built]:
-    """The operations such that it can be told which answer is whose."""
-    reads = alone = 0
-    for op in ops:
-        kind = type(op)
-        if kind in _LOUD:
-            return compiled_ops
-        reads += kind in _READS
-        alone += kind in _SILENT
-    return compiled_ops if not reads or (reads == 1 and alone + 1 == len(ops)) else [*compiled_ops, _EVERY_OP_ANSWERS]
+def _unknown(op: Any, _: int) -> Built:
+    raise InvalidRequest(f"{op!r} is not an operation of latchwork.store.ops")
 
 
-def results(ops: Sequence[o.Op], answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
-    """What the reading operations returned, from an ordered answer to `answering(ops)`."""
-    asked = [op for op in ops if type(op) is not o.Touch]  # never answered
-    if len(answers) < len(asked):
-        # Only the one read was answered, or nothing where its bin is missing.
-        return tuple([_result(op, answers[0][1] if answers else None) for op in ops if type(op) in _READS])
-    return tuple([_result(op, answer[1]) for op, answer in zip(asked, answers, strict=False) if type(op) in _READS])
+class Answers:
+    """How the server answers operations of these kinds; the same for every update that is made of them.
+
+    unclear: it would answer some of them only, and it could not be told which.
+    """
+
+    __slots__ = ("_expected", "_reads", "unclear")
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        asked = [kind for kind in kinds if kind is not o.Touch]  # never answered
+        reads = [(place, kind is o.ListRange) for place, kind in enumerate(asked) if kind in _READS]
+        alone = len(reads) == 1 and _SILENT.issuperset(set(kinds) - _READS)
+        self._expected, self._reads = len(asked), reads
+        self.unclear = bool(reads) and not alone and _LOUD.isdisjoint(kinds)
+
+    def results(self, answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
+        """What the reading operations returned, from an ordered answer."""
+        if len(answers) < self._expected:
+            # Only the one read was answered, or nothing where its bin is missing.
+            return tuple([_found(answers[0][1] if answers else None, ranged) for _, ranged in self._reads])
+        return tuple([_found(answers[place][1], ranged) for place, ranged in self._reads])
+
+
+@lru_cache(maxsize=1024)
+def answers_of(kinds: tuple[type, ...]) -> Answers:
+    """How operations of these kinds are answered."""
+    return Answers(kinds)
+
+
+def request_of(ops: Sequence[o.Op]) -> tuple[list[Built], Answers]:
+    """The operations as the client takes them, such that it can be told which answer is whose; and how they answer."""
+    built, answers = compile_ops(ops), answers_of(tuple(map(type, ops)))
+    if answers.unclear:
+        built.append(_EVERY_OP_ANSWERS)
+    return built, answers
 
 
 class RowShapes:
@@ -67,13 +85,13 @@ class RowShapes:
         """The operations of a row as the client takes them. The caller keeps `ops` alive as long as this."""
         shape = self._shapes.get(id(ops))
         if shape is None:
-            known = self._built
-            built = [known.get(id(op)) or self._build(op, place) for place, op in enumerate(ops)]
+            known = self._built.get
+            built = [known(id(op)) or self._build(op, place) for place, op in enumerate(ops)]
             shape = self._shapes[id(ops)] = RowShape(built, *_answers(key, ops))
         return shape
 
     def _build(self, op: o.Op, place: int) -> Built:
-        built = compile_ops((op,), place)[0]
+        built = _BUILD.get(type(op), _unknown)(op, place)
         if type(op) is not o.Compute:  # whose answer is named after its place
             self._built[id(op)] = built
         return built
@@ -120,8 +138,8 @@ def check_row(key: Any, ops: Sequence[o.Op]) -> None:
             read.add(op.bin)
 
 
-def _result(op: o.Op, value: Any) -> Any:
-    return [] if value is None and type(op) is o.ListRange else value
+def _found(value: Any, ranged: bool) -> Any:
+    return [] if ranged and value is None else value
 
 
 def _name(place: int) -> str:
@@ -129,9 +147,7 @@ def _name(place: int) -> str:
 
 
 def _plain(value: Any) -> tuple[bool, Any]:
-    """Whether a value needs no expression, and what it is then, once a bin can hold it."""
-    if not isinstance(value, e.EXPRESSIONS):
-        return True, taken(value)
+    """Whether an expression's value is known here, and what it is then, once a bin can hold it."""
     expression, params = value if isinstance(value, e.Bound) else (value, {})
     if isinstance(expression, e.Const):
         return True, taken(expression.value)
@@ -141,6 +157,8 @@ def _plain(value: Any) -> tuple[bool, Any]:
 
 
 def _put(op: o.Put, _: int) -> Built:
+    if not isinstance(op.value, e.EXPRESSIONS):
+        return on_bin.write(op.bin, taken(op.value))
     plain, value = _plain(op.value)
     return on_bin.write(op.bin, value) if plain else on_expr.expression_write(op.bin, compiled(op.value))
 
@@ -154,10 +172,12 @@ def _compute(op: o.Compute, place: int) -> Built:
 
 
 def _map_put(op: o.MapPut, _: int) -> Built:
-    key = map_key(op.key)
+    key, kind = map_key(op.key), NEW if op.new else ORDERED
+    if not isinstance(op.value, e.EXPRESSIONS):
+        return on_map.map_put(op.bin, key, taken(op.value), kind)
     plain, value = _plain(op.value)
     if plain:
-        return on_map.map_put(op.bin, key, value, NEW if op.new else ORDERED)
+        return on_map.map_put(op.bin, key, value, kind)
     return on_expr.expression_write(op.bin, compiled_put(op.bin, key, op.value))
 
 
@@ -165,6 +185,7 @@ def _map_add(op: o.MapAdd, _: int) -> Built:
     return on_map.map_increment(op.bin, map_key(op.key), _amount(op.amount), ORDERED)
 
 
+@lru_cache(maxsize=1024)
 def _map_trim(op: o.MapTrim, _: int) -> Built:
     # All but the last `keep` entries; the server clips a range that begins before the first.
     return on_map.map_remove_by_index_range(op.bin, -op.keep, op.keep, _NOTHING, True)

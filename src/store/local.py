@@ -156,9 +156,10 @@ def _map_put(op: o.MapPut, change: _Change) -> Any:
 def _map_add(op: o.MapAdd, change: _Change) -> Any:
     entries, key = _held(change, op.bin, dict, {}), map_key(op.key)
     before = entries.get(key, 0)
-    if type(before) is not int:
-        raise InvalidRequest(f"entry {key!r} of bin {op.bin!r} holds a {type(before).__name__}, not an int")
-    entries = with_entry(entries, key, wrap(before + _amount(op.amount)))
+    if type(before) not in (int, float):
+        raise InvalidRequest(f"entry {key!r} of bin {op.bin!r} holds a {type(before).__name__}, not a number")
+    after = before + _amount(op.amount)
+    entries = with_entry(entries, key, after if type(before) is float else wrap(after))
     return _set(change, op.bin, entries, bound(key) + HEADER)
 
 

@@ -28,10 +28,11 @@ from .expr import (
     missing,
 )  # fmt: skip
 from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
+from .record import Update
 
 if TYPE_CHECKING:
     from ..seams import Seams
-    from .port import RecordStore, Update, Values
+    from .port import RecordStore, Values
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
@@ -83,8 +84,8 @@ class TokenClock:
         """A token in order of time: 7 bytes of microseconds, later than those of `above`; 10 unique ones."""
         if above:
             self._floor = max(self._floor, int.from_bytes(above[:7], "big") + 1)
-        now = max(int(seams.wall() * 1_000_000) + (self._skew or 0) * 1000, self._floor)
-        return now.to_bytes(7, "big") + bytes.fromhex(seams.unique())
+        now = int(seams.wall() * 1_000_000) + (self._skew or 0) * 1000
+        return max(now, self._floor).to_bytes(7, "big") + bytes.fromhex(seams.unique())
 
 
 def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
@@ -121,6 +122,8 @@ def _trim(bin: str, capacity: int) -> MapTrim:
 class _Attempt:
     """One update on its way: its token, and whether an attempt with that token is in doubt."""
 
+    __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
+
     def __init__(self, store: RecordStore, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
         self.token = once.token or store.token_clock.mint(store.seams)
@@ -130,29 +133,26 @@ class _Attempt:
     def run(self) -> Values:
         """The answer; where an attempt was not answered, what that came to is told to the outside."""
         try:
-            values = self._settled()
-        except LatchworkError as failure:
-            unknown = isinstance(failure, OutcomeUnknown)
-            self._tell("unknown" if unknown else "cancelled" if self.cancelled else "refused")
+            values = self._answer()
+        except (Refused, AlreadyExists):
+            self._tell("cancelled" if self.cancelled else "refused")
             raise
-        self._tell("applied")
+        except LatchworkError as failure:
+            # With an attempt in doubt no failure of a later one is an answer: the record may have gone since, or been
+            # too big for a moment, or the disk may have failed.
+            if not self.doubt:
+                raise
+            self._tell("unknown")
+            if isinstance(failure, OutcomeUnknown):
+                raise
+            raise self._unknown(f"a later attempt failed ({failure.code})") from failure
+        if self.unanswered:
+            self._tell("applied")
         return values
 
     def _tell(self, outcome: str) -> None:
         if self.unanswered:
             self.store.seams.note("doubts", outcome=outcome)
-
-    def _settled(self) -> Values:
-        try:
-            return self._answer()
-        except (Refused, AlreadyExists, OutcomeUnknown):
-            raise
-        except LatchworkError as failure:
-            # With an attempt in doubt no failure of a later one is an answer: the record may have gone since, or been
-            # too big for a moment, or the disk may have failed.
-            if self.doubt:
-                raise self._unknown(f"a later attempt failed ({failure.code})") from failure
-            raise
 
     def _answer(self) -> Values:
         for _ in range(self.store.policy.attempts + 1):  # a token minted again is no retry
@@ -177,10 +177,11 @@ class _Attempt:
         learning = clock.wants_to_learn(store.seams)
         if learning:
             attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
-        values = store.policy.run(store.seams, lambda: store._operate(attempt), doubt=self._doubted)
-        if learning:
-            clock.learn(store.seams, values[-1])
-        return (values[-2] if learning else values[-1],)
+        values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
+        if not learning:
+            return values[-1:]
+        clock.learn(store.seams, values[-1])
+        return values[-2:-1]
 
     def _attempt(self) -> Update:
         """The update with its token: refused where the token is there, or may have been and was trimmed."""
@@ -188,11 +189,11 @@ class _Attempt:
         when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
         computed = isinstance(once.result, EXPRESSIONS)
         guard = (_unused if computed else _fresh)(once.bin, once.capacity, when)
-        put = MapPut(once.bin, token, once.result, new=not computed)
+        put = MapPut(once.bin, token, once.result, not computed)
         answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
         ops = (*update.ops, put, _trim(once.bin, once.capacity), answer)
         bound = Bound(guard, {**params, "token": token})
-        return update._replace(ops=ops, when=bound)
+        return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _doubted(self) -> None:
         self.doubt = self.unanswered = True

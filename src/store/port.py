@@ -35,6 +35,8 @@ from .record import (
     checked,
     checked_bin,
     checked_key,
+    checked_removal,
+    checked_rows,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -58,14 +60,14 @@ class RecordStore(ABC):
     def get(self, key: Key, *bins: str) -> Record | None:
         """The record, or None where there is none; only these bins, or all where none is named."""
         key = checked_key(key)
-        return self.policy.run(self.seams, lambda: self._get(key, bins), doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._get, key, bins, doubt=_reads_are_repeatable)
 
     def get_many(self, keys: Iterable[Key], *bins: str) -> list[Record | None]:
         """The same for many keys, in order, in one round trip per node. One row that cannot be read fails the call."""
         wanted = [checked_key(key) for key in keys]
         if not wanted:
             return []
-        return self.policy.run(self.seams, lambda: self._get_many(wanted, bins), doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=_reads_are_repeatable)
 
     def operate(
         self,
@@ -94,8 +96,8 @@ class RecordStore(ABC):
         if once is not None:
             return operate_once(self, update, once)
         if not repeatable:
-            return self.policy.run(self.seams, lambda: self._operate(update))
-        return self._repeated(lambda: self._operate(update), [])
+            return self.policy.run(self.seams, self._operate, update)
+        return self._repeated([], self._operate, update)
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
         """The same for many records in one round trip per node; an outcome for each row, each classified alone.
@@ -103,8 +105,7 @@ class RecordStore(ABC):
         Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
         same record. The rows are not atomic with one another.
         """
-        rows = [checked(update) for update in updates]
-        return self._rows(rows, self._operate_many)
+        return self._rows(checked_rows(updates), self._operate_many)
 
     def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
         """Delete the record if the guard holds. True if it was there, False if it was not.
@@ -115,22 +116,21 @@ class RecordStore(ABC):
         """
         removal = Removal(checked_key(key), when)
         if not repeatable:
-            return self.policy.run(self.seams, lambda: self._delete(removal))
+            return self.policy.run(self.seams, self._delete, removal)
         doubts: list[bool] = []
-        return self._repeated(lambda: self._delete(removal), doubts) or bool(doubts)
+        return self._repeated(doubts, self._delete, removal) or bool(doubts)
 
     def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
         """The same for many records: for each row True, False, or the error that `delete` would have raised."""
-        rows = [Removal(checked_key(removal.key), removal.when) for removal in removals]
-        return self._rows(rows, self._delete_many)
+        return self._rows([checked_removal(removal) for removal in removals], self._delete_many)
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
-        return self.policy.run(self.seams, lambda: self._query(set, bin, equals), doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._query, set, bin, equals, doubt=_reads_are_repeatable)
 
     def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
         """Make the index `{set}_{bin}` that `query` needs; one that exists already is no error."""
-        self.policy.run(self.seams, lambda: self._ensure_index(set, bin, kind), doubt=_reads_are_repeatable)
+        self.policy.run(self.seams, self._ensure_index, set, bin, kind, doubt=_reads_are_repeatable)
 
     @abstractmethod
     def describe(self) -> StoreInfo:
@@ -167,9 +167,9 @@ class RecordStore(ABC):
 
     # ---- retrying
 
-    def _repeated(self, call: Callable[[], T], doubts: list[bool]) -> T:
+    def _repeated(self, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
         try:
-            return self.policy.run(self.seams, call, doubt=lambda: doubts.append(True))
+            return self.policy.run(self.seams, call, row, doubt=lambda: doubts.append(True))
         except LatchworkError as failure:
             if doubts and isinstance(failure, Unavailable):
                 raise OutcomeUnknown(f"an attempt may have been applied; the last one was not: {failure}") from failure
@@ -181,14 +181,15 @@ class RecordStore(ABC):
         if not rows:
             return []
         outcomes: list[Any] = [None] * len(rows)
-        pending = list(range(len(rows)))
+        pending: Sequence[int] = range(len(rows))
 
         def once() -> None:
+            nonlocal pending
             for place in pending:  # what an earlier attempt came to says nothing about this one
                 outcomes[place] = None
             for place, outcome in zip(pending, attempt([rows[place] for place in pending]), strict=True):
                 outcomes[place] = outcome
-            pending[:] = [place for place in pending if _retry_row(outcomes[place])]
+            pending = [place for place in pending if _retry_row(outcomes[place])]
             if pending:
                 raise outcomes[pending[0]]
 

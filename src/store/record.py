@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from ..errors import InvalidRequest, LatchworkError
 from .expr import Guard
@@ -58,8 +61,7 @@ class Update(NamedTuple):
     ttl: int = KEEP
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(Struct, frozen=True):
     """One row of `delete_many`."""
 
     key: Key
@@ -112,6 +114,12 @@ def checked_key(key: Key) -> Key:
     return key if type(key) is Key else Key(set_name, name)
 
 
+def checked_removal(removal: Removal) -> Removal:
+    """The removal, once its key is one that every backend takes. Raises `InvalidRequest`."""
+    key = checked_key(removal.key)
+    return removal if key is removal.key else Removal(key, removal.when)
+
+
 def checked_bin(name: str) -> str:
     """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
     if not name or len(name.encode()) > MAX_BIN:
@@ -123,22 +131,36 @@ def checked_bin(name: str) -> str:
 
 
 def _check_bins(ops: tuple[Op, ...]) -> None:
+    try:
+        if _known_bins.issuperset(map(_BIN, ops)):
+            return
+    except AttributeError:  # of an operation that names no bin
+        pass
     for op in ops:
         name = getattr(op, "bin", None)
         if name not in _known_bins and name is not None:
             checked_bin(name)
 
 
-def checked(update: Update) -> Update:
-    """The update, once it is one that every backend takes. Raises `InvalidRequest`."""
+def checked_rows(updates: Iterable[Update]) -> list[Update]:
+    """The updates, once all are such that every backend takes them. Raises `InvalidRequest`."""
+    rows = list(updates)
+    ops: tuple[Op, ...] | None = None
+    for update in rows:
+        checked(update, known_ops=update.ops is ops)
+        ops = update.ops
+    return rows
+
+
+def checked(update: Update, *, known_ops: bool = False) -> Update:
+    """The update, once it is one that every backend takes. Raises `InvalidRequest`.
+
+    known_ops: its operations were checked before.
+    """
     checked_key(update.key)
     if not update.ops:
         raise InvalidRequest(f"no operation for {update.key}: name at least one")
-    try:
-        known = _known_bins.issuperset(map(_BIN, update.ops))
-    except AttributeError:  # of an operation that names no bin
-        known = False
-    if not known:
+    if not known_ops:
         _check_bins(update.ops)
     if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
         raise InvalidRequest(

@@ -27,7 +27,7 @@ HEADER = 9
 def taken(value: Any) -> Any:
     """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it."""
     try:
-        return _taken(value)
+        return _TAKE.get(type(value), _unusual)(value)
     except RecursionError:
         raise InvalidRequest("a value that is nested too deeply: store it as JSON text or bytes") from None
 
@@ -118,8 +118,7 @@ def map_key(key: Any) -> Any:
 
 
 def _taken(value: Any) -> Any:
-    take = _TAKE.get(type(value))
-    return _unusual(value) if take is None else take(value)
+    return _TAKE.get(type(value), _unusual)(value)
 
 
 def _integer(value: int) -> int:
