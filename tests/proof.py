@@ -15,6 +15,10 @@ from typing import Any
 PROPERTY = "proved"
 SCALE = int(os.environ.get("LATCHWORK_SCALE", "1"))
 """How many times as much as in the test run is done, where it is a matter of how often: set by `make soak`."""
+FIRST = int(os.environ.get("LATCHWORK_FIRST", "0"))
+"""The first seed, where tests have seeds."""
+SEEDS = range(FIRST, FIRST + SCALE)
+"""For tests that are done again under another seed, rather than for longer."""
 SIMULATED = ("runs", "calls", "histories", "undecided", "violated")
 LAYERS: dict[str, tuple[str, ...]] = {
     "random faults": SIMULATED,

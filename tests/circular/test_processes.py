@@ -14,7 +14,7 @@ import pytest
 
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
-from tests.proof import SCALE
+from tests.proof import SEEDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LEASE = 0.2
@@ -95,10 +95,10 @@ class Crowd:
         return found
 
 
-@pytest.mark.parametrize("seed", range(11, 11 + SCALE))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_committed_entry_is_dequeued_exactly_once_in_order_though_processes_are_killed(tmp_path, seed, proved):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")
-    crowd, rng = Crowd(store, tmp_path), random.Random(seed)
+    crowd, rng = Crowd(store, tmp_path), random.Random(11 + seed)
     try:
         while len(list(tmp_path.glob("*-*"))) < PUTTERS + TAKERS:
             time.sleep(0.02)

@@ -16,10 +16,10 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Key, MapPut, Put, SQLiteStore
-from tests.proof import SCALE
+from tests.proof import SEEDS
 
 TALLY = Key("tallies", "lock")
-TURNS = 110 * SCALE
+TURNS = 110
 """Holders that are killed or stopped."""
 
 CONTENDER = """
@@ -134,9 +134,10 @@ def _kill(pid):
     os.waitpid(pid, 0)
 
 
-def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite, proved):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite, seed, proved):
     """One stop past the lease after each nine kills, at any point of taking, working, giving back."""
-    chance, crowd = random.Random(7), [_forked(sqlite, f"p{number}") for number in range(4)]
+    chance, crowd = random.Random(7 + seed), [_forked(sqlite, f"p{number}") for number in range(4)]
     try:
         for turn in range(TURNS):
             time.sleep(chance.uniform(0.003, 0.05))

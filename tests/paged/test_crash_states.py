@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tests.proof import SCALE
+from tests.proof import FIRST, SCALE
 
 from .crashes import SHAPES, explore
 
@@ -19,7 +19,7 @@ reached = Counter()
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_every_crash_state_keeps_the_promises(shape):
-    for seed in range(SEEDS):
+    for seed in range(FIRST, FIRST + SEEDS):
         reached.update(explore(shape, seed, each_step=10))
 
 

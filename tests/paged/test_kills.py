@@ -11,17 +11,18 @@ import pytest
 
 from latchwork.queue.files import SystemFile, SystemFiles
 from latchwork.queue.paged import PagedQueue
-from tests.proof import SCALE
+from tests.proof import SEEDS
 
-CYCLES = 10 * SCALE
-"""Writers that are killed, of each kind."""
+CYCLES = 10
+"""Writers that are killed, of each kind and under each seed."""
 ROOT = Path(__file__).parents[2]
 THREADS = 3
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("force_every", [0, 1, 5])
-def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every, proved):
-    random = Random(force_every)
+def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every, seed, proved):
+    random = Random(3 * seed + force_every)
     acknowledged, consumed = dict.fromkeys(range(THREADS), -1), (0, 0)
     for _ in range(CYCLES):
         for words in writer_until_killed(tmp_path, force_every, lines=random.randint(1, 120)):

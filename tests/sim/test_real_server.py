@@ -20,7 +20,7 @@ from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
 from latchwork.store.aerospike import AerospikeStore
 from tests import servers
 from tests.conftest import NO_SERVER
-from tests.proof import SCALE
+from tests.proof import FIRST, SCALE
 from tests.proxy import Fault
 
 from .checkers.linearizable import linearizable
@@ -76,7 +76,7 @@ def stores(aerospike_proxy):
 def test_histories_behind_a_proxy_that_loses_requests_and_replies_are_linearizable(
     stores, aerospike_store, aerospike_proxy, proved
 ):
-    chance = random.Random(3)
+    chance = random.Random(3 + FIRST)
     for _ in range(HISTORIES):
         key, history = Key("histories", uuid.uuid4().hex), History(Clock())
         aerospike_store.operate(key, Put("n", 0), exists=Exists.CREATE, ttl=NEVER)

@@ -20,7 +20,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update, sqlite_file, sqlite_pool
 from latchwork.store.contract_records import raises
 from tests.clock import ManualClock
-from tests.proof import SCALE
+from tests.proof import SEEDS
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)
@@ -247,7 +247,7 @@ def test_a_fork_while_another_thread_writes_does_not_stop_the_child(store):
 
 # ---- sudden death
 
-CYCLES = 7 * SCALE
+CYCLES = 7
 """Writers that are killed in each mode."""
 
 _WRITER = """
@@ -275,13 +275,14 @@ def _killed(path, mode, lines):
     return int(rest[-2]) if len(rest) >= 2 and rest[-2] else last
 
 
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["full", "normal", "off"])
-def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode, proved):
+def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode, seed, proved):
     store = SQLiteStore(path, synchronous="off")
     store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
     n = 0
     for cycle in range(CYCLES):
-        before, acknowledged = n, _killed(path, mode, 3 + 9 * (cycle % 5))
+        before, acknowledged = n, _killed(path, mode, 3 + seed % 5 + 9 * (cycle % 5))
         n = store.get(KEY).bins["n"]
         assert acknowledged <= n <= acknowledged + 1
         rows = [Key("s", f"{number}/{row}") for number in range(before + 1, acknowledged + 1) for row in range(3)]
