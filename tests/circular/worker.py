@@ -28,6 +28,7 @@ def main(role, url, name, number, directory):
     while not stop.exists():
         act(queue, f"{role}-{number}-{count}", number, count, note)
         count += 1
+        time.sleep(0.02)  # the queue remembers 1,024 transactions; no more are to be made before the last kill
 
 
 def put(queue, txn, number, count, note):
