@@ -12,7 +12,7 @@ import pytest
 
 from latchwork.coord import LatchLevel
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.spark import SparkLatch, register
+from latchwork.spark import SparkLatch, acknowledge, register
 
 from . import tasks
 
@@ -23,6 +23,7 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "100ms",
+    "spark.python.worker.reuse": "false",  # elsewhere it is true, so that both are tested
 }
 
 
@@ -79,6 +80,31 @@ def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of
     assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))
 
 
+def test_a_stream_whose_executor_is_lost_reads_everything_once(
+    executors, store_of_slow_tests, url_of_slow_tests, trail, tmp_path
+):
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    queue.publish_many([{"id": n} for n in range(300)])
+    register(executors)
+
+    def dies(batches):
+        yield from batches
+        if not trail.marks("dying"):
+            trail.mark("dying")
+            tasks.kill_this_executor()
+
+    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "streamId": "etl"}
+    frame = executors.readStream.format("latchwork").options(**options, payloadSchema="id long").load()
+    sink = frame.select("payload.id").mapInArrow(dies, "id long").writeStream.format("parquet")
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(tmp_path / "out"))
+    query = sink.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert trail.marks("dying")
+    assert Counter(row.id for row in executors.read.parquet(str(tmp_path / "out")).collect()) == Counter(range(300))
+    acknowledge(executors, query)
+    assert queue.depth().ready == 0
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A standalone cluster from PySpark's own scripts: two workers whose addresses differ, as speculation asks for."""
@@ -117,10 +143,15 @@ def cluster(tmp_path_factory):
         process.wait(30)
 
 
-@pytest.fixture
-def speculating(sessions, cluster):
-    yield sessions.on(cluster, **SPECULATION)
+@pytest.fixture(scope="module")
+def speculating_master(sessions, cluster):
+    yield cluster
     sessions.stop()
+
+
+@pytest.fixture
+def speculating(sessions, speculating_master):
+    return sessions.on(speculating_master, **SPECULATION)
 
 
 def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trail):
@@ -145,3 +176,35 @@ def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trai
     assert len(trail.marks("counted")) > PARTITIONS
     assert latch.counts() == {"here": 0}
     assert latch.missing() == []
+
+
+def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
+    speculating, store_of_slow_tests, url_of_slow_tests, trail
+):
+    """The original publishes some and hangs; the copy sees the rows in another order, and wins."""
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    register(speculating)
+
+    def hangs(batches):
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        original = context.partitionId() == 0 and context.attemptNumber() == 0
+        rows = [row for batch in batches for row in batch["id"].to_pylist()]
+        rows = rows if original else rows[::-1]
+        for first in range(0, len(rows), 10):
+            yield pa.RecordBatch.from_pydict({"id": pa.array(rows[first : first + 10], pa.int64())})
+            if original and first == 20:
+                trail.mark("published")
+                trail.await_mark("0-1-published", timeout=30)
+                trail.await_mark("never", timeout=20)
+        trail.mark("published")
+
+    conf = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    speculating.conf.set(conf, "10")
+    frame = speculating.range(0, 300, 1, PARTITIONS).mapInArrow(hangs, "id bigint")
+    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
+    frame.write.format("latchwork").mode("append").options(**options).save()
+    assert {(0, 0), (0, 1)} <= set(trail.marks("published"))
+    assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import functions as f
 
 from latchwork.errors import QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import acknowledge, register
 
+from . import driver
 from .conftest import BOTH
 
 ROWS = 200
@@ -201,6 +210,67 @@ def test_a_second_stream_and_a_consumer_are_refused_with_the_owners_name(session
         run(stream(session, options, streamId="other"), tmp_path)
 
 
+def test_a_start_under_the_same_name_takes_over_and_fences_the_running_query_off(session, queue, options, tmp_path):
+    publish(queue)
+
+    def start(name):
+        sink = stream(session, options).writeStream.format("noop").trigger(processingTime="100 milliseconds")
+        return sink.option("checkpointLocation", str(tmp_path / name)).start()
+
+    first = start("one")
+    first.processAllAvailable()
+    second = start("two")
+    second.processAllAvailable()
+    with pytest.raises(Exception, match="is no longer owned by the stream 'etl' under epoch"):
+        first.awaitTermination(60)
+    second.stop()
+    acknowledge(session, second)
+    assert queue.depth().ready == 0
+
+
+def test_a_killed_driver_that_is_started_again_has_everything_once(session, queue, url, tmp_path):
+    """Killed with SIGKILL, the Java process too, in the middle of its second batch; another session goes on."""
+    publish(queue)
+    with driver_at(url, tmp_path) as process:
+        until((tmp_path / "checkpoint" / "offsets" / "1").exists)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert queue.depth().ready > 0
+    query = driver.stream(session, url, tmp_path, per_batch=70)
+    query.awaitTermination()
+    assert written(session, tmp_path) == ALL
+    acknowledge(session, query)
+    assert queue.depth().ready == 0
+    assert len(queue.receive(1)) == 0
+
+
+def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(session, queue, options, tmp_path, trail):
+    """The batch fails once, when some of its partitions are published and the batch before it is acknowledged."""
+    other = queue.registry.create(QueueConfig("r", shards=2))
+    many = Counter(range(20 + 2500))
+
+    def fails_in_its_last_partition(batches):
+        yield from batches
+        if TaskContext.get().partitionId() == 2 and len(trail.marks("failed")) < 4:
+            trail.mark("failed")
+            raise RuntimeError("made to fail")
+
+    def run_through():
+        rows = stream(session, options).select("payload.id").mapInArrow(fails_in_its_last_partition, "id int")
+        sink = rows.writeStream.format("latchwork").options(**options | {"queue": "r"})
+        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query.awaitTermination()
+        return query
+
+    publish(queue, 0, 20)
+    run_through()
+    queue.publish_many([{"id": n} for n in range(20, 2520)])
+    with pytest.raises(Exception, match="made to fail"):
+        run_through()
+    assert other.depth().ready > 20
+    acknowledge(session, run_through())
+    assert Counter(message.payload["id"] for message in other.peek_all()) == many
+
+
 def test_a_query_that_goes_on_reads_what_comes_and_lets_it_go(session, queue, options, tmp_path):
     sink = stream(session, options).writeStream.format("parquet").option("path", str(tmp_path / "out"))
     query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="200 milliseconds")
@@ -235,3 +305,25 @@ def test_the_checkpoint_of_another_queue_is_refused(session, store, queue, optio
     with pytest.raises(Exception, match="the checkpoint is of queue 'q', and the option says 'r'"):
         run(stream(session, options | {"queue": "r"}), tmp_path)
     shutil.rmtree(tmp_path / "checkpoint")
+
+
+@contextmanager
+def driver_at(url, folder):
+    """A driver in a process group of its own, of which nothing is left."""
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-m", "tests.spark.driver", url, str(folder)]
+    with (folder / "driver.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def until(condition, timeout=240.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.05)
