@@ -1,8 +1,8 @@
 """What an operation costs at three sizes of whatever might make it grow: in calls, and in time.
 
 A case makes its world at a size and returns what to measure. The sizes take turns, so that a busy moment of the
-machine hits all three alike; a time is the lower quartile of its turns. The slope is that of the line through the three points
-on logarithmic scales: 0 = the cost does not grow, 1 = it grows as the size does.
+machine hits all three alike; a time is the lower quartile of its turns. The slope is that of the line through the three
+points on logarithmic scales: 0 = the cost does not grow, 1 = it grows as the size does.
 """
 
 from __future__ import annotations

@@ -263,4 +263,4 @@ def exactly_once(bench: Bench) -> None:
     owner = ranges.take(pointers, "stream")
     ends = count(state.fired, 1000)
     bench.measure("stream, 1,000 read", lambda: ranges.read(pointers, 0, state.fired, state.fired + 1000))
-    bench.measure("stream, 1,000 acknowledged", lambda: ranges.acknowledge(pointers, owner, 0, next(ends)))
+    bench.measure("stream, 1,000 of the sink acknowledged", lambda: ranges.acknowledge(pointers, owner, 0, next(ends)))
