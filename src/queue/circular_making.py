@@ -115,7 +115,7 @@ def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int)
         store.operate(layout.meta, *ops, exists=Exists.CREATE, ttl=NEVER, repeatable=True)
     except AlreadyExists as failure:
         found = store.get(layout.meta)
-        ours = found is not None and Layout.stored(layout.name, found.bins, 0) == replace(layout, room=0)
+        ours = found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
         if not failure.details["doubt"] or not ours:
             raise _there_is_one(layout.name) from None
 
