@@ -2,12 +2,14 @@
 
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
-Global options may stand anywhere before `--`. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 timed out.
+Global options may stand anywhere before `--`. Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 timed out. With
+`--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
 Run it as `latchwork` or as `python -m latchwork.cli`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 
@@ -35,6 +37,11 @@ def hoist(arguments: list[str]) -> list[str]:
     return [*front, *others, *rest]
 
 
+def asks_for_json(hoisted: list[str]) -> bool:
+    """Whether `--json` is among the global options, which come first."""
+    return "--json" in hoisted[: hoisted.index("--")] if "--" in hoisted else "--json" in hoisted
+
+
 def exit_code(failure: LatchworkError) -> int:
     """The exit code that tells a script what kind of failure it was."""
     if isinstance(failure, NotFound):
@@ -51,10 +58,13 @@ def main(arguments: list[str] | None = None) -> None:
     except ImportError as failure:
         sys.exit(f"latchwork: {failure.name} is not installed; install the extra: pip install 'latchwork[cli]'")
     logging.captureWarnings(capture=True)
+    words = hoist(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(hoist(sys.argv[1:] if arguments is None else arguments), prog_name="latchwork")
+        app(words, prog_name="latchwork")
     except LatchworkError as failure:
         _say(f"{failure} [{failure.code}]")
+        if asks_for_json(words):
+            print(json.dumps({"error": failure.code, "message": str(failure)}))  # noqa: T201 - the command's output
         sys.exit(exit_code(failure))
     except SystemExit as ended:
         if ended.code == INTERRUPTED:

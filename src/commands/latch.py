@@ -129,11 +129,11 @@ def show(context: typer.Context, name: Name, client: Client, farm: Farm = None, 
 
 
 @app.command()
-def delete(context: typer.Context, name: Name, client: Client) -> None:
-    """Delete a latch with the counters of all its farms; whoever waits for it is told.
+def delete(context: typer.Context, name: Name, client: Client, farm: Farm = None, level: Level = LatchLevel.DC) -> None:
+    """Delete a latch with the counters of all its farms, whichever is named; whoever waits for it is told.
 
     Example: latchwork latch delete nightly --client shop
     """
     session: Session = context.obj
-    there = CountDownLatch.get(session.store, client, name).delete()
+    there = _get(session, name, client, farm, level).delete()
     session.say(f"deleted {name}" if there else f"there was no {name}", latch=name, deleted=there)

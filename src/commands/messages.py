@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -75,20 +76,23 @@ def consume(
 ) -> None:
     """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
 
+    With --json they are printed together before they are acknowledged; with --follow each in a line.
+
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     if follow:
-        done = Consumer(queue, lambda delivery: _consumed(delivery, command)).run()
+        done = Consumer(queue, lambda given: _each(given, command)).run()
         raise typer.Exit(0 if done else 1)
-    taken = 0
-    while taken < limit:
-        found = queue.receive(1, timeout=timeout)
-        if not found:
-            break
-        taken += 1
-        found[0].ack() if _consumed(found[0], command) else found[0].nack()
+    if session.json and not command:
+        found = _receive(queue, limit, timeout)
+        session.table([_facts(delivery) for delivery in found])
+        queue.ack_many(found)
+    else:
+        outcomes = [_settled(delivery, command) for delivery in _received(queue, limit, timeout)]
+        if session.json:
+            session.table(outcomes)
 
 
 def redrive(
@@ -124,19 +128,56 @@ def _payload(text: str, queue: ShardedQueue) -> Any:
         raise InvalidRequest(f"{text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
 
 
+def _received(queue: ShardedQueue, limit: int, timeout: float) -> Iterator[Delivery]:
+    """Up to `limit` messages, one at a time, each when the one before it has been settled."""
+    for _ in range(limit):
+        found = queue.receive(1, timeout=timeout)
+        if not found:
+            return
+        yield found[0]
+
+
+def _receive(queue: ShardedQueue, limit: int, timeout: float) -> list[Delivery]:
+    found: list[Delivery] = []
+    while len(found) < limit and (more := queue.receive(min(limit - len(found), 1_000), timeout=timeout)):
+        found += more
+    return found
+
+
+def _settled(delivery: Delivery, command: list[str] | None) -> dict[str, Any]:
+    done = _consumed(delivery, command)
+    delivery.ack() if done else delivery.nack()
+    return {"message_id": delivery.message_id, "acked": done}
+
+
+def _each(given: Delivery | list[Delivery], command: list[str] | None) -> bool | list[bool]:
+    """What a consumer's handler answers, for one message or for a batch."""
+    return [_consumed(one, command) for one in given] if isinstance(given, list) else _consumed(given, command)
+
+
 def _consumed(delivery: Delivery, command: list[str] | None) -> bool:
-    text = (
-        delivery.payload.decode() if isinstance(delivery.payload, bytes) else json.dumps(delivery.payload, default=str)
-    )
+    payload = delivery.payload
+    data = payload if isinstance(payload, bytes) else json.dumps(payload, default=str).encode()
     if not command:
-        print(text, flush=True)  # noqa: T201 - the command's output
+        print(data.decode(errors="backslashreplace"), flush=True)  # noqa: T201 - the command's output
         return True
     facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
     try:
-        done = subprocess.run(command, input=text, text=True, env=os.environ | facts, check=False)  # noqa: S603 - asked for
+        done = subprocess.run(command, input=data, env=os.environ | facts, check=False)  # noqa: S603 - asked for
     except OSError as failure:
         raise LatchworkError(f"cannot run {command[0]!r}: {failure.strerror}") from None
     return done.returncode == 0
+
+
+def _facts(delivery: Delivery) -> dict[str, Any]:
+    payload = delivery.payload
+    return {
+        "message_id": delivery.message_id,
+        "attempts": delivery.attempts,
+        "enqueued_at": delivery.enqueued_at.isoformat(timespec="seconds"),
+        "headers": dict(delivery.headers),
+        "payload": payload.hex() if isinstance(payload, bytes) else payload,
+    }
 
 
 def _row(message: Message) -> dict[str, Any]:

@@ -69,7 +69,6 @@ def create(
         message_expiry=timedelta(hours=expiry_hours),
         queue_expiry=timedelta(hours=expiry_hours),
         sweep_duration=timedelta(minutes=sweep_minutes),
-        handler_timeout=timedelta(minutes=sweep_minutes) / 2,
         max_deliveries=max_deliveries,
         shovel=None if shovel_seconds is None else ShovelConfig(timedelta(seconds=shovel_seconds)),
     )
@@ -163,7 +162,8 @@ def sweep(
     registry = _registry(session, client, farm)
     contest = LeaseElection(session.store, election or f"{client}-sweeper")
     report = contest.run(lambda _: Sweeper(registry, contest).run_once(), timeout=timeout)
-    session.say(str(report), epoch=report.epoch, queues=report.queues, failures=report.failures)
+    counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
+    session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -173,7 +173,7 @@ def deactivate(
     context: typer.Context,
     name: Name,
     client: Client,
-    confirm: Annotated[str | None, typer.Option(help="the name again; asked for on a terminal")] = None,
+    confirm: Annotated[str | None, typer.Option(help="the name again; asked for without it")] = None,
     farm: Farm = None,
 ) -> None:
     """No more publishing to the queue; what is in it is still consumed and swept.
@@ -181,11 +181,17 @@ def deactivate(
     Example: latchwork queue deactivate orders --client shop --confirm orders
     """
     session: Session = context.obj
-    if confirm is None and sys.stdin.isatty():
-        confirm = typer.prompt(f"Type the queue's name to deactivate it ({name})", err=True)
+    registry = _registry(session, client, farm)
+    registry.get(name)
+    if confirm is None:
+        if sys.stdin.isatty():
+            typer.echo(f"Type the queue's name to deactivate it ({name}): ", nl=False, err=True)
+        confirm = sys.stdin.readline().rstrip("\n")
     if confirm != name:
-        raise InvalidRequest(f"not deactivated: --confirm is {confirm!r}; give the queue's name, {name!r}, again")
-    _registry(session, client, farm).deactivate(name)
+        raise InvalidRequest(
+            f"not deactivated: the name was not given again but {confirm!r}; type {name!r}, or --confirm {name}"
+        )
+    registry.deactivate(name)
     session.say(f"deactivated {name}", queue=name, active=False)
 
 

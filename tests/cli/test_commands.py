@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+from datetime import timedelta
 
 import pytest
 
 from latchwork.cli import hoist
 from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
 
 SHOP = ("--client", "shop")
@@ -30,6 +33,8 @@ def test_a_latch_across_farms_names_who_is_missing(lw):
     lw("latch", "create", "x", *SHOP, "--count", "1", "--farm", "dc1", "--level", "xdc", "--farms", "dc1,dc2")
     shown = lw("latch", "show", "x", *SHOP, "--farm", "dc1", "--level", "xdc")
     assert "nothing yet from dc2" in shown.out
+    assert lw("latch", "delete", "x", *SHOP, "--farm", "dc1", "--level", "xdc").code == 0
+    assert lw("latch", "show", "x", *SHOP, "--farm", "dc1").code == 3
 
 
 def test_a_command_runs_under_a_lock_with_its_fence_and_its_exit_code(run):
@@ -83,6 +88,35 @@ def test_messages_go_through_a_queue_by_the_command_alone(run):
     assert (facts["ready"], facts["received"]) == (0, 2)
 
 
+def test_what_is_consumed_as_json_is_one_document(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    assert lw("queue", "consume", "q", *SHOP, "--timeout", "0", "--json").json == []
+    lw("queue", "publish", "q", '{"a": 1}', "2", *SHOP, "--header", "h=v")
+    found = lw("queue", "consume", "q", *SHOP, "--timeout", "0", "--json").json
+    assert [(row["payload"], row["attempts"], row["headers"]) for row in found] == [
+        ({"a": 1}, 1, {"h": "v"}), (2, 1, {"h": "v"}),
+    ]  # fmt: skip
+    assert lw("queue", "stats", "q", *SHOP, "--json").json["ready"] == 0
+    lw("queue", "publish", "q", "3", *SHOP)
+    assert [row["acked"] for row in lw("queue", "consume", "q", *SHOP, "--json", "--", "false").json] == [False]
+
+
+def test_a_payload_that_is_no_text_is_consumed_all_the_same(lw, sqlite_url):
+    store = connect(sqlite_url)
+    queue = QueueRegistry(store, "shop").create(QueueConfig("b", shards=1, codec="bytes"))
+    queue.publish_many([b"\xff\x00", b"\xff"])
+    assert lw("queue", "consume", "b", *SHOP, "--max", "1").out == "\\xff\x00\n"
+    assert lw("queue", "consume", "b", *SHOP, "--json").json[0]["payload"] == "ff"
+    store.close()
+
+
+def test_a_queue_made_by_the_command_is_the_one_that_a_program_makes(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "2", "--sweep-minutes", "60")
+    store = connect(sqlite_url)
+    QueueRegistry(store, "shop").create(QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=60)))
+    store.close()
+
+
 def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--max-deliveries", "1")
     lw("queue", "publish", "q", "1", *SHOP)
@@ -98,7 +132,7 @@ def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     assert lw("queue", "consume", "q", *SHOP).out == "1\n"
 
 
-def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw):
+def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
     with pytest.warns(UserWarning, match="paused"):
         assert "expiring" in lw("queue", "pause", "q", *SHOP).out
@@ -107,7 +141,11 @@ def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw):
     assert lw("queue", "list", *SHOP, "--json").json == [{"queue": "q", "active": True, "shards": 1, "consumers": 5}]
     refused = lw("queue", "deactivate", "q", *SHOP, "--confirm", "other")
     assert refused.code == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO("other\nq\n"))
+    assert lw("queue", "deactivate", "q", *SHOP).code == 2
+    assert lw("queue", "deactivate", "q", *SHOP).code == 0
     assert lw("queue", "deactivate", "q", *SHOP, "--confirm", "q").code == 0
+    assert lw("queue", "deactivate", "never", *SHOP, "--confirm", "never").code == 3
     assert lw("queue", "list", *SHOP, "--json").json[0]["active"] is False
 
 
@@ -172,6 +210,10 @@ def test_a_users_mistake_is_one_line_and_an_exit_code(lw, arguments, code, told)
     assert told in done.err
     assert done.err.count("\n") == 1
     assert "Traceback" not in done.err
+    failure = lw(*arguments[:3], "--json", *arguments[3:])
+    assert (failure.code, failure.err) == (done.code, done.err)
+    assert f"[{failure.json['error']}]" in done.err
+    assert failure.json["message"] in done.err
 
 
 def test_a_wrong_store_url_does_not_show_its_password(lw):
