@@ -78,11 +78,11 @@ class SQLiteStore(RecordStore):
     # ---- reading
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        return self._read(lambda connection, now: _record(key, sqlite_rows.load(connection, key)[1], bins, now))
+        return self._read(lambda connection, now: _record(key, sqlite_rows.load(connection, key, bins)[1], bins, now))
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         def ask(connection: sqlite3.Connection, now: int) -> list[Record | None]:
-            found = {key: stored for key, _, stored in sqlite_rows.load_many(connection, keys)}
+            found = {key: stored for key, _, stored in sqlite_rows.load_many(connection, keys, bins)}
             return [_record(key, found.get(key), bins, now) for key in keys]
 
         return self._read(ask)

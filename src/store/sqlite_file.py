@@ -113,7 +113,7 @@ def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
 
 def _indexed(data: bytes, bin: str) -> str | int | None:
     """What an index keeps of a record: the bin's value where it is text or an integer."""
-    value = values.decode(data).get(bin)
+    value = values.decode(data, (bin,)).get(bin)
     return value if type(value) in (str, int) else None
 
 

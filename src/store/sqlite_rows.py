@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -21,13 +21,17 @@ _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ?
 _REMOVE = "DELETE FROM records WHERE id = ?"
 
 
-def load(connection: sqlite3.Connection, key: Key) -> tuple[int | None, local.Stored | None]:
-    """The row's number and the record in it, expired or not."""
+def load(
+    connection: sqlite3.Connection, key: Key, bins: Collection[str] = ()
+) -> tuple[int | None, local.Stored | None]:
+    """The row's number and the record in it, expired or not; with these bins only, or all where none is named."""
     row = connection.execute(_LOAD, key).fetchone()
-    return (None, None) if row is None else (row[1], stored(*row[2:]))
+    return (None, None) if row is None else (row[1], stored(*row[2:], bins=bins))
 
 
-def load_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[tuple[Key, int, local.Stored]]:
+def load_many(
+    connection: sqlite3.Connection, keys: Iterable[Key], bins: Collection[str] = ()
+) -> Iterator[tuple[Key, int, local.Stored]]:
     """The same for those of the records that are there, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
@@ -37,12 +41,12 @@ def load_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[t
         while some := list(islice(rest, AT_ONCE)):
             question = f"{_COLUMNS} AND name IN ({','.join('?' * len(some))})"
             for name, number, generation, updated, expires, data in connection.execute(question, (set, *some)):
-                yield named[name], number, stored(generation, updated, expires, data)
+                yield named[name], number, stored(generation, updated, expires, data, bins)
 
 
-def stored(generation: int, updated: int, expires: int | None, data: bytes) -> local.Stored:
+def stored(generation: int, updated: int, expires: int | None, data: bytes, bins: Collection[str] = ()) -> local.Stored:
     """The record in a row's columns."""
-    return local.Stored(values.decode(data), generation, updated, expires, len(data))
+    return local.Stored(values.decode(data, bins), generation, updated, expires, len(data))
 
 
 def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:

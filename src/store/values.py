@@ -8,7 +8,7 @@ simulations fast. Map bins are kept in key order, the server's, so that its smal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -61,16 +61,22 @@ def encode(bins: dict[str, Any]) -> bytes:
     return _ENCODER.encode(bins)
 
 
-def decode(data: bytes) -> dict[str, Any]:
-    """The bins that `encode` wrote. Raises `Corrupt`."""
+def decode(data: bytes, bins: Collection[str] = ()) -> dict[str, Any]:
+    """The bins that `encode` wrote, or those of them that are named. Raises `Corrupt`."""
     try:
-        return _DECODER.decode(data)
+        if not bins:
+            return _DECODER.decode(data)
+        # A bin that is passed over costs little, however large it is.
+        found = _PASSING.decode(data)
+        return {name: _VALUE.decode(found[name]) for name in bins if name in found}
     except (msgspec.DecodeError, UnicodeDecodeError) as failure:
         raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(dict[str, Any])
+_PASSING = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_VALUE = msgspec.msgpack.Decoder()
 
 
 # ---- maps in key order
