@@ -26,7 +26,10 @@ def load(
 ) -> tuple[int | None, local.Stored | None]:
     """The row's number and the record in it, expired or not; with these bins only, or all where none is named."""
     row = connection.execute(_LOAD, key).fetchone()
-    return (None, None) if row is None else (row[1], stored(*row[2:], bins=bins))
+    if row is None:
+        return None, None
+    _, number, generation, updated, expires, data = row
+    return number, stored(generation, updated, expires, data, bins)
 
 
 def load_many(
