@@ -161,6 +161,15 @@ def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(sess
     assert len(queue.receive(100)) == 20
 
 
+def test_a_run_that_found_nothing_new_is_finished_by_acknowledge_too(session, queue, options, tmp_path):
+    """As after a driver that was killed between its last batch and the acknowledgement."""
+    publish(queue)
+    run(stream(session, options), tmp_path)
+    acknowledge(session, run(stream(session, options), tmp_path))
+    publish(queue, ROWS, 20)
+    assert len(queue.receive(100)) == 20
+
+
 def test_the_next_run_goes_on_where_the_last_one_ended(session, queue, options, tmp_path):
     for first in (0, 100):
         publish(queue, first, 100)
