@@ -6,6 +6,9 @@ The links delay, reorder, duplicate and are cut for a while; each seed is anothe
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -136,3 +139,13 @@ def test_a_count_up_in_flight_can_come_too_late_which_is_why_it_is_not_promised_
     assert released(up["iad"]), "the count-up of fra, still under way, could not hold iad"
     network.settle(up["fra"]._key)
     assert not released(up["iad"])
+
+
+def test_the_example_runs_as_the_readme_says():
+    root = Path(__file__).parents[2]
+    assert "`examples/multi_dc.py`" in (root / "README.md").read_text()
+    done = subprocess.run(
+        [sys.executable, "examples/multi_dc.py"], cwd=root, capture_output=True, text=True, check=True, timeout=60
+    )
+    for farm in FARMS:
+        assert f"{farm}: released=True; I see {dict.fromkeys(FARMS, 0)}" in done.stdout
