@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import islice
 
+from ..coord.inputs import checked_timeout
 from ..errors import Corrupt, InvalidRequest
 from ..seams import Lock
 from .backlog import Backlog, backlog, distance
@@ -18,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 def file_safe(name: str) -> None:
     """`InvalidRequest` for a name that a cursor cannot have."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {name!r}", name=name)
 
 
@@ -66,9 +67,9 @@ class Cursor:
         reclaimed by another means than this package; what precedes it is returned first. With `skip_corrupt` the
         next good message is returned instead.
         """
-        if n < 1:
-            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n}", n=n)
-        deadline = self._deadline(timeout)
+        if not isinstance(n, int) or n < 1:
+            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n!r}", n=n)
+        deadline = self._deadline(checked_timeout(timeout))
         while True:
             until = self._view.tail()
             found = self._take(n, until, skip_corrupt=skip_corrupt)

@@ -33,8 +33,8 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
 def milliseconds(moment: datetime | float) -> int:
     """Whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds."""
-    seconds = moment.timestamp() if isinstance(moment, datetime) else float(moment)
-    if not math.isfinite(seconds):
+    seconds = moment.timestamp() if isinstance(moment, datetime) else moment
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise InvalidRequest(f"a moment is a datetime or seconds since the epoch, not {moment!r}")
     return math.floor(round(seconds * 1000, 3))  # a millisecond is not exact in floating seconds
 

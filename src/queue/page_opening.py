@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
+from pathlib import Path
 
 from ..errors import AlreadyOpen, InvalidRequest
 from .files import Closable
@@ -15,14 +17,22 @@ _PREFIX = re.compile(r"[^/\0]{1,100}")
 
 def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: float | None) -> None:
     """`InvalidRequest` for what no queue can be opened with."""
-    if not _PREFIX.fullmatch(prefix):
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
         raise InvalidRequest(f"a prefix has 1 to 100 characters and no '/': not {prefix!r}", prefix=prefix)
-    if not MIN_PAGE <= page_size <= MAX_PAGE:
-        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size}", page_size=page_size)
-    if force_every < 0:
-        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every}")
-    if lifetime is not None and not lifetime > 0:
-        raise InvalidRequest(f"lifetime is more than 0 seconds, or None to keep everything; not {lifetime}")
+    if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
+        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
+    if not isinstance(force_every, int) or force_every < 0:
+        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every!r}")
+    if lifetime is not None and (not isinstance(lifetime, int | float) or not lifetime > 0):
+        raise InvalidRequest(f"lifetime is more than 0 seconds, or None to keep everything; not {lifetime!r}")
+
+
+def checked_directory(directory: str | os.PathLike[str]) -> Path:
+    """The directory, where it is a path. Raises `InvalidRequest`."""
+    try:
+        return Path(directory)
+    except TypeError as failure:
+        raise InvalidRequest(f"directory is {directory!r}; give a path") from failure
 
 
 def own(layout: Layout) -> Closable:

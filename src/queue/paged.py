@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import dropwhile
-from pathlib import Path
 from typing import Any
 
+from ..coord.inputs import checked_timeout
 from ..errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
 from ..seams import SYSTEM, Seams
 from .cursor import Cursor, file_safe
@@ -18,7 +18,7 @@ from .files import SYSTEM_FILES, Closable, Files
 from .page_bell import Bell
 from .page_codec import Decode, codec_of, milliseconds
 from .page_layout import Layout, Place, disk
-from .page_opening import check_arguments, own, settle_page_size
+from .page_opening import check_arguments, checked_directory, own, settle_page_size
 from .page_reader import PagedEntry, PageReader, View, seek
 from .page_recovery import Recovered, recover
 from .page_writer import PageWriter
@@ -74,7 +74,7 @@ class PagedQueue:
         seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         check_arguments(prefix, page_size, force_every, seconds)
         encode, decode = codec_of(codec)
-        layout = Layout(files, Path(directory), prefix)
+        layout = Layout(files, checked_directory(directory), prefix)
         with disk(layout):
             layout.stored_page_size()  # refuses what is not ours before the lock file is made beside it
             files.make_directory(layout.directory)
@@ -105,6 +105,8 @@ class PagedQueue:
 
         All are encoded before the first is written.
         """
+        if not isinstance(datas, Iterable):
+            raise InvalidRequest(f"datas is a {type(datas).__name__}; give a list of messages, or use append for one")
         payloads = [self._encode(data) for data in datas]
         if payloads:
             self._writer.append_many(payloads)
@@ -133,6 +135,7 @@ class PagedQueue:
         the next good message. `Expired` if the next page was reclaimed meanwhile.
         """
         arrival = None if since is None else milliseconds(since)
+        checked_timeout(timeout)
         self._check_open()
         until = self._writer.tail
         with disk(self._layout):

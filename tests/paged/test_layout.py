@@ -164,7 +164,8 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
     "arguments",
     [
         {"prefix": ""}, {"prefix": "a/b"}, {"prefix": "a\0"}, {"page_size": 63}, {"page_size": 2**31},
-        {"force_every": -1}, {"lifetime": 0}, {"codec": 7},
+        {"force_every": -1}, {"lifetime": 0}, {"codec": 7}, {"prefix": 5}, {"page_size": "1"}, {"force_every": "1"},
+        {"lifetime": "1"},
     ],
     ids=str,
 )  # fmt: skip
@@ -173,6 +174,18 @@ def test_bad_arguments_are_refused_before_any_file_is_made(tmp_path, arguments):
     with pytest.raises(InvalidRequest):
         PagedQueue.open(tmp_path / "new", arguments.pop("prefix"), **arguments)
     assert not (tmp_path / "new").exists()
+
+
+def test_what_is_no_moment_no_length_of_time_and_no_number_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="directory"):
+        PagedQueue.open(5, "q")
+    with PagedQueue.open(tmp_path, "q") as queue:
+        for asked, named in (({"since": "x"}, "moment"), ({"timeout": -1}, "timeout"), ({"timeout": "1"}, "timeout")):
+            with pytest.raises(InvalidRequest, match=named):
+                queue.read(**asked)
+        for ask in (lambda: queue.cursor(5), lambda: queue.cursor("c").read("1"), lambda: queue.append_many(5)):
+            with pytest.raises(InvalidRequest):
+                ask()
 
 
 def test_a_closed_queue_says_so(tmp_path):
