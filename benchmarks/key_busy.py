@@ -2,14 +2,15 @@
 
 Run it from the project's root as `python -m benchmarks.key_busy [--seconds 0.5]`. While a write waits for its replica,
 others on the same record queue up behind it; beyond `transaction-pending-limit` of them (20 unless set) the server
-refuses with KEY_BUSY (14). The first table is the raw client without retries; the second is what Latchwork makes of it,
-whose retry policy waits and sends again.
+refuses with KEY_BUSY (14). The first table is the raw client without retries ("one copy": on a node alone, where a
+write waits for nobody); the second is what Latchwork makes of it, whose retry policy waits and sends again.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import statistics
 import threading
 import time
 from collections import Counter
@@ -31,6 +32,9 @@ KEY_BUSY = 14
 WRITERS = (1, 8, 16, 24, 32, 64)
 RECORDS = 32
 CROWD = 64
+LIMIT = 20
+"""The server's default."""
+ROUNDS = 3
 NO_RETRY = {"max_retries": 0}
 
 
@@ -92,29 +96,48 @@ def crowd(writers: int, seconds: float, write: Callable[[int], str]) -> Counter[
     return counts
 
 
-def raw(node: Node, seconds: float) -> str:
+class Cell:
+    """Writers on records of a server, without retries; what each round came to."""
+
+    def __init__(self, node: servers.Asd, records: int, limit: int) -> None:
+        self.client = aerospike.client({"hosts": [(node.host, node.port)], "max_conns_per_node": 100}).connect()
+        self.keys = [(node.namespace, "busy", number) for number in range(records)]
+        self.limit = f"set-config:context=namespace;id={node.namespace};transaction-pending-limit={limit}"
+        self.seen: dict[int, list[tuple[float, float]]] = {writers: [] for writers in WRITERS}
+
+    def round(self, writers: int, seconds: float) -> None:
+        """Let so many write for a while."""
+        self.client.info_all(self.limit)
+        counts = crowd(writers, seconds, self._write)
+        self.seen[writers].append((counts["done"] / seconds, counts["busy"] / counts.total()))
+
+    def _write(self, number: int) -> str:
+        try:
+            self.client.increment(self.keys[number % len(self.keys)], "n", 1, policy=NO_RETRY)
+        except aerospike.exception.AerospikeError as failure:
+            return "busy" if failure.args[0] == KEY_BUSY else "failed"
+        return "done"
+
+    def told(self, writers: int) -> str:
+        """Writes a second, and how many of all attempts were refused: medians of the rounds."""
+        done, busy = (statistics.median(values) for values in zip(*self.seen[writers], strict=True))
+        return f"{done:,.0f} a s, {busy:.1%} refused" if busy else f"{done:,.0f} a s"
+
+
+def raw(alone: servers.Asd, node: Node, seconds: float) -> str:
     """Writes a second, and how many of all attempts were refused, by writers."""
-    client = aerospike.client({"hosts": [(node.host, node.port)], "max_conns_per_node": 100}).connect()
-    keys = [(node.namespace, "busy", number) for number in range(RECORDS)]
-    cells: dict[int, list[str]] = {writers: [] for writers in WRITERS}
-    for limit, spread in ((20, 1), (20, RECORDS), (0, 1)):
-        client.info_all(f"set-config:context=namespace;id={node.namespace};transaction-pending-limit={limit}")
-
-        def write(number: int, spread: int = spread) -> str:
-            try:
-                client.increment(keys[number % spread], "n", 1, policy=NO_RETRY)
-            except aerospike.exception.AerospikeError as failure:
-                return "busy" if failure.args[0] == KEY_BUSY else "failed"
-            return "done"
-
+    cells = {
+        "one record": Cell(node, 1, LIMIT),
+        f"{RECORDS} records": Cell(node, RECORDS, LIMIT),
+        "one record, no limit": Cell(node, 1, 0),
+        "one record, one copy": Cell(alone, 1, LIMIT),
+    }
+    for _ in range(ROUNDS):
         for writers in WRITERS:
-            counts = crowd(writers, seconds, write)
-            busy = counts["busy"] / counts.total()
-            cells[writers].append(f"{counts['done'] / seconds:,.0f} a s, {busy:.0%} refused")
-    client.info_all(f"set-config:context=namespace;id={node.namespace};transaction-pending-limit=20")
-    client.close()
-    head = ("writers", "one record", f"{RECORDS} records", "one record, no limit")
-    return table(head, [(writers, *row) for writers, row in cells.items()])
+            for cell in cells.values():
+                cell.round(writers, seconds / ROUNDS)
+    cells["one record"].client.info_all(cells["one record"].limit)
+    return table(("writers", *cells), [(n, *(cell.told(n) for cell in cells.values())) for n in WRITERS])
 
 
 class Told(Seams):
@@ -163,8 +186,12 @@ def _queue(shards: int) -> Callable[[RecordStore], Callable[[], object]]:
 
 def markdown(seconds: float) -> tuple[str, str]:
     """Both tables. Raises `servers.Unreachable` without an `asd`."""
-    with cluster() as node:
-        return raw(node, seconds), product(node, 3 * seconds)
+    alone = servers.started(servers.Asd())
+    try:
+        with cluster() as node:
+            return raw(alone, node, seconds), product(node, 3 * seconds)
+    finally:
+        alone.close()
 
 
 def main() -> None:

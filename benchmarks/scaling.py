@@ -25,7 +25,8 @@ from tests import servers
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 NAMES = 1_000
 """Queues whose shards are placed."""
-SECONDS = 0.5
+SECONDS = 0.6
+BATCHES = ("queue: publish 1,000 at once, a message", "queue: drain 1,000 of one publish, a message")
 
 
 class Figures:
@@ -33,10 +34,12 @@ class Figures:
 
     def __init__(self, url: str | None) -> None:
         self.url = url
+        self.costs: dict[str, _growth.Cost] = {}
         self.makers: dict[str, Callable[[], str | None]] = {
             "kinds": _kinds.markdown,
             "constants": self.constants,
             "growth": self.growth,
+            "day": self.day,
             "waiting": _rates.markdown,
             "large": self.large,
             "busy": self.busy,
@@ -64,9 +67,32 @@ class Figures:
         rows: list[list[str]] = []
         with _growth.backends(self.url) as makers:
             for case in CASES:
-                rows += _growth.rows(case, {name: _growth.measure(case, maker) for name, maker in makers.items()})
+                found = {name: _growth.measure(case, maker) for name, maker in makers.items()}
+                rows += _growth.rows(case, found)
+                self.costs |= found.get("Aerospike", {})
             head = ("what", "at", "calls (slope)", *(f"{name}, microseconds (slope)" for name in makers))
         return table(head, rows)
+
+    def day(self) -> str | None:
+        """How many processes a billion messages a day take, by what has just been measured on a real server."""
+        steps = {what: self.costs[what].micros[1] for what in BATCHES if what in self.costs}
+        if len(steps) < len(BATCHES):
+            return None
+        steps["both"] = sum(steps.values())
+        head = (
+            "one process, 64 shards",
+            "microseconds a message",
+            "messages a second",
+            "processes for the mean, for 3 x",
+        )
+        mean = 1e9 / 86_400
+        return table(
+            head,
+            [
+                (what, f"{micros:.0f}", 1e6 / micros, f"{mean * micros / 1e6:.1f}, {3 * mean * micros / 1e6:.1f}")
+                for what, micros in steps.items()
+            ],
+        )
 
 
 def written(page: str, name: str, figures: str) -> str:
