@@ -21,7 +21,7 @@ from ..store.ops import Put
 from ..store.port import Key, RecordStore
 from . import lease as rules
 from .contender import Acquisition, Claim, Contender
-from .election import Election
+from .election import FOLLOW, Election
 from .lock import LOCKS, Grant
 
 ELECTOR = "elector-fence"
@@ -163,17 +163,32 @@ class ZooKeeperElection(Election):
         self._party = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
-        self._line = self._party.line = Line(
-            self._client, f"{path}/{quote(name, safe='')}", self.candidate, self._seams, min(max(self.lease, 1.0), 5.0)
-        )
+        self._hosts, self._path = client_or_hosts, f"{path}/{quote(name, safe='')}"
+        self._patience = min(max(self.lease, 1.0), 5.0)
+        self._line = self._party.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
         self._wake = self._seams.event()
 
     def contenders(self) -> list[str]:
         """The candidates in the line, in their order, the leader first. Two round trips to ZooKeeper.
 
-        Raises `Unavailable` where ZooKeeper does not answer; with hosts it is asked only while standing.
+        With hosts, and while not standing, it connects for this one question. Raises `Unavailable` where ZooKeeper does
+        not answer.
         """
+        if self._own and (self._task is None or not self._task.is_alive()):
+            return self._asked_apart()
+        FOLLOW.until(self._seams, lambda: self._client.connected or None, timeout=self._patience)
         return self._line.names()
+
+    def _asked_apart(self) -> list[str]:
+        client: Any = KazooClient(self._hosts, timeout=self.lease)
+        try:
+            client.start(timeout=self._patience)
+            return Line(client, self._path, self.candidate, self._seams, self._patience).names()
+        except client.handler.timeout_exception:
+            raise Unavailable(f"ZooKeeper did not answer at {self._hosts}: check that it runs there") from None
+        finally:
+            client.stop()
+            client.close()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
         self._stop.set()

@@ -115,11 +115,22 @@ def test_the_session_timeout_is_the_lease(stand, office):
 def test_hosts_are_connected_to_while_standing_only(zookeeper, office, closing):
     election = ZooKeeperElection(MemoryStore(), office, zookeeper.hosts, candidate="a", lease=SESSION)
     closing.append(election.stop)
-    with pytest.raises(Unavailable):
-        election.contenders()
+    assert election.contenders() == [], "asked over a connection for this one question"
+    assert not election._client.connected
     for _ in range(2):
         assert election.run(lambda leadership: election.contenders(), timeout=20) == ["a"]
         assert not election._client.connected
+
+
+def test_contenders_are_named_right_after_the_start_and_to_who_does_not_stand(zookeeper, office, closing):
+    first, watcher = (ZooKeeperElection(MemoryStore(), office, zookeeper.hosts, candidate=name) for name in "aw")
+    closing.append(first.stop)
+    first.start()
+    assert first.contenders() in ([], ["a"])
+    until(lambda: watcher.contenders() == ["a"])
+    nowhere = ZooKeeperElection(MemoryStore(), office, "127.0.0.1:1", lease=1)
+    with pytest.raises(Unavailable, match="127.0.0.1:1"):
+        nowhere.contenders()
 
 
 def test_contenders_stand_in_line_the_leader_first(stand):
