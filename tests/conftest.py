@@ -110,7 +110,8 @@ def _calls(reporter):
 def _is_whole(config, reporter):
     """Whether nothing was chosen or left out by hand, so that the floors of the whole apply."""
     chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
-    return not chosen and not config.option.keyword and not config.option.markexpr and not config.option.maxfail
+    option = config.option
+    return not (chosen or option.keyword or option.markexpr or option.maxfail or option.collectonly)
 
 
 def pytest_terminal_summary(terminalreporter):

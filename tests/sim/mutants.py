@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
 from latchwork.coord import contender, fenced, latch_base, latch_layout, lease
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
 from latchwork.queue import (
@@ -20,6 +22,8 @@ from latchwork.queue import (
     circular_layout,
     circular_round,
     circular_slots,
+    ledger_chunk,
+    ledger_writer,
     loading,
     passes,
     pointers,
@@ -27,8 +31,9 @@ from latchwork.queue import (
     sweeping,
     view,
 )
+from latchwork.queue.ledger_chunk import LedgerRecords
 from latchwork.retry import RetryPolicy
-from latchwork.store import NEVER, once
+from latchwork.store import NEVER, Exists, once
 from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
 from latchwork.store.ops import MapPut, Put
 
@@ -345,6 +350,38 @@ SHARDED_RULES = (
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 
 
+# ---- publishing by a ledger (P6)
+
+
+def _nothing_kept(self: Any, held: Any, real: Any = pointers.PointerQueue.remove) -> Any:
+    return real(self, [one._replace(envelope=structs.replace(one.envelope, keep_id=0)) for one in held])
+
+
+def _always_changed(self: Any, number: int, msg_id: str, *slots: str, real: Any = LedgerRecords.change) -> bool:
+    real(self, number, msg_id, *slots)
+    return True
+
+
+def _never_too_late(self: Any, *args: Any, real: Any = ledger_writer.ChunkWriter.__init__) -> None:
+    real(self, *args)
+    self._late = 1e9
+
+
+LEDGER_RULES = (
+    ("nothing is kept of what was deleted", "P6: a delete keeps msgId",
+     _swap(pointers.PointerQueue, "remove", _nothing_kept)),
+    ("the first attempt's ledger is overwritten", "P6: the ledger record is create-only",
+     _swap(ledger_chunk, "Exists", mock.Mock(CREATE=Exists.ANY))),
+    ("a slot is left before it is closed", "P6: a late slot is examined and closed first",
+     _swap(ledger_writer.ChunkWriter, "_withdrawn", lambda self, slot, msg_id: True)),
+    ("a slot that was filled late counts", "P6: a pointer found too late is swapped",
+     _swap(ledger_writer.ChunkWriter, "__init__", _never_too_late)),
+    ("a swap that was refused counts as made", "P6: swapped, guarded by = p; refused: take the one found",
+     _swap(LedgerRecords, "change", _always_changed)),
+)  # fmt: skip
+LEDGER = tuple(Mutant("ledger", *rule) for rule in LEDGER_RULES)
+
+
 # ---- elections (P3): the lock's rules, under the election's promises
 
 ELECTION_RULES = (
@@ -361,4 +398,4 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER

@@ -7,13 +7,13 @@ import pytest
 from .campaign import every_single_fault
 from .workload import SCENARIOS
 
-MOST = 6
-"""Calls of one site that are struck here; the long campaign strikes them all."""
+MOST = {"sharded": 4, "ledger": 2}
+"""Calls of one site that are struck here, where it is not 6; the long campaign strikes them all."""
 
 
 @pytest.mark.parametrize("primitive", SCENARIOS)
 def test_no_promise_is_broken_by_any_single_fault_at_any_call(primitive, proved):
-    tally = every_single_fault(primitive, most=MOST)
+    tally = every_single_fault(primitive, most=MOST.get(primitive, 6))
     proved(tally.layer, primitive, tally.figures)
     assert not tally.violated, "\n".join(tally.violations)
     assert not tally.undecided

@@ -108,10 +108,9 @@ class SinglePlan(Plan):
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
-        if process.name in self.spared:
+        if process.name in self.spared or self.calm:
             return None
-        if not self.calm:
-            self.sites[self.point] = _site(verb, target)
+        self.sites[self.point] = _site(verb, target)
         return self.faults.get(self.point)
 
     def describe(self) -> str:

@@ -6,10 +6,11 @@ from .base import Scenario
 from .circular import Circular
 from .election import Election
 from .latch import LatchScenario
+from .ledger import Ledgers
 from .lock import Lock
 from .sharded import Sharded
 from .store import Store
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded)
+    kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded, Ledgers)
 }

@@ -172,6 +172,7 @@ class Sharded(Scenario):
         # A server clock that went back an hour abandons nothing before it has caught up.
         self.operator.seams.sleep(4 * SWEEP + (3600 if self.happened(Kind.SERVER_CLOCK) else 0))
         queue = self._queue(self.operator_store)
+        self._again(queue)
         sweeper = Sweeper(queue.registry, Office(Term(1000)))
         for _ in range(12):
             self._drain(queue)
@@ -185,6 +186,9 @@ class Sharded(Scenario):
             self.operator.seams.sleep(SWEEP + 0.5)
         for view in (queue, queue.sideline, queue.parked):
             self.visible |= {message.payload for message in view.peek_all()}
+
+    def _again(self, queue: ShardedQueue) -> None:
+        """What producers do once more when faults have stopped: nothing."""
 
     def _drain(self, queue: ShardedQueue) -> None:
         while True:
