@@ -129,7 +129,7 @@ def test_contenders_are_named_right_after_the_start_and_to_who_does_not_stand(zo
     assert first.contenders() in ([], ["a"])
     until(lambda: watcher.contenders() == ["a"])
     nowhere = ZooKeeperElection(MemoryStore(), office, "127.0.0.1:1", lease=1)
-    with pytest.raises(Unavailable, match="127.0.0.1:1"):
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         nowhere.contenders()
 
 
