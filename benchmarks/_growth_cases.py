@@ -106,6 +106,7 @@ def transactions(store: RecordStore, number: int) -> list[Step]:
     def enqueue() -> None:
         queue.enqueue(7, txn_id=next(ids), overwrite_if_full=True)
 
+    queue.enqueue_many(range(100))
     for _ in range(number):
         enqueue()
     return [Step("circular queue: `enqueue(txn_id=)`, full", enqueue)]
@@ -165,12 +166,12 @@ def queues(store: RecordStore, number: int) -> list[Step]:
         registry.create(QueueConfig(f"q{place}", shards=4))
     names = cycle(f"q{place}" for place in range(number))
     return [
+        Step("registry: sweep with nothing to do, a queue",
+             Sweeper(registry, Election(), parallelism=1).run_once, number),
         Step("registry: publish, receive, ack", lambda: one_message(registry.get(next(names)))),
         Step("registry: `get` in a new process",
              lambda: QueueRegistry(store, registry.client_id).get(next(names))),
-        Step("registry: `refresh()`, a queue", registry.refresh, number),
-        Step("registry: sweep with nothing to do, a queue",
-             Sweeper(registry, Election(), parallelism=1).run_once, number),
+        Step("registry: `refresh()`", registry.refresh),
     ]  # fmt: skip
 
 
