@@ -1,0 +1,104 @@
+"""A candidate whose store fails, at each step of its campaign: what goes on, what ends, and who is told."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from latchwork.coord import LeaseElection
+from latchwork.coord.election import RECOVERY
+from latchwork.coord.lock import LOCKS
+from latchwork.errors import InvalidRequest, Misconfigured
+from latchwork.retry import RetryPolicy
+from latchwork.store import Key, MemoryStore
+from tests.clock import ManualClock
+from tests.faulty import FaultyStore
+
+
+class Hand(ManualClock):
+    """The campaign is kept, and run when the test says so; what runs beside it does not run at all."""
+
+    campaign = None
+
+    def spawn(self, run, name):
+        if name.startswith("latchwork-election"):
+            self.campaign = run
+
+
+@pytest.fixture
+def store():
+    made = FaultyStore(MemoryStore(Hand()))
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+@pytest.fixture
+def election(store):
+    return LeaseElection(store, "office", candidate="me")
+
+
+def stand(election, lead):
+    assert election.start(lead)
+    election._seams.campaign()
+
+
+def locked(store):
+    return store.inner.get(Key(LOCKS, "office")).bins["locked"]
+
+
+def test_a_store_that_is_away_delays_the_campaign_and_does_not_end_it(store, election, caplog):
+    terms = []
+
+    def lead(leadership):
+        terms.append(election.leadership is leadership)
+        election.stop()
+
+    store.plan = {1: "dropped", 3: "reply_lost", 4: "dropped"}
+    stand(election, lead)
+    assert terms == [True]
+    assert store.seams.slept.count(RECOVERY) == 2
+    assert caplog.text.count(f"goes on in {RECOVERY} s") == 2
+    assert locked(store) == 0
+
+
+def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(store, election, caplog):
+    def refuse():
+        raise Misconfigured("no such namespace")
+
+    def campaign():
+        election._seams.campaign()
+
+    store.plan = {1: refuse}
+    election._seams.at(0.01, campaign)
+    with pytest.raises(Misconfigured, match="no such namespace"):
+        election.run(lambda leadership: None, timeout=5)
+    assert "does not stand any more" in caplog.text
+    assert store.total == 1
+
+
+def test_who_is_elected_while_it_is_stopped_never_leads(store, election):
+    store.plan = {1: election.stop}
+    seen = []
+    stand(election, lambda leadership: seen.append((leadership.lost.is_set(), election.leadership)))
+    assert seen == [(True, None)]
+    assert locked(store) == 0
+
+
+def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, caplog):
+    def lead(leadership):
+        store.next("dropped")
+        election.stop()
+
+    with caplog.at_level(logging.INFO, "latchwork"):
+        stand(election, lead)
+    assert "could not say so to the store" in caplog.text
+    assert "is over" in caplog.text
+    assert election.leadership is None
+    assert locked(store) == 1, "until its lease is over"
+
+
+def test_a_leaders_function_that_is_none_is_refused_before_anything_is_asked(store, election):
+    with pytest.raises(InvalidRequest, match="lead is a int"):
+        election.start(7)
+    assert store.total == 0
