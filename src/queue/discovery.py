@@ -61,7 +61,8 @@ class ActiveShards:
         with self._lock:
             self._active.update(dict.fromkeys(shards))
             self._next_look = min(self._next_look, self._seams.monotonic() + BUSY)
-            self._wake.set()
+            if not self._wake.is_set():  # far cheaper to ask than to set
+                self._wake.set()
 
     def wait(self, timeout: float | None) -> None:
         """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds."""

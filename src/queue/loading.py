@@ -96,13 +96,15 @@ def _told(queue: PointerQueue, at: Loaded | None, doubt: bool) -> Loaded:
 
 def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:
     """A reserved slot for each, in the order of the shards' pointers."""
-    first = queue.reserve(Counter(shards))
-    used: Counter[int] = Counter()
+    following = queue.reserve(Counter(shards))
     slots: list[Loaded] = []
     for shard in shards:
-        start = first[shard]
-        slots.append(start if isinstance(start, LatchworkError) else Slot(shard, start + used[shard]))
-        used[shard] += 1
+        pointer = following[shard]
+        if isinstance(pointer, LatchworkError):
+            slots.append(pointer)
+        else:
+            slots.append(Slot(shard, pointer))
+            following[shard] = pointer + 1
     return slots
 
 

@@ -148,6 +148,8 @@ class PointerQueue:
         ]
         outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
+        if not taken:
+            return outcomes
         ids = self._message_ids([rows[place].key for place in taken])
         for place, found in zip(taken, ids, strict=True):
             mine = found == envelopes[place].msg_id

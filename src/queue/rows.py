@@ -17,19 +17,8 @@ def settle(store: RecordStore, updates: Sequence[Update]) -> list[Row]:
     """
     if len(updates) != 1:
         return _insist(store, updates, store.operate_many)
-    (update,) = updates
     try:
-        return [
-            store.operate(
-                update.key,
-                *update.ops,
-                when=update.when,
-                exists=update.exists,
-                or_absent=update.or_absent,
-                ttl=update.ttl,
-                repeatable=True,
-            )
-        ]
+        return [store.repeat(updates[0])]
     except LatchworkError as failure:
         return [failure]
 

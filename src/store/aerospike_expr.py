@@ -109,11 +109,8 @@ _NONE: dict[str, Any] = {}
 
 
 def _put(bin: str, value: e.Expr) -> Any:
-    def into(base: Any) -> Any:
-        return exp.MapPut(None, ORDERED, _Slot(_KEY), _build(value), base)
-
-    empty = exp.Val(aerospike.KeyOrderedDict({}))
-    return exp.Cond(exp.BinExists(bin), into(exp.MapBin(bin)), into(empty))
+    entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
+    return exp.MapPut(None, ORDERED, _Slot(_KEY), _build(value), entries)
 
 
 def _build(node: e.Expr) -> Any:

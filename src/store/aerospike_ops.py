@@ -43,21 +43,26 @@ class Answers:
     unclear: it would answer some of them only, and it could not be told which.
     """
 
-    __slots__ = ("_expected", "_reads", "unclear")
+    __slots__ = ("_expected", "_lists", "_reads", "unclear")
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         asked = [kind for kind in kinds if kind is not o.Touch]  # never answered
-        reads = [(place, kind is o.ListRange) for place, kind in enumerate(asked) if kind in _READS]
+        reads = [place for place, kind in enumerate(asked) if kind in _READS]
         alone = len(reads) == 1 and _SILENT.issuperset(set(kinds) - _READS)
         self._expected, self._reads = len(asked), reads
+        self._lists = [at for at, place in enumerate(reads) if asked[place] is o.ListRange]
         self.unclear = bool(reads) and not alone and _LOUD.isdisjoint(kinds)
 
     def results(self, answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
         """What the reading operations returned, from an ordered answer."""
         if len(answers) < self._expected:
             # Only the one read was answered, or nothing where its bin is missing.
-            return tuple([_found(answers[0][1] if answers else None, ranged) for _, ranged in self._reads])
-        return tuple([_found(answers[place][1], ranged) for place, ranged in self._reads])
+            found = [answers[0][1] if answers else None for _ in self._reads]
+        else:
+            found = [answers[place][1] for place in self._reads]
+        for at in self._lists:
+            found[at] = [] if found[at] is None else found[at]
+        return tuple(found)
 
 
 @lru_cache(maxsize=1024)
@@ -138,10 +143,6 @@ def check_row(key: Any, ops: Sequence[o.Op]) -> None:
             read.add(op.bin)
 
 
-def _found(value: Any, ranged: bool) -> Any:
-    return [] if ranged and value is None else value
-
-
 def _name(place: int) -> str:
     return _NAMES[place] if place < len(_NAMES) else f"={place}"
 
@@ -186,6 +187,11 @@ def _map_add(op: o.MapAdd, _: int) -> Built:
 
 
 @lru_cache(maxsize=1024)
+def _read(op: o.Read, _: int) -> Built:
+    return on_bin.read(op.bin)
+
+
+@lru_cache(maxsize=1024)
 def _map_trim(op: o.MapTrim, _: int) -> Built:
     # All but the last `keep` entries; the server clips a range that begins before the first.
     return on_map.map_remove_by_index_range(op.bin, -op.keep, op.keep, _NOTHING, True)
@@ -212,7 +218,7 @@ def _amount(number: int) -> int:
 _BUILD: dict[type, Callable[[Any, int], Built]] = {
     o.Put: _put,
     o.Add: _add,
-    o.Read: lambda op, _: on_bin.read(op.bin),
+    o.Read: _read,
     o.Compute: _compute,
     o.MapPut: _map_put,
     o.MapAdd: _map_add,

@@ -92,12 +92,17 @@ class RecordStore(ABC):
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
         """
-        update = checked(Update(key if type(key) is Key else Key(*key), ops, when, exists, or_absent, ttl))
+        update = Update(key if type(key) is Key else Key(*key), ops, when, exists, or_absent, ttl)
+        if repeatable and once is None:
+            return self.repeat(update)
+        checked(update)
         if once is not None:
             return operate_once(self, update, once)
-        if not repeatable:
-            return self.policy.run(self.seams, self._operate, update)
-        return self._repeated([], self._operate, update)
+        return self.policy.run(self.seams, self._operate, update)
+
+    def repeat(self, update: Update) -> Values:
+        """The same for an update that is made already and whose repeat is harmless: `operate(repeatable=True)`."""
+        return self._repeated([], self._operate, checked(update))
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
         """The same for many records in one round trip per node; an outcome for each row, each classified alone.
