@@ -115,7 +115,6 @@ class Proof:
             [f"  {subject}", *(f"{row[name]:,}" for name in columns)] for subject, row in rows
         ]
         widths = [max(map(len, column)) + 2 for column in zip(*cells, strict=True)]
-        widths[0] = max(widths[0], 18)
         return [f"{label:{widths[0]}}" + _right(numbers, widths[1:]) for label, *numbers in cells]
 
     def _faults(self) -> list[str]:

@@ -1,0 +1,82 @@
+"""The closing table: figures add up, floors fail a run of all tests, and only that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.proof import FLOORS, Proof
+
+ROOT = Path(__file__).parents[1]
+ENOUGH = [(layer, "a", floors) for layer, floors in FLOORS.items()]
+
+
+def proof_of(*rows):
+    return Proof([*ENOUGH, *rows])
+
+
+def test_figures_of_one_subject_add_up_and_faults_over_all_layers():
+    proof = Proof(
+        [("processes", "a", {"killed": 1, "F1 x": 2}), ("processes", "a", {"killed": 2}), ("b", "c", {"F1 x": 1})]
+    )
+    assert proof.sums("processes")["killed"] == 3
+    assert proof.faults() == {"F1 x": 3}
+
+
+def test_nothing_is_missed_where_every_floor_is_reached():
+    proof = proof_of(("mutants", "a", {"caught": FLOORS["mutants"]["seeded"]}))
+    assert proof.short_of() == []
+
+
+@pytest.mark.parametrize("layer", FLOORS)
+def test_a_layer_that_did_nothing_is_under_its_floor(layer):
+    rows = [row for row in ENOUGH if row[0] != layer]
+    assert any(line.startswith(f"{layer}:") for line in Proof(rows).short_of())
+
+
+@pytest.mark.parametrize("bad", ["undecided", "violated"])
+def test_what_must_be_nought_is_told(bad):
+    assert f"random faults: 1 {bad}" in proof_of(("random faults", "a", {bad: 1})).short_of()
+
+
+def test_a_mutant_that_was_not_caught_is_told():
+    assert "mutants: 1 not caught" in Proof([("mutants", "a", {"seeded": 30, "caught": 29})]).short_of()
+
+
+def test_the_table_fits_80_columns_whatever_the_figures():
+    figures = {"sites": 999, "runs": 10**6, "calls": 10**8, "histories": 10**6, "undecided": 0, "violated": 0}
+    lines = Proof([(layer, "circular", {**figures, "F13 generation wrap": 10**8}) for layer in FLOORS]).table()
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs pytest in a project with one test, and this project's hooks."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["inner"]\n')
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "test_one.py").write_text('def test_one(proved):\n    proved("processes", "a", killed=7)\n')
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\nfrom tests.conftest import proved\n")
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_a_run_of_all_tests_under_a_floor_fails_and_says_so(run):
+    done = run()
+    assert done.returncode == 1
+    assert "UNDER ITS FLOOR: processes: 7 killed, at least 200 are asked for" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["inner/test_one.py"], ["-k", "one"], ["--collect-only"]], ids=" ".join)
+def test_a_run_of_some_tests_has_no_floor(run, arguments):
+    done = run(*arguments)
+    assert done.returncode == 0
+    assert "UNDER ITS FLOOR" not in done.stdout
