@@ -46,7 +46,8 @@ class CountDownLatch(Latch):
         that have one, which is safe only where one coordinator brings the whole count. ttl: seconds; a latch that
         expires raises, it is never released by that.
 
-        Raises `AlreadyExists` where this farm's counter is there; `InvalidRequest` before any I/O.
+        Raises `AlreadyExists` where this farm's counter is there; `OutcomeUnknown` where it may have been created by
+        this call; `InvalidRequest` before any I/O.
         """
         latch = cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
