@@ -23,6 +23,7 @@ from aerospike_helpers.operations import list_operations, map_operations, operat
 from aerospike_helpers.operations.expression_operations import expression_write
 
 from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, table
+from benchmarks.targets import Verdict, judged
 from latchwork.queue import LargeQueue
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike_expr import compiled
@@ -283,7 +284,13 @@ def _report(rates: Rates, calls: dict[str, float]) -> str:
     for name, anchor, target in ANCHORS:
         rate, ratio = rates.rate(name), rates.ratio(name, anchor)
         rows.append([name, calls[name], rate, anchor, rates.rate(anchor), ratio, target])
-    return table(["large queue", "calls a message", "a s", "anchor", "a s", "ratio", "target"], rows)
+    head = ["large queue", "calls a message", "a s", "anchor", "a s", "ratio", "target"]
+    verdicts = [Verdict(f"large queue, {row[0]} / {row[3]}", float(row[6][3:]), row[5]) for row in rows if row[6]]
+    verdicts += [
+        Verdict(f"large queue, {name}: calls a message", limit, calls[name], at_least=False)
+        for name, limit in (("enqueue", 3), ("dequeue", 3), ("enqueue_many(100)", 0.03), ("dequeue_many(100)", 0.03))
+    ]
+    return f"{table(head, rows)}\n\n{judged(verdicts)}"
 
 
 if __name__ == "__main__":

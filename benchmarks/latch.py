@@ -18,6 +18,7 @@ from aerospike_helpers.operations import map_operations, operations
 
 from benchmarks._harness import Case, CountingStore, aerospike_url, arguments, interleaved, server_operations, table
 from benchmarks.store import ORDERED, Raw
+from benchmarks.targets import Verdict, judged
 from latchwork.coord import CountDownLatch
 from latchwork.store.aerospike import AerospikeStore
 
@@ -144,8 +145,19 @@ def main() -> None:
     print(
         f"\nrelease lag over {RELEASES} releases: p50 {statistics.median(lags):.0f} ms, "
         f"p99 {ordered[int(len(ordered) * 0.99)]:.0f} ms, max {ordered[-1]:.0f} ms; {reads:.1f} reads a second and "
-        "waiter (the Java library: uniform over 5,000 ms)"
+        "waiter (the Java library: uniform over 5,000 ms)\n"
     )
+    p99 = ordered[int(len(ordered) * 0.99)]
+    print(judged([
+        Verdict("count_down / raw guarded add", 0.85, rates.ratio("count_down", "raw guarded add")),
+        Verdict("count_down / raw increment", 0.55, rates.ratio("count_down", "raw increment")),
+        Verdict("count_down: calls", 1, calls["count_down"][0], at_least=False),
+        Verdict("count_down(party=) of 10,000 / raw", 0.8, rates.ratio(PARTY_COUNT, PARTY_ADD)),
+        Verdict("count_down(party=): calls", 1.1, calls[PARTY_COUNT][0], at_least=False),
+        Verdict("latch release lag: p50 ms", 30, statistics.median(lags), at_least=False),
+        Verdict("latch release lag: p99 ms", 120, p99, at_least=False),
+        Verdict("latch: reads a second and waiter", 25, reads, at_least=False),
+    ]))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections import Counter
+from itertools import chain
 
 from aerospike_helpers import expressions as exp
 from aerospike_helpers.operations import expression_operations, operations
@@ -25,6 +26,7 @@ from benchmarks._harness import (
     server_operations,
     table,
 )  # fmt: skip
+from benchmarks.targets import Verdict, judged
 from latchwork.coord import FencedLock
 from latchwork.store import Key, Put
 from latchwork.store.aerospike import AerospikeStore
@@ -98,7 +100,7 @@ class Ours:
         self.grant.operate(self.resource, Put("x", 1))
 
 
-def rates(options, store, client, namespace: str) -> str:
+def rates(options, store, client, namespace: str) -> tuple[str, list[Verdict]]:
     """The table of calls and rates."""
     raw, ours = Raw(client, namespace), Ours(store)
     cases = {
@@ -118,7 +120,9 @@ def rates(options, store, client, namespace: str) -> str:
         )
         for title, case in cases.items()
     ]
-    return table(("case", "a second", "x raw", "calls", "server's count"), rows)
+    calls = {row[0]: row[3] for row in rows}
+    verdicts = [Verdict("lock, acquire and release: calls", 2, calls["acquire, release"], at_least=False)]
+    return table(("case", "a second", "x raw", "calls", "server's count"), rows), verdicts
 
 
 def _calls(case: Case, store, client, namespace: str) -> tuple[float, float]:
@@ -128,7 +132,7 @@ def _calls(case: Case, store, client, namespace: str) -> tuple[float, float]:
     return (store.total() - calls) / RUNS, (server_operations(client, namespace) - served) / RUNS
 
 
-def fairness(store) -> str:
+def fairness(store) -> tuple[str, list[Verdict]]:
     """How the acquisitions of some contenders are shared, and what each cost."""
     shares: Counter[int] = Counter()
     start = threading.Barrier(CONTENDERS)
@@ -146,13 +150,15 @@ def fairness(store) -> str:
     _together([lambda me=me: contend(me) for me in range(CONTENDERS)])
     spent, share = time.perf_counter() - began, ACQUISITIONS / CONTENDERS
     row = (min(shares.values()) / share, max(shares.values()) / share, ACQUISITIONS / spent)
-    return table(
-        (f"{CONTENDERS} contenders: least share", "largest share", "acquisitions a second", "calls each"),
-        [(*row, (store.total() - calls) / ACQUISITIONS)],
-    )
+    head = (f"{CONTENDERS} contenders: least share", "largest share", "acquisitions a second", "calls each")
+    verdicts = [
+        Verdict("lock, 8 contenders: least share", 0.5, row[0]),
+        Verdict("lock, 8 contenders: largest share", 2, row[1], at_least=False),
+    ]
+    return table(head, [(*row, (store.total() - calls) / ACQUISITIONS)]), verdicts
 
 
-def handover(store) -> str:
+def handover(store) -> tuple[str, list[Verdict]]:
     """Milliseconds from a release to the acquisition of the one who waits."""
     holder, waiter = FencedLock(store, "bench-hand", lease=60), FencedLock(store, "bench-hand", lease=60)
     lags = []
@@ -166,7 +172,9 @@ def handover(store) -> str:
         waiting.join()
         lags.append((taken[0] - released) * 1000)
     lags.sort()
-    return table(("handover", "median ms", "p99 ms"), [("one waits", statistics.median(lags), lags[-2])])
+    median = statistics.median(lags)
+    verdicts = [Verdict("lock, handover: median ms", 20, median, at_least=False)]
+    return table(("handover", "median ms", "p99 ms"), [("one waits", median, lags[-2])]), verdicts
 
 
 def _timed(lock: FencedLock) -> float:
@@ -187,10 +195,10 @@ def main() -> None:
     with aerospike_url(options.url) as url:
         store = CountingStore(AerospikeStore.from_url(url))
         client, namespace = store.inner._link.connect(), store.inner.namespace
-        print(rates(options, store, client, namespace), fairness(store), handover(store), sep="\n\n")
+        parts = [rates(options, store, client, namespace), fairness(store), handover(store)]
+        print(*(shown for shown, _ in parts), judged(chain(*(verdicts for _, verdicts in parts))), sep="\n\n")
         for name in ("bench_lock", "latchwork_locks"):
             client.truncate(namespace, name, 0)
-    print("\ntargets: 1 call to acquire, 1 to release; shares 0.5 to 2; handover median <= 20 ms")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from pathlib import Path
 import litequeue
 import persistqueue
 
-from benchmarks._harness import Case, interleaved, table
+from benchmarks._harness import Case, Rates, interleaved, table
+from benchmarks.targets import Verdict, judged
 from latchwork.queue.paged import PagedQueue
 
 PAYLOAD = os.urandom(256)
@@ -103,14 +104,25 @@ def others(directory: Path) -> list[Case]:
     ]
 
 
-def side_by_side(seconds: float, place: str | None) -> str:
+def side_by_side(seconds: float, place: str | None) -> tuple[Rates, str]:
     with tempfile.TemporaryDirectory(dir=place) as directory:
         cases = [*ours(Path(directory)), *plain(Path(directory)), *others(Path(directory))]
         rates = interleaved(cases, seconds)
     names = [case.name for case in cases]
     anchors = ("write()", "write() + fsync()", "litequeue put", "persist-queue put")
     rows = [(name, rates.rate(name), *(rates.ratio(name, anchor) for anchor in anchors)) for name in names]
-    return table(("case", "a second", *(f"x {anchor}" for anchor in anchors)), rows)
+    return rates, table(("case", "a second", *(f"x {anchor}" for anchor in anchors)), rows)
+
+
+def verdicts(rates: Rates) -> list[Verdict]:
+    return [
+        Verdict("paged queue, append: a second", 150_000, rates.rate("append")),
+        Verdict("paged queue, append / litequeue put", 5, rates.ratio("append", "litequeue put")),
+        Verdict(
+            "paged queue, append forced / write() + fsync()", 0.8, rates.ratio("append, forced", "write() + fsync()")
+        ),
+        Verdict("paged queue, read: a second", 300_000, rates.rate("read")),
+    ]
 
 
 def growth(sizes: list[int], place: str | None) -> str:
@@ -149,10 +161,10 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="grow the queue to 10,000,000 messages")
     parser.add_argument("--directory", help="where to make the queues; default: the system's temporary directory")
     options = parser.parse_args()
-    print(side_by_side(options.seconds, options.directory))
+    rates, compared = side_by_side(options.seconds, options.directory)
+    print(compared)
     print("\n" + growth([10_000, 100_000, 1_000_000] + ([10_000_000] if options.large else []), options.directory))
-    print("\ntargets: append >= 150,000 a second and >= 5 x litequeue put; forced >= 0.8 x write() + fsync();", end=" ")
-    print("read >= 300,000 a second")
+    print("\n" + judged(verdicts(rates)))
 
 
 if __name__ == "__main__":

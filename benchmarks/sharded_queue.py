@@ -29,11 +29,13 @@ from benchmarks._harness import (
     table,
 )  # fmt: skip
 from benchmarks._raw_claim import RawClaim
+from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store.aerospike import AerospikeStore
 
 PAYLOAD = b"x" * 256
 HUNDRED, THOUSAND = 100, 1000
+WHOLE, GUARDED = "raw 3 calls, whole protocol", "raw, in hundreds, guarded envelope"
 SEND = {"key": aerospike.POLICY_KEY_SEND, "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL, "max_retries": 0}
 CREATE = {**SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
 CREATE_ROW = {"key": aerospike.POLICY_KEY_SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
@@ -181,10 +183,10 @@ def drains(store, raw_of) -> tuple[list[Case], list[Supplied]]:
         ("Java 2.0 pattern, singly", *_raw(raw_of, "drain_2"), 1),
         ("raw 3 calls, singly", *_raw(raw_of, "drain_3"), 1),
         ("raw 3 calls, guarded envelope", *_raw(raw_of, "drain_guarded"), 1),
-        ("raw 3 calls, whole protocol", *_raw(raw_of, "drain_claimed"), 1),
+        (WHOLE, *_raw(raw_of, "drain_claimed"), 1),
         ("queue, singly", ours.drain, ours.publish_batch, 1),
         ("raw, in hundreds", *_raw(raw_of, "drain_batch"), HUNDRED),
-        ("raw, in hundreds, guarded envelope", *_raw(raw_of, "drain_batch_guarded"), HUNDRED),
+        (GUARDED, *_raw(raw_of, "drain_batch_guarded"), HUNDRED),
         ("queue, in hundreds", batched.drain_batch, batched.publish_batch, HUNDRED),
     ]
     supplied = [Supplied(drain, supply, units) for _, drain, supply, units in shapes]
@@ -215,7 +217,7 @@ def calls_of(cases, store, client, namespace: str, runs: int = 60) -> list[tuple
     return found
 
 
-def idle(store, clients: int = 100) -> str:
+def idle(store, clients: int = 100) -> Verdict:
     """Calls of a hundred consumers that wait 20 s for an idle queue, as they come in the long run."""
     queue = a_queue(store, "idle")
     queue.receive(timeout=10)
@@ -225,7 +227,7 @@ def idle(store, clients: int = 100) -> str:
         thread.start()
     for thread in waiting:
         thread.join()
-    return f"idle: {clients} consumers made {store.total()} calls in 20 s (target: at most 2 per 15 s)"
+    return Verdict(f"queue, idle, {clients} consumers: calls in 15 s", 2, store.total() * 15 / 20, at_least=False)
 
 
 def threaded(name: str, run, units: int, threads: int, seconds: float) -> tuple[str, float]:
@@ -251,14 +253,17 @@ def main() -> None:
     with aerospike_url(options.url) as url:
         store = CountingStore(AerospikeStore.from_url(url))
         client, namespace = store.inner._link.connect(), store.inner.namespace
-        _publishing(store, client, namespace, options.seconds)
-        _draining(store, client, namespace, options.seconds)
-        print(idle(store))
+        verdicts = [
+            *_publishing(store, client, namespace, options.seconds),
+            *_draining(store, client, namespace, options.seconds),
+            idle(store),
+        ]
+        print("\n" + judged(verdicts))
         for name in ("bench_data_set", "bench_meta_set"):
             client.truncate(namespace, name, 0)
 
 
-def _publishing(store, client, namespace: str, seconds: float) -> None:
+def _publishing(store, client, namespace: str, seconds: float) -> list[Verdict]:
     raw, ours = Raw(client, namespace, "p"), Ours(a_queue(store, "publish"))
     cases = [
         Case("raw publish, singly", raw.publish),
@@ -266,10 +271,17 @@ def _publishing(store, client, namespace: str, seconds: float) -> None:
         Case("raw publish, 1000", raw.publish_batch, THOUSAND),
         Case("queue publish, 1000", ours.publish_batch, THOUSAND),
     ]
-    _show(cases, interleaved(cases, seconds), calls_of(cases, store, client, namespace, 5), against=(0, 0, 2, 2))
+    rates, calls = interleaved(cases, seconds), calls_of(cases, store, client, namespace, 5)
+    _show(cases, rates, calls, against=(0, 0, 2, 2))
+    return [
+        Verdict("publish singly / raw", 0.6, rates.ratio("queue publish, singly", "raw publish, singly")),
+        Verdict("publish singly: calls", 2, calls[1][0], at_least=False),
+        Verdict("publish 1000 / raw batch", 0.6, rates.ratio("queue publish, 1000", "raw publish, 1000")),
+        Verdict("publish 1000: calls a message", 0.03, calls[3][0], at_least=False),
+    ]
 
 
-def _draining(store, client, namespace: str, seconds: float) -> None:
+def _draining(store, client, namespace: str, seconds: float) -> list[Verdict]:
     cases, supplied = drains(store, lambda name: Raw(client, namespace, name))
     rates: dict[str, list[float]] = {case.name: [] for case in cases}
     for turn in range(max(3, round(seconds / 0.25))):
@@ -283,7 +295,8 @@ def _draining(store, client, namespace: str, seconds: float) -> None:
             rates[case.name].append(messages / (time.perf_counter() - began))
     for source in supplied:
         source.fill(8_000)
-    _show(cases, Rates(rates), calls_of(cases, store, client, namespace), against=(2, 2, 2, 2, 2, 2, 6, 6, 6))
+    found, calls = Rates(rates), calls_of(cases, store, client, namespace)
+    _show(cases, found, calls, against=(2, 2, 2, 2, 2, 2, 6, 6, 6))
     single, batch = cases[5], cases[8]
     for source in (supplied[5], supplied[8]):
         source.left = 0
@@ -292,6 +305,15 @@ def _draining(store, client, namespace: str, seconds: float) -> None:
         threaded(single.name, single.run, 1, 8, 2.0),
         threaded(batch.name, batch.run, HUNDRED, 4, 0.3),
     ]))  # fmt: skip
+    return [
+        Verdict("drain singly / raw 3 calls", 0.85, found.ratio(single.name, "raw 3 calls, singly")),
+        Verdict("drain singly / raw 3 calls, whole protocol", 0.85, found.ratio(single.name, WHOLE)),
+        Verdict("drain singly: calls a message", 3, calls[5][0], at_least=False),
+        Verdict("drain in hundreds / raw", 0.6, found.ratio(batch.name, "raw, in hundreds")),
+        Verdict("drain in hundreds / raw, guarded", 0.6, found.ratio(batch.name, GUARDED)),
+        Verdict("drain in hundreds / Java 2.0 pattern", 15, found.ratio(batch.name, "Java 2.0 pattern, singly")),
+        Verdict("drain in hundreds: calls a message", 0.05, calls[8][0], at_least=False),
+    ]
 
 
 def _show(cases, rates: Rates, calls, *, against) -> None:

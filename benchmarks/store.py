@@ -21,6 +21,7 @@ from benchmarks._harness import (
     server_operations,
     table,
 )  # fmt: skip
+from benchmarks.targets import Verdict, judged
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read
 from latchwork.store.aerospike import AerospikeStore
 
@@ -107,7 +108,8 @@ def main() -> None:
         counted = _ours(counting)
         print(table(*_report(cases, rates, _calls(counted, counting), _calls(counted, client, namespace))))
         client.truncate(namespace, "bench_store", 0)
-    print("\ntargets for once: " + ", ".join(f">= {ratio} x {name}" for name, ratio in TARGETS.items()))
+    once = "store.operate(once, answer)"
+    print("\n" + judged(Verdict(f"once / {name}", ratio, rates.ratio(once, name)) for name, ratio in TARGETS.items()))
 
 
 def _ours(store) -> list[Case]:

@@ -14,6 +14,7 @@ import aerospike
 from aerospike_helpers.operations import operations
 
 from benchmarks._harness import CountingStore, aerospike_url, arguments, server_operations, table
+from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store.aerospike import AerospikeStore
 
@@ -127,9 +128,11 @@ def main() -> None:
                          served / messages))  # fmt: skip
         head = ("case", "messages a second", "x Java", "calls per 1,000", "server's operations a message")
         print(table(head, rows) + "\n")
+        verdicts = [Verdict(f"{row[0]}: calls per 1,000", 8, row[3], at_least=False) for row in rows[1::2]]
         for shards in (32, 512):
             spent, calls = idle(store, shards)
             print(f"a sweep of {shards} idle shards: {calls} calls, {spent * 1000:.1f} ms")
+        print("\n" + judged(verdicts))
         client.truncate(namespace, "bench_sweep_set", 0)
 
 

@@ -1,0 +1,143 @@
+"""The primitives on the embedded store, against plain `sqlite3` doing as many transactions.
+
+Run it from the project's root as `python -m benchmarks.sqlite`. A storage call is one transaction here, so the anchor
+of work that takes three calls is three transactions with one guarded UPDATE each; for a batch, and one that inserts its
+rows. Both write to the same file system with `synchronous=normal`, which leaves the disk's own speed out. Targets are
+the counts of calls that hold for every store. The ratio says what the package's own work costs where a call costs no
+network; it has no target.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from benchmarks._harness import Case, CountingStore, arguments, interleaved, table
+from benchmarks.targets import Verdict, judged
+from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
+from latchwork.store import SQLiteStore
+
+PAYLOAD = b"x" * 256
+HUNDRED = 100
+RUNS = 50
+
+
+class Raw:
+    """Plain sqlite3: a counter, and a table for the rows of batches."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        for statement in (
+            "PRAGMA journal_mode=WAL",
+            "PRAGMA synchronous=NORMAL",
+            "CREATE TABLE counters (name TEXT PRIMARY KEY, n INTEGER)",
+            "CREATE TABLE messages (id INTEGER PRIMARY KEY, data BLOB)",
+            "INSERT INTO counters VALUES ('one', 0)",
+        ):
+            self.connection.execute(statement)
+        self.numbers = count()
+
+    def transactions(self, n: int, rows: int) -> Callable[[], None]:
+        """So many transactions of one guarded UPDATE; where rows are given, one more that inserts them."""
+
+        def run() -> None:
+            for _ in range(n):
+                self._execute("UPDATE counters SET n = n + 1 WHERE name = 'one' AND n >= 0", [()])
+            if rows:
+                self._execute(
+                    "INSERT INTO messages VALUES (?, ?)", [(next(self.numbers), PAYLOAD) for _ in range(rows)]
+                )
+
+        return run
+
+    def _execute(self, statement: str, rows: list[tuple[object, ...]]) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.executemany(statement, rows)
+        self.connection.execute("COMMIT")
+
+
+class Ours:
+    """The package's work; each leaves things as it found them."""
+
+    def __init__(self, store) -> None:
+        self.latch = CountDownLatch.create(store, "bench", "plain", 10**9)
+        self.store, self.parties = store, CountDownLatch.create(store, "bench", "parties", 10**9)
+        self.lock = FencedLock(store, "bench", lease=60)
+        self.bus = LargeQueue.create(store, "bench", 1_000)
+        self.queue = QueueRegistry(store, "bench").create(QueueConfig("q", shards=4, codec="bytes"))
+        self.numbers = count()
+
+    def count_party(self) -> None:
+        """A latch that 1,000 parties have counted is made anew."""
+        number = next(self.numbers)
+        if number % 1000 == 999:
+            self.parties.delete()
+            self.parties = CountDownLatch.create(self.store, "bench", "parties", 10**9)
+        self.parties.count_down(party=f"p{number}")
+
+    def hold(self) -> None:
+        self.lock.acquire().release()
+
+    def through_bus(self) -> None:
+        self.bus.enqueue(PAYLOAD)
+        self.bus.dequeue()
+
+    def through_bus_in_hundreds(self) -> None:
+        self.bus.enqueue_many([PAYLOAD] * HUNDRED)
+        self.bus.dequeue_many(HUNDRED)
+
+    def through_queue(self) -> None:
+        self.queue.publish(PAYLOAD)
+        self.queue.receive()[0].ack()
+
+    def through_queue_in_hundreds(self) -> None:
+        self.queue.publish_many([PAYLOAD] * HUNDRED)
+        taken = 0
+        while taken < HUNDRED:
+            deliveries = self.queue.receive(HUNDRED)
+            taken += len(deliveries)
+            self.queue.ack_many(deliveries)
+
+    def work(self) -> list[tuple[Case, int, float]]:
+        """Each case, the calls a message that it is allowed, and how many its anchor makes for one run."""
+        return [
+            (Case("count_down", self.latch.count_down), 1, 1),
+            (Case("count_down(party=)", self.count_party), 1, 1.1),
+            (Case("lock: acquire, release", self.hold), 2, 2),
+            (Case("large queue: enqueue, dequeue", self.through_bus), 6, 6),
+            (Case("large queue: 100 in, 100 out", self.through_bus_in_hundreds, HUNDRED), 6, 0.06),
+            (Case("queue: publish, receive, ack", self.through_queue), 5, 5.1),
+            (Case("queue: the same in hundreds", self.through_queue_in_hundreds, HUNDRED), 5, 0.08),
+        ]
+
+
+def main() -> None:
+    options = arguments(__doc__.partition("\n")[0])
+    with tempfile.TemporaryDirectory() as directory:
+        store = CountingStore(SQLiteStore(Path(directory) / "store.db", synchronous="normal"))
+        raw, ours = Raw(Path(directory) / "raw.db"), Ours(store).work()
+        rows, verdicts = [], []
+        for case, transactions, allowed in ours:
+            anchor = Case("raw", raw.transactions(transactions, case.units if case.units > 1 else 0), case.units)
+            rates = interleaved([case, anchor], options.seconds / 2)
+            calls = calls_of(case, store)
+            rows.append((case.name, rates.rate(case.name), rates.rate("raw"), rates.ratio(case.name, "raw"), calls))
+            verdicts.append(Verdict(f"SQLite, {case.name}: calls a message", allowed, calls, at_least=False))
+        print(table(("case", "a second", "as many raw transactions", "x raw", "calls a message"), rows), end="\n\n")
+        print(judged(verdicts))
+
+
+def calls_of(case: Case, store) -> float:
+    """Storage calls a message."""
+    before = store.total()
+    for _ in range(RUNS):
+        case.run()
+    return (store.total() - before) / RUNS / case.units
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What the benchmarks are judged by: each prints what it measured against a target, and the report gathers it.
+
+A target is either a ratio against an anchor of the same run or a count of storage calls. Where one is missed, `WHY`
+says what the reason is and what would mend it; a miss that it does not explain is shown as unexplained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks._harness import table
+
+HEAD = ("what", "target", "measured", "met")
+WHY: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One thing that was measured. `at_least`: more is better; otherwise the target is what it may cost at most."""
+
+    what: str
+    target: float
+    measured: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is reached."""
+        return self.measured >= self.target if self.at_least else self.measured <= self.target
+
+    @property
+    def sign(self) -> str:
+        """The target with its direction."""
+        return f"{'>=' if self.at_least else '<='} {self.target:g}"
+
+    @property
+    def share(self) -> float:
+        """How far the target is reached: 1 = just, 2 = twice as well."""
+        if self.at_least:
+            return self.measured / self.target
+        return self.target / self.measured if self.measured else 10.0
+
+
+def judged(verdicts: Iterable[Verdict]) -> str:
+    """A table that `found` reads again."""
+    rows = [(one.what, one.sign, f"{one.measured:.4g}", "yes" if one.met else "no") for one in verdicts]
+    return table(HEAD, rows)
+
+
+def found(printed: str) -> list[Verdict]:
+    """The verdicts in what a benchmark has printed."""
+    row = re.compile(r"^\| (.+) \| (>=|<=) (\S+) \| (\S+) \| (?:yes|no) \|$", re.MULTILINE)
+    return [
+        Verdict(what, float(target), float(measured), sign == ">=")
+        for what, sign, target, measured in row.findall(printed)
+    ]
