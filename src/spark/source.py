@@ -187,7 +187,10 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
-    """The pointers put into shares of about the same size, so that a task has enough to do, but not too much."""
+    """The pointers put into shares of about the same size, so that a task has enough to do, but not too much.
+
+    At least one, as Spark makes up a partition where there is none.
+    """
     whole = [piece for piece in unread if piece.after < piece.last]
     total = sum(piece.last - piece.after for piece in whole)
     size = min(max(-(-total // TASKS), LEAST), SLOTS)
@@ -202,7 +205,7 @@ def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
             end = min(rest.after + room, rest.last)
             shares[-1].append(rest._replace(last=end))
             room, rest = room - (end - rest.after), rest._replace(after=end)
-    return [tuple(share) for share in shares]
+    return [tuple(share) for share in shares] or [()]
 
 
 def _unread(piece: Piece, fired: Sequence[int]) -> Piece:

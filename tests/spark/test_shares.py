@@ -40,7 +40,7 @@ def _small(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("shards", "tasks"), [([], 0), ([0, 0], 0), ([1, 0, 2], 1), ([4, 4, 4], 3), ([12], 3), ([1, 13], 3), ([70, 30], 10)]
+    ("shards", "tasks"), [([], 1), ([0, 0], 1), ([1, 0, 2], 1), ([4, 4, 4], 3), ([12], 3), ([1, 13], 3), ([70, 30], 10)]
 )
 def test_every_pointer_is_in_one_task_and_a_task_has_neither_too_little_nor_too_much(shards, tasks):
     shares = _shares([Piece(shard, 100, 100 + n) for shard, n in enumerate(shards)])

@@ -91,6 +91,12 @@ def test_a_snapshot_has_every_unread_message_once_and_changes_nothing(session, q
     assert queue.depth().ready == ROWS
 
 
+def test_an_empty_queue_is_an_empty_frame_and_an_empty_run(session, queue, options, tmp_path):
+    assert read(session, options).count() == 0
+    assert read(session, options).where("shard = 1").collect() == []
+    acknowledge(session, run(stream(session, options), tmp_path))
+
+
 def test_payloads_without_a_schema_are_the_stored_text_and_columns_can_be_chosen(session, queue, options):
     queue.publish("a")
     queue.publish({"b": [1, None]})
