@@ -14,8 +14,11 @@ from typing import Annotated
 import typer
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 
-from ..errors import LatchworkError
+from ..coord import CountDownLatch
+from ..errors import InvalidRequest, LatchworkError
+from ..queue import QueueRegistry
 from ..store.expr import SERVER_NOW
 from ..store.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
@@ -36,17 +39,27 @@ class Finding:
     remedy: str = ""
 
 
-def examine(store: RecordStore, *, processes: int, pool: int, zookeeper: str | None) -> Iterator[Finding]:
-    """Every finding, the store's first. Writes one record of set `latchwork_doctor`, and deletes it."""
+def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
+    """What there is to say of the store. Writes one record of set `latchwork_doctor`, and deletes it."""
     info = store.describe()
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
         yield from check(info)
     yield from _skew(store)
     yield from _connections(info, processes, pool)
-    yield from _zookeeper(zookeeper)
-    yield from _java()
-    yield from _spark()
+
+
+def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether the names of sets and bins that are made of these ids fit."""
+    if client is None and farm is None:
+        return
+    try:
+        CountDownLatch.get(store, client or "-", "-", farm_id=farm)
+        QueueRegistry(store, client or "-", farm_id=farm)
+    except InvalidRequest as failure:
+        yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
+    else:
+        yield Finding(OK, "names of sets and bins fit")
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
@@ -117,7 +130,7 @@ def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding
     total = processes * pool
     text = f"{processes} processes x {pool} connections = up to {total:,} a node"
     if total > MAX_CONNECTIONS:
-        yield Finding(WARNING, text, "set ?max_conns_per_node=8 for Spark executors, or raise proto-fd-max")
+        yield Finding(WARNING, text, "set ?connections=8 for Spark executors, or raise proto-fd-max")
     else:
         yield Finding(OK, text)
 
@@ -129,7 +142,7 @@ def _zookeeper(hosts: str | None) -> Iterator[Finding]:
     try:
         client.start(timeout=5)
         yield Finding(OK, f"ZooKeeper {hosts}: session of {client._session_timeout / 1000:.0f} s granted")  # noqa: SLF001 - kazoo tells it nowhere else
-    except (KazooException, TimeoutError, OSError) as failure:
+    except (KazooException, KazooTimeoutError, OSError, ValueError) as failure:
         yield Finding(PROBLEM, f"ZooKeeper {hosts}: {failure}", "check the hosts and the firewall")
     finally:
         client.stop()
@@ -172,13 +185,17 @@ def doctor(
     processes: Annotated[int, typer.Option(help="processes that will connect, e.g. all Python workers")] = 1,
     pool: Annotated[int, typer.Option(help="connections a node of each")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
+    client: Annotated[str | None, typer.Option(help="a client id whose names to check")] = None,
+    farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
 ) -> None:
     """Say what would bite, line by line, with the remedy; exit code 1 where something will not work.
 
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """
     session: Session = context.obj
-    found = _found(lambda: examine(session.store, processes=processes, pool=pool, zookeeper=zookeeper))
+    found = _found(lambda: examine(session.store, processes=processes, pool=pool))
+    for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
+        found.extend(more)
     if session.json:
         session.table([asdict(finding) for finding in found])
     else:

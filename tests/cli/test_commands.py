@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from latchwork.cli import hoist
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import StoreInfo
 from latchwork.store.connect import connect
 
 SHOP = ("--client", "shop")
@@ -186,7 +188,21 @@ def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(run, u
 def test_doctor_says_what_will_not_work(lw):
     done = lw("doctor", "--zookeeper", "127.0.0.1:1", store="aerospike://127.0.0.1:1/test?total_timeout=300")
     assert done.code == 1
+    assert [line.split()[0] for line in done.out.splitlines()].count("problem") == 2, "the store, and ZooKeeper"
+    assert "127.0.0.1:1: Connection time-out" in done.out
     assert "->" in done.out
+
+
+def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
+    assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
+    done = lw("doctor", *SHOP, "--farm", "much-too-long")
+    assert (done.code, "much-too-long" in done.out) == (1, True)
+    asked = sys.modules["latchwork.commands.doctor"]._connections(
+        StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100
+    )
+    option = next(asked).remedy.split()[1]
+    assert option.startswith("?")
+    connect(f"aerospike://h/ns{option}")
 
 
 @pytest.mark.parametrize(
