@@ -114,10 +114,17 @@ def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int)
     try:
         store.operate(layout.meta, *ops, exists=Exists.CREATE, ttl=NEVER, repeatable=True)
     except AlreadyExists as failure:
-        found = store.get(layout.meta)
-        ours = found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
-        if not failure.details["doubt"] or not ours:
+        if not failure.details["doubt"] or not _is_ours(store, layout):
             raise _there_is_one(layout.name) from None
+
+
+def _is_ours(store: RecordStore, layout: Layout) -> bool:
+    """Whether the queue that is there is as an attempt without an answer would have made it."""
+    try:
+        found = store.get(layout.meta)
+    except Unavailable as failure:
+        raise OutcomeUnknown(f"the queue {layout.name!r} may have been created: {failure}; open it") from failure
+    return found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
 
 
 def _there_is_one(name: str) -> AlreadyExists:

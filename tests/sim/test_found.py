@@ -7,6 +7,7 @@ import pytest
 from latchwork.coord.latch import CountDownLatch
 from latchwork.coord.lock import LOCKS, FencedLock
 from latchwork.errors import LeaseLost, OutcomeUnknown, Refused
+from latchwork.queue.circular import LargeQueue
 from latchwork.retry import RetryPolicy
 from latchwork.store import Bin, Exists, Key, Once, Put
 
@@ -40,6 +41,15 @@ def test_a_partys_count_in_doubt_whose_outcome_cannot_be_read_is_unknown():
     stage.act("b", lambda store: CountDownLatch.get(store, "c", "l").count(), after=60)
     stage.play()
     assert stage.said["b"] == 2
+    assert isinstance(stage.said["a"], OutcomeUnknown)
+
+
+def test_a_circular_queue_whose_creation_in_doubt_cannot_be_read_is_unknown():
+    stage = Stage({"a": {4: Fault(Kind.REPLY_LOST), **unanswered(6)}})
+    stage.act("a", lambda store: LargeQueue.create(store, "q", 4, entries_per_record=4))
+    stage.act("b", lambda store: LargeQueue.open(store, "q").info().capacity, after=60)
+    stage.play()
+    assert stage.said["b"] == 4
     assert isinstance(stage.said["a"], OutcomeUnknown)
 
 
