@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.datasource import EqualTo, In
 from pyspark.sql.types import StructType
 
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import ranges, source
 from latchwork.spark.options import parse
-from latchwork.spark.source import Piece, StreamReader, _limited, _shares
+from latchwork.spark.source import BatchReader, Piece, StreamReader, _limited, _shares
 from latchwork.spark.table import Table
 from latchwork.store.connect import connect
 
@@ -74,6 +75,23 @@ def test_what_consumers_have_taken_since_the_checkpoint_is_not_read_again(queue,
     ranges.acknowledge(queue.pointers, first._own()[0], 0, 15)
     pieces = [piece for share in planner().partitions(begin, end) for piece in share.pieces]
     assert sum(piece.last - piece.after for piece in pieces) == 5
+
+
+def test_only_the_shards_that_are_asked_for_are_planned(queue, url):
+    publish(queue, (0, 2), (1, 3), (2, 4))
+    for filters, shards in (
+        ([], {0, 1, 2}),
+        ([EqualTo(("shard",), 1)], {1}),
+        ([In(("shard",), (0, 1, 9)), EqualTo(("shard",), 1)], {1}),
+        ([EqualTo(("pointer",), 1)], {0, 1, 2}),
+        ([EqualTo(("shard",), 7)], set()),
+    ):
+        reader = BatchReader(parse({"store": url, "queue": "q", "clientId": "shop"}), Table(StructType(), typed=False))
+        left = list(reader.pushFilters(filters))
+        assert [one for one in left if one.attribute != ("shard",)] == [
+            one for one in filters if one.attribute != ("shard",)
+        ]
+        assert {piece.shard for share in reader.partitions() for piece in share.pieces} == shards
 
 
 @pytest.mark.parametrize(
