@@ -43,6 +43,8 @@ FLOORS: dict[str, dict[str, int]] = {
     "state machines": {"machines": 500},
 }
 """What a run of all tests must come to."""
+KINDS = range(1, 15)
+"""The faults of docs/reliability.md, F1 to F14: each must have happened."""
 
 
 class Proof:
@@ -94,7 +96,8 @@ class Proof:
             lacking += [f"{layer}: {figures[bad]:,} {bad}" for bad in ("undecided", "violated") if figures[bad]]
             if figures["caught"] < figures["seeded"]:
                 lacking.append(f"{layer}: {figures['seeded'] - figures['caught']} not caught")
-        return lacking
+        happened = {_number(fault) for fault in self.faults()}
+        return [*lacking, *(f"no fault F{number} has happened" for number in KINDS if number not in happened)]
 
     def table(self) -> list[str]:
         """The closing table, in lines of at most 80 columns."""

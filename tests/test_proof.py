@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import FLOORS, Proof
+from tests.proof import FLOORS, KINDS, Proof
 
 ROOT = Path(__file__).parents[1]
-ENOUGH = [(layer, "a", floors) for layer, floors in FLOORS.items()]
+FAULTS = ("random faults", "a", {f"F{number} x": 1 for number in KINDS})
+ENOUGH = [FAULTS, *((layer, "a", floors) for layer, floors in FLOORS.items())]
 
 
 def proof_of(*rows):
@@ -36,6 +37,14 @@ def test_nothing_is_missed_where_every_floor_is_reached():
 def test_a_layer_that_did_nothing_is_under_its_floor(layer):
     rows = [row for row in ENOUGH if row[0] != layer]
     assert any(line.startswith(f"{layer}:") for line in Proof(rows).short_of())
+
+
+@pytest.mark.parametrize("number", KINDS)
+def test_a_fault_that_never_happened_is_told(number):
+    faults = {name: times for name, times in FAULTS[2].items() if name != f"F{number} x"}
+    lacking = Proof([*ENOUGH[1:], (*FAULTS[:2], faults)]).short_of()
+    assert f"no fault F{number} has happened" in lacking
+    assert sum("has happened" in line for line in lacking) == 1
 
 
 @pytest.mark.parametrize("bad", ["undecided", "violated"])
