@@ -109,7 +109,7 @@ class Cell:
         """Let so many write for a while."""
         self.client.info_all(self.limit)
         counts = crowd(writers, seconds, self._write)
-        self.seen[writers].append((counts["done"] / seconds, counts["busy"] / counts.total()))
+        self.seen[writers].append((counts["done"] / seconds, counts["busy"] / max(1, counts.total())))
 
     def _write(self, number: int) -> str:
         try:
@@ -168,7 +168,7 @@ def product(node: Node, seconds: float) -> str:
 
         counts = crowd(CROWD, seconds, write)
         failed = counts.total() - counts["done"]
-        rows.append((what, counts["done"] / seconds, f"{store.seams.again / counts.total():.2f}", failed))
+        rows.append((what, counts["done"] / seconds, f"{store.seams.again / max(1, counts.total()):.2f}", failed))
     return table((f"{CROWD} threads", "done a second", "sent again, per operation", "gave up"), rows)
 
 

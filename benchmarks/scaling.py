@@ -95,12 +95,13 @@ class Figures:
         )
 
 
-def written(page: str, name: str, figures: str) -> str:
-    """The page with these figures between their markers."""
+def write(name: str, figures: str) -> None:
+    """Put these figures between their markers in the page."""
     marker = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    if not marker.search(page):
+    page, found = marker.subn(lambda place: f"{place[1]}{figures}\n{place[2]}", PAGE.read_text())
+    if not found:
         raise SystemExit(f"{PAGE.name} has no place for the figures {name!r}")
-    return marker.sub(lambda found: f"{found[1]}{figures}\n{found[2]}", page)
+    PAGE.write_text(page)
 
 
 def circumstances() -> str:
@@ -122,14 +123,14 @@ def main() -> None:
             print(f"without a real server: {reason}", file=sys.stderr)
             url = None
         figures = Figures(url)
-        page = written(PAGE.read_text(), "circumstances", circumstances()) if options.write else ""
+        if options.write:
+            write("circumstances", circumstances())
         for name in options.only.split(",") if options.only else figures.makers:
             began = time.perf_counter()
             found = figures.makers[name]()
             print(f"== {name}: {time.perf_counter() - began:.0f} s\n\n{found}\n", flush=True)
-            page = written(page, name, found) if page and found else page
-        if options.write:
-            PAGE.write_text(page)
+            if options.write and found:
+                write(name, found)
 
 
 if __name__ == "__main__":
