@@ -14,8 +14,8 @@ from benchmarks._harness import table
 
 HEAD = ("what", "target", "measured", "met")
 PYTHON = (
-    "A raw call takes half as long here as where the target was set, so Python weighs twice as much: about 10 us a call "
-    "before caches are cold, 20 after. Mend: less Python in a call, as an extension module would have."
+    "A raw call takes half as long here as where the target was set, so Python weighs twice as much: about 10 us a "
+    "call while caches are warm, 20 between calls of the network. Mend: less Python in a call, as an extension module would have."
 )
 CLAIM = (
     "The claim remembers its token, what it took and when, in the same call: the protocol's own calls, written by hand "
@@ -27,7 +27,7 @@ GUARDS = (
 )
 WHY: dict[str, str] = {
     "once / raw guarded add": PYTHON,
-    "once / raw increment": "The raw guarded add itself, which remembers a token, is about half of a raw increment here.",
+    "once / raw increment": "The raw guarded add itself, which remembers a token, is half of a raw increment here.",
     "count_down / raw guarded add": PYTHON,
     "count_down / raw increment": "As `once / raw increment`.",
     "publish singly / raw": PYTHON,
