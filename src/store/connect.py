@@ -30,6 +30,8 @@ def connect(url: str | None = None) -> RecordStore:
     Raises `InvalidRequest` for a URL that no backend understands.
     """
     url = url or os.environ.get(VARIABLE) or _default()
+    if not isinstance(url, str):
+        raise InvalidRequest(f"the store's URL is a {type(url).__name__}; use {EXAMPLES}")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:
         raise InvalidRequest(f"no store has the URL {hidden(url)!r}; use {EXAMPLES}")

@@ -92,7 +92,7 @@ class RecordStore(ABC):
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
         """
-        update = Update(key if type(key) is Key else Key(*key), ops, when, exists, or_absent, ttl)
+        update = Update(key if type(key) is Key else checked_key(key), ops, when, exists, or_absent, ttl)
         if repeatable and once is None:
             return self.repeat(update)
         checked(update)

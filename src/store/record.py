@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from ..errors import InvalidRequest, LatchworkError
-from .expr import Guard
+from .expr import EXPRESSIONS, Guard
 from .ops import Op
 
 KEEP = -2
@@ -96,7 +96,10 @@ _BIN = attrgetter("bin")
 
 def checked_key(key: Key) -> Key:
     """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
-    set_name, name = key
+    try:
+        set_name, name = key
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"{key!r} is no key: give Key(set, name)") from None
     if type(key) is Key and set_name in _known_sets and type(name) is str and name and name.isascii():
         return key
     if not isinstance(set_name, str) or not isinstance(name, str):
@@ -122,6 +125,8 @@ def checked_removal(removal: Removal) -> Removal:
 
 def checked_bin(name: str) -> str:
     """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"bin name {name!r}: it must be text")
     if not name or len(name.encode()) > MAX_BIN:
         raise InvalidRequest(
             f"bin name {name!r} has {len(name.encode())} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
@@ -137,6 +142,8 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
     except AttributeError:  # of an operation that names no bin
         pass
     for op in ops:
+        if not isinstance(op, Op):
+            raise InvalidRequest(f"{op!r} is no operation: use those of latchwork.store.ops")
         name = getattr(op, "bin", None)
         if name not in _known_bins and name is not None:
             checked_bin(name)
@@ -162,11 +169,16 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
         raise InvalidRequest(f"no operation for {update.key}: name at least one")
     if not known_ops:
         _check_bins(update.ops)
+    if type(update.exists) is not Exists:
+        raise InvalidRequest(f"exists is {update.exists!r}; it must be Exists.UPDATE, CREATE or ANY")
+    if update.when is not None and not isinstance(update.when, EXPRESSIONS):
+        raise InvalidRequest(f"when is {update.when!r}; it must be an expression of latchwork.store.expr")
     if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
         raise InvalidRequest(
             f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "
             "record; use exists=UPDATE, or say or_absent=True"
         )
-    if not 1 <= update.ttl <= MAX_TTL and update.ttl not in (KEEP, NEVER):
-        raise InvalidRequest(f"ttl is {update.ttl} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
+    ttl = update.ttl
+    if type(ttl) is not int or (not 1 <= ttl <= MAX_TTL and ttl not in (KEEP, NEVER)):
+        raise InvalidRequest(f"ttl is {ttl!r} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
     return update

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import latchwork
 from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig
 from latchwork.store import (
     NEVER,
@@ -35,6 +36,7 @@ from latchwork.store import (
 from latchwork.store.contract_records import raises
 from latchwork.store.expr import MapKeyAt, MapSmallestValue
 from latchwork.store.local import RECORD_SIZE_LIMIT, Stored, apply
+from tests.faulty import CountingStore
 from tests.store.test_differential import map_keys, ops, plain
 
 KEY = Key("s", "k")
@@ -197,3 +199,27 @@ def test_lifetimes_are_reported_in_whole_seconds_and_never_as_zero():
     assert [record.ttl(now) for now in (0, 600, 2000, 2499)] == [2, 1, 1, 1]
     assert [record.expired(now) for now in (2499, 2500, 9999)] == [False, True, True]
     assert Stored({"n": 1}).ttl(10**15) == NEVER
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda store: store.get("a key"), "Key"),
+        (lambda store: store.get(("set", "a", "b")), "Key"),
+        (lambda store: store.operate(None, Put("n", 1)), "Key"),
+        (lambda store: store.get_many([7]), "Key"),
+        (lambda store: store.delete("a key"), "Key"),
+        (lambda store: store.operate(Key("s", "k"), 5), "operation"),
+        (lambda store: store.operate(Key("s", "k"), Put(5, 1)), "text"),
+        (lambda store: store.operate(Key("s", "k"), Put("n", 1), ttl="1"), "ttl"),
+        (lambda store: store.operate(Key("s", "k"), Put("n", 1), ttl=1.5), "ttl"),
+        (lambda store: store.operate(Key("s", "k"), Put("n", 1), exists="any"), "Exists"),
+        (lambda store: store.operate(Key("s", "k"), Put("n", 1), when=True), "expression"),
+        (lambda _: latchwork.connect(5), "URL"),
+    ],
+)
+def test_something_of_another_kind_is_refused_before_any_call(ask, named):
+    store = CountingStore(MemoryStore())
+    with pytest.raises(InvalidRequest, match=named):
+        ask(store)
+    assert store.total == 0
