@@ -15,7 +15,8 @@ from benchmarks._harness import table
 HEAD = ("what", "target", "measured", "met")
 PYTHON = (
     "A raw call takes half as long here as where the target was set, so Python weighs twice as much: about 10 us a "
-    "call while caches are warm, 20 between calls of the network. Mend: less Python in a call, as an extension module would have."
+    "call while caches are warm, 20 between calls of the network. Mend: less Python in a call, as an extension module "
+    "would have."
 )
 CLAIM = (
     "The claim remembers its token, what it took and when, in the same call: the protocol's own calls, written by hand "
