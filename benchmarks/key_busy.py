@@ -9,13 +9,11 @@ write waits for nobody); the second is what Latchwork makes of it, whose retry p
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import aerospike
 
@@ -27,6 +25,7 @@ from latchwork.seams import Seams
 from latchwork.store import RecordStore
 from latchwork.store.aerospike import AerospikeStore
 from tests import servers
+from tests.cluster import Node, cluster
 
 KEY_BUSY = 14
 WRITERS = (1, 8, 16, 24, 32, 64)
@@ -36,44 +35,6 @@ LIMIT = 20
 """The server's default."""
 ROUNDS = 3
 NO_RETRY = {"max_retries": 0}
-
-
-class Node(servers.Asd):
-    """One node of a cluster that keeps two copies; `seed` is the heartbeat port of another."""
-
-    def __init__(self, number: int, seed: str | None = None) -> None:
-        super().__init__(data_size="512M")
-        text = self.config.read_text().replace("replication-factor 1", "replication-factor 2")
-        text = text.replace("proto-fd-max", f"node-id A{number}\n  proto-fd-max")
-        if seed:
-            text = text.replace("interval 150", f"mesh-seed-address-port 127.0.0.1 {seed}\n    interval 150")
-        self.config.write_text(text)
-        found = re.search(r"heartbeat \{.*?port (\d+)", text, re.DOTALL)
-        assert found
-        self.heartbeat = found.group(1)
-
-
-@contextmanager
-def cluster() -> Iterator[Node]:
-    """Two nodes that know each other and have moved all partitions. Raises `servers.Unreachable` without an `asd`."""
-    first = servers.started(Node(1))
-    try:
-        second = servers.started(Node(2, first.heartbeat))
-        try:
-            client = aerospike.client({"hosts": [(first.host, first.port)]}).connect()
-            servers.until(lambda: _settled(client))
-            client.close()
-            yield first
-        finally:
-            second.close()
-    finally:
-        first.close()
-
-
-def _settled(client: object) -> bool:
-    told = [str(answer) for answer in client.info_all("statistics").values()]
-    whole = all("cluster_size=2;" in one and "migrate_partitions_remaining=0;" in one for one in told)
-    return len(told) == 2 and whole
 
 
 def crowd(writers: int, seconds: float, write: Callable[[int], str]) -> Counter[str]:
@@ -121,7 +82,7 @@ class Cell:
     def told(self, writers: int) -> str:
         """Writes a second, and how many of all attempts were refused: medians of the rounds."""
         done, busy = (statistics.median(values) for values in zip(*self.seen[writers], strict=True))
-        return f"{done:,.0f} a s, {busy:.1%} refused" if busy else f"{done:,.0f} a s"
+        return f"{done:,.0f} a s, {busy:.0%} refused" if busy >= 0.005 else f"{done:,.0f} a s"
 
 
 def raw(alone: servers.Asd, node: Node, seconds: float) -> str:
@@ -188,7 +149,7 @@ def markdown(seconds: float) -> tuple[str, str]:
     """Both tables. Raises `servers.Unreachable` without an `asd`."""
     alone = servers.started(servers.Asd())
     try:
-        with cluster() as node:
+        with cluster(2) as (node, _):
             return raw(alone, node, seconds), product(node, 3 * seconds)
     finally:
         alone.close()

@@ -20,7 +20,7 @@ from .conftest import Sessions
 FARMS = ("fra", "iad")
 PHASES = ("load", "report")
 PARTITIONS = 4
-LOOKS = 600
+LOOKS = 1_200
 
 
 def load(partition, farm, folder):

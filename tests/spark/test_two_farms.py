@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 LATCHES = [
     job_phase("shop", "nightly", phase=phase, generation=0, farm_id="any", level=LatchLevel.XDC) for phase in PHASES
 ]
-PATIENCE = 150
+PATIENCE = 240
 """Seconds until a farm that does not go on fails the test."""
 
 
