@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest, LatchworkError, Refused
+from ..errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ..store import RecordStore
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
+
+
+MAYBE_TOO_BIG, AROUND = 200_000, 2_048
+"""Characters from which a payload is measured, and bytes of a message's record around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +140,22 @@ class ShardedQueue(QueueView):
         seams, now = self.store.seams, self.pointers.now_ms()
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
         return [
-            Envelope(self.codec.encode(payload), msg_id, enqueued_at=now, headers=headers)
+            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=headers)
             for payload, msg_id in zip(payloads, ids, strict=True)
         ]
+
+    def _fitting(self, data: str | bytes) -> str | bytes:
+        """The payload, if a record can hold it: else its pointer would be reserved in vain. Raises `RecordTooBig`."""
+        if len(data) > MAYBE_TOO_BIG:
+            size = len(data.encode() if isinstance(data, str) else data)
+            limit = self.store.describe().record_size_limit - AROUND
+            if size > limit:
+                raise RecordTooBig(
+                    f"a payload of {size} bytes, and records of queue {self.name!r} take {limit}: publish a reference",
+                    size=size,
+                    limit=limit,
+                )
+        return data
 
     def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
         if keys is not None and len(keys) != n:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned
+from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
@@ -102,6 +102,18 @@ def test_a_payload_that_cannot_be_stored_is_refused_before_any_io(codec, payload
     with pytest.raises(InvalidRequest):
         queue.publish(payload)
     assert store.total == 0
+
+
+def test_a_payload_too_big_for_a_record_is_refused_before_its_pointer_is_reserved():
+    store = CountingStore(MemoryStore())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    store.reset()
+    for payload in ("x" * 2**20, "é" * 2**19):
+        with pytest.raises(RecordTooBig, match="a reference"):
+            queue.publish_many(["small", payload])
+    assert store.total == 0
+    queue.publish("x" * 1_000_000)
+    assert len(queue.receive()[0].payload) == 1_000_000
 
 
 @pytest.mark.parametrize(
