@@ -41,15 +41,15 @@ lint: $(STAMP)  ## format, rules and types
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 
 # Modules whose every branch is taken by a test that asserts something, and the tests that are enough for that.
-COVERED := src/retry.py src/coord/lock.py src/queue/background.py src/queue/circular.py src/queue/paged.py \
-  src/queue/sharded.py src/queue/sweeper.py \
+COVERED := src/retry.py src/coord/contender.py src/coord/election.py src/coord/fenced.py src/coord/latch*.py src/coord/lease.py \
+  src/coord/lock.py src/queue/background.py src/queue/circular.py src/queue/paged.py src/queue/sharded.py \
+  src/queue/sweeper.py \
   src/store/aerospike*.py src/store/interpret.py src/store/local.py src/store/memory.py src/store/sqlite*.py
-COVERED_BY := tests/test_retry.py tests/coord/test_lock.py tests/coord/test_lock_rules.py tests/coord/test_lock_endings.py \
-  tests/store tests/circular tests/sharded tests/paged
+COVERED_BY := tests/test_retry.py tests/coord tests/store tests/circular tests/sharded tests/paged
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
-coverage: $(STAMP) ## that no branch of the modules that everything rests on is untested; needs a real Aerospike
+coverage: java $(STAMP) ## that no branch of the modules that everything rests on is untested; needs a real Aerospike
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(PYTHON) -m coverage run -m pytest $(COVERED_BY) -k "not ($(LONGER))" --hypothesis-seed=0
 	@$(PYTHON) -m coverage combine --quiet

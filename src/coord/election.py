@@ -167,9 +167,9 @@ class Election(ABC):
 
     def _leave(self) -> None: ...
 
+    @abstractmethod
     def _others_first(self) -> float:
         """Seconds to wait after a term, so that somebody else is elected."""
-        return 0.0
 
     # ---- the campaign
 
