@@ -11,7 +11,7 @@ import typer
 
 from ..coord import CountDownLatch, FencedLock, LeaseElection
 from ..errors import FencedOut
-from ..queue import Consumer, LargeQueue, PagedQueue, QueueConfig, QueueRegistry, Shovel, Sweeper
+from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, QueueRegistry, Shovel, Sweeper
 from ..store import Key, Put, RecordStore, SQLiteStore
 
 ENOUGH = 20.0
@@ -30,9 +30,9 @@ def demo(context: typer.Context) -> None:
             told[tour.__name__[1:]] = tour(store)
             if not context.obj.json:
                 typer.echo(told[tour.__name__[1:]])
-        told["paged_queue"] = _paged_queue(folder)
+        told["paged_queue"], told["outbox"] = _paged_queue(folder), _outbox(store, folder)
         store.close()
-    context.obj.say(told["paged_queue"], **told)
+    context.obj.say(f"{told['paged_queue']}\n{told['outbox']}", **told)
 
 
 def _latch(store: RecordStore) -> str:
@@ -103,6 +103,16 @@ def _paged_queue(folder: str) -> str:
     with PagedQueue.open(Path(folder) / "local", "outbox") as paged:
         found = sum(1 for _ in paged.read())
     return f"paged queue    1,000 appended to local files, closed, opened again: {found:,} read"
+
+
+def _outbox(store: RecordStore, folder: str) -> str:
+    queue = QueueRegistry(store, "demo").create(QueueConfig("mail", shards=1))
+    with PagedQueue.open(Path(folder) / "local", "mail") as paged:
+        outbox = Outbox(paged, queue)
+        outbox.put_many(list(range(100)))
+        waiting = outbox.lag().messages
+        sent = outbox.forward() + outbox.forward()
+    return f"outbox         {waiting} put on the disk, {sent} forwarded, {queue.depth().ready} in the queue"
 
 
 def _until(store: RecordStore, condition: Any) -> None:

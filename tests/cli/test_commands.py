@@ -170,9 +170,10 @@ def test_the_circular_queue_by_the_command_alone(lw):
 def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told = lw("demo", "--json").json
-    assert set(told) == {"latch", "lock", "election", "large_queue", "sharded_queue", "paged_queue"}
+    assert set(told) == {"latch", "lock", "election", "large_queue", "sharded_queue", "paged_queue", "outbox"}
     assert "refused" in told["lock"]
     assert "100 handled" in told["sharded_queue"]
+    assert "100 forwarded, 100 in the queue" in told["outbox"]
     assert [path.name for path in tmp_path.iterdir() if "demo" in path.name] == []
 
 
