@@ -78,6 +78,8 @@ class Soak:
     failures: list[str] = field(default_factory=list)
     caught: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    """Of the machine when it began: others who use it leave less to this."""
 
     def seconds(self, part: float) -> float:
         """How long a part of the time is."""
@@ -193,7 +195,7 @@ def _heading(soak: Soak, took: float) -> str:
     part = "" if soak.minutes >= FULL else f"; the floors are those of {soak.minutes:g} of {FULL:g} minutes"
     return (
         f"{datetime.now(timezone.utc):%Y-%m-%d}, commit {commit}{changed}; {machine} ({_processor()}); "
-        f"{took:.0f} minutes, seeds from {soak.first:,}{part}."
+        f"load {soak.load:.1f} at the beginning; {took:.0f} minutes, seeds from {soak.first:,}{part}."
     )
 
 
