@@ -54,6 +54,8 @@ class LatchScenario(Scenario):
             self.person(f"c{number}", lambda process, store, farm=farm: self._counter(process, store, farm))
         for farm in self.farms[1:]:
             self.person(f"{farm}-boss", lambda process, store, farm=farm: self._boss(process, store, farm))
+        if self.rng.random() < 0.2:  # somebody who does not know that it is there
+            self.person("late-boss", lambda process, store: self._boss(process, store, "f0"))
         self.person("w", self._waiter)
         if self.style == "again":
             self.plan.spared.add("again")
