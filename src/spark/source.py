@@ -18,8 +18,9 @@ from .offsets import Offsets
 from .options import Options
 from .table import Table
 
-LEAST, SLOTS = 1_000, 10_000
-"""Pointers that one task reads: so many at least, where there are any, and so many at most."""
+LEAST, SLOTS = 5_000, 10_000
+"""Pointers that one task reads: so many at least, where there are any, as a task costs as much as reading thousands;
+and so many at most."""
 TASKS = 16
 """Tasks that what is to be read is shared out to, within these limits."""
 IDLE = 50_000
