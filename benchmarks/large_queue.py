@@ -6,8 +6,8 @@ loop, `enqueue_many(100)` >= 20 times the reference, 8 threads of one process >=
 
 The reference is the illustrative implementation whose design the queue follows: it takes the lock, writes one slot,
 commits and releases, and naps 100 ms where the lock is taken; it compiles its filters for every call. The raw loop
-makes the queue's own three calls (docs/protocols.md P4: server's time, fence, grant, transaction) on a client of its
-own, with filters compiled once; the last two rows hold the queue against the reference's simpler three calls.
+makes the queue's own three calls by hand (`_raw_round.py`); the last two rows hold the queue against the reference's
+simpler three calls.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from typing import ClassVar
 
 import aerospike
 from aerospike_helpers import expressions as exp
-from aerospike_helpers.operations import list_operations, map_operations, operations
-from aerospike_helpers.operations.expression_operations import expression_write
+from aerospike_helpers.operations import list_operations, operations
 
 from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, table
+from benchmarks._raw_round import RawRound
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import LargeQueue
 from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike_expr import compiled
-from latchwork.store.expr import SERVER_NOW, Bin, Param, largest
 
 PAYLOAD = "x" * 256
 SET = "bench-large-queue"
@@ -117,61 +115,6 @@ class Simple(Reference):
         return filled
 
 
-class RawLoop:
-    """The three calls of the queue itself, on one thread and a queue of its own."""
-
-    def __init__(self, client, namespace: str, queue: LargeQueue) -> None:
-        self.client, self.ids = client, count()
-        layout = queue.layout
-        self.meta = (namespace, *layout.meta)
-        self.buffers = [(namespace, *layout.buffer(number)) for number in range(layout.records)]
-        fence = largest(Bin("fencing-ctr") + 1, SERVER_NOW * 1000)
-        self.take = [
-            expression_write("fencing-ctr", compiled(fence)),
-            operations.write("locked", 1),
-            expression_write("lock-time-ms", compiled(SERVER_NOW)),
-        ]
-        self.look = [operations.read(bin) for bin in ("fencing-ctr", "head-offset", "tail-offset")]
-        self.free = Bin("locked").eq(0) & Bin("grant-id", str).ne(Param("grant", str))
-        self.held = Bin("locked").eq(1) & Bin("fencing-ctr").eq(Param("fence"))
-        self.newest = Bin("fencing-mark") <= Param("fence")
-
-    def _operate(self, key, steps, guard):
-        return self.client.operate(key, steps, policy={"max_retries": 0, "expressions": compiled(guard)})[2]
-
-    def _lock(self):
-        txn = f"~{next(self.ids):020x}"
-        owner = [operations.write("lock-owner", txn), operations.write("grant-id", txn)]
-        return txn, self._operate(self.meta, [*self.take, *owner, *self.look], self.free.bind(grant=txn))
-
-    def _commit(self, txn: str, fence: int, bin: str, offset: int) -> None:
-        steps = [
-            operations.write(bin, offset + 1),
-            map_operations.map_put("txns", txn, [offset, offset, fence]),
-            operations.write("locked", 0),
-        ]
-        self._operate(self.meta, steps, self.held.bind(fence=fence))
-        if next(self.ids) % 64 == 0:
-            keep = map_operations.map_remove_by_index_range("txns", -64, 64, aerospike.MAP_RETURN_NONE, True)
-            self.client.operate(self.meta, [keep])
-
-    def enqueue(self, value) -> None:
-        txn, state = self._lock()
-        tail, fence = state["tail-offset"], state["fencing-ctr"]
-        slot = list_operations.list_set("entries", tail % SLOTS, [tail, value])
-        steps = [operations.write("fencing-mark", fence), slot]
-        self._operate(self.buffers[tail // SLOTS % len(self.buffers)], steps, self.newest.bind(fence=fence))
-        self._commit(txn, fence, "tail-offset", tail)
-
-    def dequeue(self):
-        txn, state = self._lock()
-        head = state["head-offset"]
-        slot = list_operations.list_get_range("entries", head % SLOTS, 1)
-        found = self.client.operate(self.buffers[head // SLOTS % len(self.buffers)], [slot])[2]
-        self._commit(txn, state["fencing-ctr"], "head-offset", head)
-        return found["entries"]
-
-
 def _free(expired: int):
     return exp.Or(exp.Eq(exp.IntBin("locked"), 0), exp.LT(exp.IntBin("lock-time-ms"), expired))
 
@@ -195,7 +138,7 @@ def main() -> None:
         store = CountingStore(inner)
         queue = LargeQueue.create(store, f"{SET}-ours", CAPACITY, entries_per_record=SLOTS)
         beside = LargeQueue.create(inner, f"{SET}-raw", CAPACITY, entries_per_record=SLOTS)
-        raw, reference = RawLoop(client, namespace, beside), Reference(client, namespace, "reference")
+        raw, reference = RawRound(client, namespace, beside.layout), Reference(client, namespace, "reference")
         anchors = reference, raw, Simple(client, namespace, "simple")
         slices, calls = _measure(_cases(*anchors, queue), store, options.seconds)
         print(_report(Rates(slices), calls))
@@ -203,7 +146,7 @@ def main() -> None:
             client.truncate(namespace, f"{SET}-{name}", 0)
 
 
-def _cases(reference: Reference, raw: RawLoop, simple: Simple, queue: LargeQueue):
+def _cases(reference: Reference, raw: RawRound, simple: Simple, queue: LargeQueue):
     """Name -> (messages in a slice, the work of the slice); what one case puts in, the next one takes out."""
     single, many, threaded = 200, 4000, 800
     ids = count()

@@ -8,26 +8,32 @@ hold is ended first, so that no late commit of it can land any more; then the tr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ..coord import lease as rules
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ..store.expr import Bound, Param
 from ..store.ops import Compute, MapGet, MapPut, Op, Read
-from ..store.port import NEVER, RecordStore
+from ..store.port import NEVER, RecordStore, Update
 from . import transactions
 from .circular_layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
 from .circular_lock import LeaseTaker
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
-_LOOK: tuple[Op, ...] = (Read(HEAD), Read(TAIL))
-_LOOK_FOR_GROUPS: tuple[Op, ...] = (*_LOOK, Compute(WAITED_FOR))
-_DUE: tuple[Op, ...] = (Compute(transactions.DUE),)
+_HEAD, _TAIL, _WAITED_FOR, _DUE = Read(HEAD), Read(TAIL), Compute(WAITED_FOR), Compute(transactions.DUE)
+_LOOKS: dict[tuple[bool, bool], tuple[Op, ...]] = {
+    (False, False): (_HEAD, _TAIL),
+    (True, False): (_HEAD, _TAIL, _WAITED_FOR),
+    (False, True): (_HEAD, _TAIL, _DUE),
+    (True, True): (_HEAD, _TAIL, _WAITED_FOR, _DUE),
+}
+"""What an acquisition reads: whether head may move, whether it is time to ask for all transactions."""
+_NOTHING: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """One hold of the lock, and the queue when it began.
 
     waited_for: head must not pass it.  due: all transactions, when it is time to forget the oldest.
@@ -47,7 +53,8 @@ class QueueLock:
 
     def __init__(self, store: RecordStore, layout: Layout) -> None:
         self.store, self.layout = store, layout
-        self._taker = LeaseTaker(store, layout.meta)
+        self._key = layout.meta
+        self._taker = LeaseTaker(store, self._key)
         self._holds = 0
 
     def take(
@@ -58,20 +65,15 @@ class QueueLock:
         grant: an id of this hold alone.  txns: those that `known` is to tell about.  head_moves: whether `waited_for`
         is needed.
         """
-        due = _DUE if self._holds % transactions.ASK_EVERY == 0 else ()
+        asks = self._holds % transactions.ASK_EVERY == 0
         self._holds += 1
-        look = _LOOK_FOR_GROUPS if head_moves else _LOOK
-        reads = (*look, *due, *[MapGet(TXNS, txn) for txn in txns])
-        fence, found = self._taker.take(owner or grant, grant, reads, timeout)
-        entries = found[len(look) + len(due) :]
-        return Hold(
-            fence,
-            head=found[0],
-            tail=found[1],
-            waited_for=found[2] if head_moves else 0,
-            due=found[len(look)] if due else {},
-            known={txn: entry for txn, entry in zip(txns, entries, strict=True) if entry is not None},
-        )
+        look = _LOOKS[head_moves, asks]
+        reads = (*look, *[MapGet(TXNS, txn) for txn in txns]) if txns else look
+        fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, timeout)
+        waited_for = more.pop(0) if head_moves else 0
+        due = more.pop(0) if asks else _NOTHING
+        known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else _NOTHING
+        return Hold(fence, head, tail, waited_for, due, known)
 
     def renew(self, hold: Hold) -> bool:
         """Start the lease again; False where the hold is lost."""
@@ -83,7 +85,7 @@ class QueueLock:
         For operations that are harmless when repeated.
         """
         try:
-            self.store.operate(self.layout.meta, *ops, when=self._guard(hold, head), ttl=NEVER, repeatable=True)
+            self.store.repeat(Update(self._key, ops, self._guard(hold, head), ttl=NEVER))
         except Refused:
             return False
         return True
@@ -94,13 +96,12 @@ class QueueLock:
         txns: the first and last offset of each, at least one.  head: the new head, where it moves.  False where that
         was not done and never will be. Raises `OutcomeUnknown` where it cannot be told.
         """
-        remember = [
-            MapPut(TXNS, txn, transactions.committed(first, last, hold.fence)) for txn, (first, last) in txns.items()
-        ]
+        fence = hold.fence
+        remember = [MapPut(TXNS, txn, transactions.committed(*span, fence)) for txn, span in txns.items()]
         forget = transactions.trimmed(hold.due, txns) if hold.due else ()
         ops = (*ops, *forget, *remember, *rules.RELEASE)
         try:
-            self.store.operate(self.layout.meta, *ops, when=self._guard(hold, head), ttl=NEVER, repeatable=True)
+            self.store.repeat(Update(self._key, ops, self._guard(hold, head), ttl=NEVER))
             return True
         except Refused as refusal:
             if not refusal.details["doubt"]:
@@ -129,7 +130,7 @@ class QueueLock:
         try:
             self.release(hold)
             reads = (MapGet(TXNS, txn), MapGet(TXNS, transactions.forgotten_of(txn)))
-            entry, forgotten = self.store.operate(self.layout.meta, *reads)
+            entry, forgotten = self.store.operate(self._key, *reads)
         except LatchworkError as failure:
             raise OutcomeUnknown(f"a commit to queue {self.layout.name!r} may have been made: {failure}") from failure
         if entry is not None and entry[2] == hold.fence:

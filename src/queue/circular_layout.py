@@ -93,6 +93,9 @@ class Layout:
 
     def runs(self, first: int, count: int) -> dict[int, list[Run]]:
         """Where these offsets lie, by record. A long range that wraps around comes twice to its first record."""
+        record, slot = divmod(first, self.slots)
+        if slot + count <= self.slots:
+            return {record % self.records: [Run(slot, first, count)]}
         by_record: dict[int, list[Run]] = {}
         offset, end = first, first + count
         while offset < end:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from ..coord import lease as rules
 from ..coord.lease import LeaseView, Observation
 from ..errors import LockUnavailable, NotFound, OutcomeUnknown, Refused
 from ..retry import Poll
 from ..store.expr import SERVER_NOW, Bin, Bound, Param, largest
 from ..store.ops import Op, Put, Read
-from ..store.port import NEVER, Key, RecordStore
+from ..store.port import NEVER, Key, RecordStore, Update
 
 POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
 """How to wait for another process: a hold takes about a millisecond."""
@@ -52,8 +54,8 @@ class LeaseTaker:
         self.store, self.key = store, key
         self._observed: Observation | None = None
 
-    def take(self, owner: str, grant: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[int, list[Any]]:
-        """Wait for the lease and take it: its fence, and what `reads` returned. One call where it is free.
+    def take(self, owner: str, grant: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[Any, ...]:
+        """Wait for the lease and take it: its fence, then what `reads` returned. One call where it is free.
 
         owner: for people.  grant: an id of this acquisition alone.
         Raises `LockUnavailable` once `timeout` seconds are over (None = never), `NotFound` where there is no record,
@@ -63,15 +65,12 @@ class LeaseTaker:
         values = wish.attempt(wish.free()) or POLL.until(self.store.seams, wish.look, timeout=timeout)
         if values is None:
             raise LockUnavailable(f"{self.key.set!r} was locked by others for {timeout} s", key=self.key)
-        fence, *found = values
-        return fence, found
+        return values
 
     def renew(self, fence: int, reads: tuple[Op, ...] = ()) -> tuple[Any, ...] | None:
         """Start the lease again; what `reads` returned, or None where it is not held under this fence any more."""
         try:
-            return self.store.operate(
-                self.key, *rules.RENEW, *reads, when=rules.held(fence), ttl=NEVER, repeatable=True
-            )
+            return self.store.repeat(Update(self.key, (*rules.RENEW, *reads), rules.held(fence), ttl=NEVER))
         except Refused:
             return None
 
@@ -86,11 +85,13 @@ class LeaseTaker:
         return seen
 
 
-class _Wish:
+class _Wish(Struct):
     """One acquisition, under an id of its own that every repeat carries."""
 
-    def __init__(self, taker: LeaseTaker, owner: str, grant: str, reads: tuple[Op, ...]) -> None:
-        self._taker, self._owner, self.grant, self._reads = taker, owner, grant, reads
+    taker: LeaseTaker
+    owner: str
+    grant: str
+    reads: tuple[Op, ...]
 
     def free(self) -> Bound:
         """Nobody holds it, and the last acquisition was not this one."""
@@ -98,10 +99,10 @@ class _Wish:
 
     def attempt(self, guard: Bound) -> tuple[Any, ...] | None:
         """Take it if the guard holds: the fence and what was read, or None."""
-        taker = self._taker
-        ops = (*_TAKE, Put(rules.OWNER, self._owner), Put(rules.GRANT, self.grant), *_FENCE, *self._reads)
+        taker = self.taker
+        ops = (*_TAKE, Put(rules.OWNER, self.owner), Put(rules.GRANT, self.grant), *_FENCE, *self.reads)
         try:
-            return taker.store.operate(taker.key, *ops, when=guard, ttl=NEVER, repeatable=True)
+            return taker.store.repeat(Update(taker.key, ops, guard, ttl=NEVER))
         except Refused as refusal:
             return self._recognised(taker.observe()) if refusal.details["doubt"] else None
         except OutcomeUnknown:
@@ -109,12 +110,12 @@ class _Wish:
 
     def look(self) -> tuple[Any, ...] | None:
         """Look, and take it if it is free, or if it ran out and has stood still for one whole lease."""
-        seen = self._taker.observe()
+        seen = self.taker.observe()
         if seen.view.grant == self.grant:
             return self._recognised(seen)
         if not seen.view.locked:
             return self.attempt(self.free())
-        if seen.ran_out(self._taker.store.seams.monotonic()):
+        if seen.ran_out(self.taker.store.seams.monotonic()):
             return self.attempt(rules.broken(seen.view, self.grant))
         return None
 
@@ -122,8 +123,8 @@ class _Wish:
         """The lease, if an attempt in doubt turns out to have taken it and still has it."""
         if seen.view.grant != self.grant:
             return None
-        values = self._taker.renew(seen.view.fence, self._reads) if seen.view.locked else None
+        values = self.taker.renew(seen.view.fence, self.reads) if seen.view.locked else None
         if values is None:
-            self.grant = self._taker.store.seams.unique()  # it was lost again: another acquisition, another id
+            self.grant = self.taker.store.seams.unique()  # it was lost again: another acquisition, another id
             return None
         return (seen.view.fence, *values)

@@ -7,9 +7,10 @@ transaction that was declared not committed in between stays so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from ..errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ..store.ops import MapRemove, Op, Put
@@ -25,8 +26,7 @@ MOST_NAMED = 64
 ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(Struct, eq=False):
     """What one caller wants of a hold, and what came of it. `since`: the fence of the first hold it was part of."""
 
     kind: str
@@ -38,8 +38,7 @@ class Request:
     error: LatchworkError | None = None
 
 
-@dataclass(slots=True)
-class _Plan:
+class _Plan(Struct):
     """What a commit is to say: the operations, the head if it moves, and each request's offsets and result.
 
     told: requests that find no room or no entries left, which is so only if what comes before them is committed.
@@ -47,8 +46,8 @@ class _Plan:
 
     ops: tuple[Op, ...] = ()
     head: int | None = None
-    parts: list[tuple[Request, range, Any]] = field(default_factory=list)
-    told: list[tuple[Request, LatchworkError | None]] = field(default_factory=list)
+    parts: list[tuple[Request, range, Any]] = []
+    told: list[tuple[Request, LatchworkError | None]] = []
 
     def tell(self) -> None:
         """Answer those for whom nothing is done: with their error, or with "no entries"."""
@@ -76,11 +75,11 @@ class Rounds:
         for _ in range(ROUNDS):
             shared = transactions.own(seams.unique())
             asked = requests or waiting()
-            named = {request.txn: request for request in asked if request.txn}
+            named = _named(asked)
             left = None if end is None else max(0.0, end - seams.monotonic())
-            hold = self._take(shared, asked[0], list(named)[:MOST_NAMED], left)
+            hold = self._take(shared, asked[0], named, left)
             if not requests:
-                requests = collect(partial(_admitted, set(list(named)[:MOST_NAMED])))
+                requests = collect(partial(_admitted, set(named)))
             if self._done(hold, shared, requests):
                 return
             requests = [request for request in requests if request.error is None]
@@ -136,7 +135,7 @@ class Rounds:
 
     def _planned(self, hold: Hold, requests: list[Request]) -> _Plan | None:
         """The slots written or read, and what is left to commit; None where the hold was lost."""
-        stale = _used_before(hold, requests)
+        stale = _used_before(hold, requests) if hold.known else ()
         live = [request for request in requests if request.error is None]
         for request in live:
             request.since = request.since or hold.fence
@@ -159,7 +158,8 @@ class Rounds:
                 plan.told.append((request, self._full(hold, request, tail - head)))
                 continue
             head = max(head, lowest)
-            plan.parts.append((request, range(tail, end), range(tail, end)))
+            offsets = range(tail, end)
+            plan.parts.append((request, offsets, offsets))
             values.extend(request.values)
             tail = end
         plan.ops = (Put(TAIL, tail),)
@@ -221,6 +221,12 @@ class Rounds:
                 f"queue {self._name!r}: some of the offsets {hold.head} to {head - 1} are not in their slots; the "
                 "buffer records are older than the metadata: restore them"
             )
+
+
+def _named(requests: list[Request]) -> list[str]:
+    """The callers' ids that a hold looks for, each once."""
+    named = [request.txn for request in requests if request.txn]
+    return list(dict.fromkeys(named))[:MOST_NAMED] if named else named
 
 
 def _admitted(named: set[str], request: Request) -> bool:

@@ -7,8 +7,9 @@ written there. Repeated under its own fence it writes the same again, so attempt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..store.ops import ListRange, ListSet, Op, Put
@@ -21,12 +22,14 @@ BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
 """What goes into one call at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of a queue: its offset, which grows by one from entry to entry for ever, and its value."""
 
     offset: int
-    value: Any = field(repr=False)
+    value: Any
+
+    def __repr__(self) -> str:
+        return f"Entry(offset={self.offset})"
 
 
 class Slots:
@@ -95,7 +98,7 @@ class Slots:
 
     def _write_one(self, row: Update) -> bool:
         try:
-            self._store.operate(row.key, *row.ops, when=row.when, ttl=row.ttl, repeatable=True)
+            self._store.repeat(row)
         except Refused:
             return False
         except OutcomeUnknown as failure:
@@ -156,6 +159,8 @@ class Slots:
 
 def _span(runs: list[Run]) -> tuple[int, int]:
     """From where to where a record has to be read: its parts are read in one piece."""
+    if len(runs) == 1:
+        return runs[0].slot, runs[0].slot + runs[0].length
     return min(run.slot for run in runs), max(run.slot + run.length for run in runs)
 
 

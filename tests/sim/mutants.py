@@ -237,7 +237,7 @@ def _groups_do_not_hold_head() -> Iterator[None]:
     take = circular_hold.QueueLock.take
 
     def blind(self: Any, *args: Any, **rest: Any) -> Any:
-        return replace(take(self, *args, **rest), waited_for=circular_layout.FAR)
+        return structs.replace(take(self, *args, **rest), waited_for=circular_layout.FAR)
 
     guard = _swap(circular_hold.QueueLock, "_guard", lambda self, hold, head: lease.held(hold.fence))
     with mock.patch.object(circular_hold.QueueLock, "take", blind), guard():
