@@ -13,6 +13,7 @@ from latchwork import connect
 from latchwork.coord import CountDownLatch, FencedLock, LeaseElection
 from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
+from latchwork.store import Key
 
 from . import cluster, servers
 
@@ -23,7 +24,7 @@ PATIENCE = 90.0
 WORKERS = ("publish", "consume", "count", "hold")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def nodes():
     try:
         with cluster.cluster(3) as started:
@@ -85,6 +86,16 @@ class Load:
         while any(self.rounds[name] < goal for name, goal in goals.items()):
             assert time.monotonic() < end, f"stuck: {self.rounds}, failures {self.failures}"
             time.sleep(0.02)
+
+
+def test_the_records_that_a_node_is_the_master_of_are_counted(nodes):
+    keys = [Key("placed", str(number)) for number in range(3000)]
+    store = connect(cluster.url(nodes))
+    loads = store.mastered(keys)
+    assert sorted(loads) == ["A1", "A2", "A3"]
+    assert sum(loads.values()) == len(keys)
+    assert min(loads.values()) > 700
+    assert store.mastered([]) == {"A1": 0, "A2": 0, "A3": 0}
 
 
 def test_a_node_that_dies_loses_nothing_that_was_acknowledged(nodes, proved):

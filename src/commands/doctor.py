@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 from kazoo.client import KazooClient
@@ -28,6 +28,8 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
 MAX_CONNECTIONS = 10_000
+MAX_IMBALANCE = 2.0
+"""Shards on the fullest node over the mean; above it, more shards would serve more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,13 @@ class Finding:
     state: str
     what: str
     remedy: str = ""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """A store on several nodes."""
+
+    def mastered(self, keys: Sequence[Key]) -> dict[str, int]: ...
 
 
 def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
@@ -135,6 +144,21 @@ def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding
         yield Finding(OK, text)
 
 
+def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """How the pointer records of each queue's shards lie on the nodes, of which the fullest limits the queue."""
+    if client is None or not isinstance(store, Cluster):
+        return
+    for queue, _ in QueueRegistry(store, client, farm_id=farm).listed():
+        shards = queue.config.shards
+        loads = store.mastered([queue.pointers.pointers_key(shard) for shard in range(shards)])
+        worst, mean = max(loads.values()), shards / len(loads)
+        text = f"queue {queue.name}: shards {shards}, nodes {len(loads)}, shards on the fullest node {worst}"
+        if worst > MAX_IMBALANCE * mean:
+            yield Finding(WARNING, text, "more shards spread better (docs/scaling.md); a queue keeps its number")
+        else:
+            yield Finding(OK, text)
+
+
 def _zookeeper(hosts: str | None) -> Iterator[Finding]:
     if hosts is None:
         return
@@ -185,7 +209,9 @@ def doctor(
     processes: Annotated[int, typer.Option(help="processes that will connect, e.g. all Python workers")] = 1,
     pool: Annotated[int, typer.Option(help="connections a node of each")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
-    client: Annotated[str | None, typer.Option(help="a client id whose names to check")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="a client id whose names, and placement of queues, to check")
+    ] = None,
     farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
 ) -> None:
     """Say what would bite, line by line, with the remedy; exit code 1 where something will not work.
@@ -194,6 +220,8 @@ def doctor(
     """
     session: Session = context.obj
     found = _found(lambda: examine(session.store, processes=processes, pool=pool))
+    if not any(finding.state == PROBLEM for finding in found):
+        found += _found(lambda: _placement(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:

@@ -89,6 +89,10 @@ class AerospikeStore(RecordStore):
             self._info = info.describe(self._link.client or self._link.connect(), self.namespace)
         return self._info
 
+    def mastered(self, keys: Sequence[Key]) -> dict[str, int]:
+        """Of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
+        return info.mastered(self._client(), self.namespace, keys)
+
     def _client(self) -> Any:
         client = self._link.client or self._link.connect()
         if self._require_sc:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import aerospike
@@ -11,11 +14,12 @@ from ..errors import InvalidRequest, Misconfigured, WaitTimeout
 from ..retry import Poll
 from ..seams import Seams
 from .aerospike_codes import INDEX_EXISTS, error_of, fault_of
-from .port import StoreInfo
+from .port import Key, StoreInfo
 
 INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
 MAX_INDEX_NAME = 63
+PARTITIONS = 4096
 _KINDS = {str: aerospike.INDEX_STRING, int: aerospike.INDEX_NUMERIC}
 
 
@@ -52,6 +56,25 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
         raise WaitTimeout(f"the index {name} is still being built after {INDEX_TIMEOUT:.0f} s: try again later")
 
 
+def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]:
+    """Of how many of these records each node is the master now. Raises `Unavailable`."""
+    wanted = Counter(_partition(aerospike.calc_digest(namespace, key.set, key.name)) for key in keys)
+    answers = _by_node(client, "replicas", namespace)
+    return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
+
+
+def _partition(digest: bytearray) -> int:
+    """Its first 12 bits, as the server counts them (little-endian)."""
+    return (digest[0] + (digest[1] << 8)) & (PARTITIONS - 1)
+
+
+def _masters_of(answer: str, namespace: str) -> list[int]:
+    """The partitions of which a node is the master: `namespace:regime,copies,bits of the masters,bits of the rest`."""
+    told = dict(one.split(":", 1) for one in answer.split(";") if ":" in one)
+    bits = base64.b64decode(told[namespace].split(",")[2]) if namespace in told else bytes(PARTITIONS // 8)
+    return [number for number in range(PARTITIONS) if bits[number >> 3] & (0x80 >> (number & 7))]
+
+
 def _is_there(client: Any, namespace: str, index: str) -> bool:
     """Asked first, because the client waits two seconds after each creation, also of an index that exists."""
     return _ask(client, f"sindex-exists:namespace={namespace};indexname={index}", index) == "true"
@@ -67,8 +90,8 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> None:
 
 
 def _is_ready(client: Any, namespace: str, index: str) -> bool:
-    answers = _every_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
-    return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers)
+    answers = _by_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
 
 
 def _ask(client: Any, command: str, what: str) -> str:
@@ -79,12 +102,12 @@ def _ask(client: Any, command: str, what: str) -> str:
     return answer.rpartition("\t")[2].strip()
 
 
-def _every_node(client: Any, command: str, what: str) -> list[str]:
+def _by_node(client: Any, command: str, what: str) -> dict[str, str]:
     try:
         answers: dict[str, tuple[Any, str | None]] = client.info_all(command)
     except driver.AerospikeError as failure:
         raise error_of(fault_of(failure), what, write=False) from None
-    return [(text or "").rpartition("\t")[2].strip() for _, text in answers.values()]
+    return {node: (text or "").rpartition("\t")[2].strip() for node, (_, text) in answers.items()}
 
 
 def _settings(answer: str) -> dict[str, str]:

@@ -186,6 +186,13 @@ def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(run, u
         assert any(state == "warning" and "AP mode" in what for what, state in found.items())
 
 
+def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(run, url):
+    assert run("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
+    done = run("doctor", "--json", *SHOP)
+    placed = [finding["what"] for finding in done.json if "placed" in finding["what"]]
+    assert placed == (["queue placed: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else [])
+
+
 def test_doctor_says_what_will_not_work(lw):
     done = lw("doctor", "--zookeeper", "127.0.0.1:1", store="aerospike://127.0.0.1:1/test?total_timeout=300")
     assert done.code == 1
