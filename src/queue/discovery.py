@@ -36,7 +36,7 @@ class ActiveShards:
     def candidates(self, only: Collection[int] | None = None, *, look: bool = False) -> list[int]:
         """Shards to claim from, each call beginning at another one; looks first where it is time to, or told to.
 
-        only: leave all others out.  Raises `QueueOwned` where a stream owns a shard that holds messages.
+        only: leave all others out.  Raises `QueueOwned` where a stream owns shards and the others hold nothing.
         """
         with self._lock:
             if look or self._due():
@@ -81,9 +81,10 @@ class ActiveShards:
         return [shard for shard in self._active if only is None or shard in only]
 
     def _look(self) -> None:
-        states = [state for state in self._queue.states() if state.fired < state.loaded]
+        states = self._queue.states()
         owned = [state for state in states if state.stream]
-        self._active, self._drained = dict.fromkeys(state.shard for state in states if not state.stream), False
+        unfired = [state.shard for state in states if state.fired < state.loaded and not state.stream]
+        self._active, self._drained = dict.fromkeys(unfired), False
         self._fruitless = 0 if self._active else self._fruitless + 1
         pause = self._looks.pause(self._fruitless, self._seams) if self._fruitless else BUSY
         self._next_look = self._seams.monotonic() + pause

@@ -70,6 +70,12 @@ def test_a_stream_owns_every_shard_and_consumers_are_refused_by_its_name(queue):
         queue.receive(1)
 
 
+def test_consumers_of_an_empty_queue_that_a_stream_owns_are_refused_too(queue):
+    ranges.take(queue.pointers, "etl")
+    with pytest.raises(QueueOwned, match="'etl'"):
+        queue.receive(1)
+
+
 def test_another_stream_is_refused_by_the_owners_name_and_leaves_no_trace(queue):
     owner = ranges.take(queue.pointers, "etl")
     with pytest.raises(QueueOwned, match="'etl' owns it"):
