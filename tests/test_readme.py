@@ -14,7 +14,7 @@ def test_the_readmes_code_runs_word_for_word(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     code = "\n".join(block for block in blocks if "pyspark" not in block)  # tests/spark has the same on real workers
     assert code.count("import") >= 8, "the blocks are found"
-    code = code.replace("/tmp/shop", str(tmp_path / "shop"))  # noqa: S108 - the README's words
+    code = code.replace("/tmp/shop", str(tmp_path / "shop"))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "epoch" in done.stdout

@@ -102,7 +102,7 @@ class Sweeper:
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed = self.registry.listed(active=None)
             parts = shared(
-                self._seams, lambda one: self._survived(*one, leadership), listed, self.parallelism, "latchwork-sweep"
+                self._seams, lambda one: self._told(*one, leadership), listed, self.parallelism, "latchwork-sweep"
             )
         return sum(parts, SweepReport(leadership.epoch))
 
@@ -128,28 +128,26 @@ class Sweeper:
 
     # ---- one queue
 
-    def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
-        try:
-            return self._told(queue, bins, leadership)
-        except Exception as failure:  # a defect in one queue must not stop the others' sweep
-            log.exception("the sweep of %s failed", queue.name)
-            return SweepReport(0, (queue.name,), (), ((queue.name, repr(failure)),))
-
     def _told(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         began = self._seams.monotonic()
-        report = self._sweep(queue, bins, leadership)
+        report = self._survived(queue, bins, leadership)
         report.tell(self._seams, self._seams.monotonic() - began)
         return report
 
-    def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
-        epoch = leadership.epoch
+    def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         try:
-            self._check(leadership)
-            tasks = self.tasks(queue, bins)
-            shards = sweep_shards(self.registry.store, tasks, epoch, lambda: self._check(leadership))
-            return self.finish(queue, epoch, tasks, shards)
+            return self._sweep(queue, bins, leadership)
         except LatchworkError as failure:
-            return self.failed(queue, epoch, f"{failure.code}: {failure}")
+            return self.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
+        except Exception as failure:  # a defect in one queue must not stop the others' sweep
+            log.exception("the sweep of %s failed", queue.name)
+            return self.failed(queue, leadership.epoch, repr(failure))
+
+    def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        self._check(leadership)
+        tasks = self.tasks(queue, bins)
+        shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
+        return self.finish(queue, leadership.epoch, tasks, shards)
 
     def finish(
         self, queue: ShardedQueue, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]

@@ -77,6 +77,8 @@ def test_a_defect_in_one_queue_does_not_stop_the_sweep_of_the_others(caplog, mon
     assert (report.rehomed, sorted(report.queues), report.ok) == (3, ["a", "b"], False)
     assert report.failures == (("a", "ZeroDivisionError('division by zero')"),)
     assert "the sweep of a failed" in caplog.text
+    assert "ZeroDivisionError" in registry.last_sweep("a").error
+    assert not registry.last_sweep("b").error
 
 
 def test_a_queue_whose_pointers_cannot_be_read_is_reported_and_noted_as_failed(sim, caplog):
