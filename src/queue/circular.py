@@ -173,7 +173,7 @@ class LargeQueue:
         timeout: float | None = None,
     ) -> int:
         """Add one entry at the tail; its offset. See `enqueue_many`."""
-        return self.enqueue_many([value], txn_id=txn_id, overwrite_if_full=overwrite_if_full, timeout=timeout).start
+        return self._add([value], txn_id, overwrite_if_full, timeout).start
 
     def enqueue_many(
         self,
@@ -195,6 +195,11 @@ class LargeQueue:
         """
         if not isinstance(values, Iterable):
             raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
+        return self._add(values, txn_id, overwrite_if_full, timeout)
+
+    def _add(
+        self, values: Iterable[Any], txn_id: str | int | None, overwrite_if_full: bool, timeout: float | None
+    ) -> range:
         items = [self.layout.fitting(value) for value in values]
         txn, capacity = transactions.checked_new(txn_id), self.layout.capacity
         if len(items) > capacity:

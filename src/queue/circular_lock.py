@@ -19,7 +19,7 @@ from ..coord.lease import LeaseView, Observation
 from ..errors import LockUnavailable, NotFound, OutcomeUnknown, Refused
 from ..retry import Poll
 from ..store.expr import SERVER_NOW, Bin, Bound, Param, largest
-from ..store.ops import Op, Put, Read
+from ..store.ops import Compute, Op, Put
 from ..store.port import NEVER, Key, RecordStore, Update
 
 POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
@@ -32,7 +32,8 @@ _TAKE: tuple[Op, ...] = (
     Put(rules.LOCKED, 1),
     Put(rules.TIME, SERVER_NOW),
 )
-_FENCE: tuple[Op, ...] = (Read(rules.FENCE),)
+_FENCE: tuple[Op, ...] = (Compute(Bin(rules.FENCE)),)
+"""Computed, since an Aerospike server answers every operation of an update that computes something, in order."""
 
 
 def never_held(lease: float, fence: int) -> tuple[Op, ...]:

@@ -47,8 +47,8 @@ class Slots:
         Raises `Unavailable` where that could not be done, whether or not some slots were written: they do not count
         before the tail is committed.
         """
-        runs = list(self._layout.runs(first, len(values)).items())
-        rows = [self._update(fence, record, places, first, values) for record, places in runs]
+        runs = self._layout.runs(first, len(values))
+        rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
         if len(rows) == 1:
             return self._write_one(rows[0])
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
@@ -83,18 +83,18 @@ class Slots:
     # ---- writing
 
     def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
-        ops: list[Op] = [Put(MARK, fence)]
         placed = [
-            (run.slot + step, [run.first + step, values[run.first - first + step]])
+            (slot, [offset, values[offset - first]])
             for run in runs
-            for step in range(run.length)
+            for slot, offset in enumerate(range(run.first, run.first + run.length), run.slot)
         ]
+        put: list[Op]
         if len(placed) < self._layout.slots:
-            ops += [ListSet(ENTRIES, slot, entry) for slot, entry in placed]
+            put = [ListSet(ENTRIES, slot, entry) for slot, entry in placed]
         else:  # all of them, the last ones perhaps over the first
             entries = dict(placed)
-            ops.append(Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)]))
-        return Update(self._layout.buffer(record), tuple(ops), not_stale(fence), ttl=NEVER)
+            put = [Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)])]
+        return Update(self._layout.buffer(record), (Put(MARK, fence), *put), not_stale(fence), ttl=NEVER)
 
     def _write_one(self, row: Update) -> bool:
         try:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from msgspec import Struct
+
 from ..errors import LatchworkError, LockUnavailable, OutcomeUnknown
 from ..seams import Event, Seams
 
@@ -29,15 +31,12 @@ W = TypeVar("W", bound=Work)
 Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]], float | None], None]
 
 
-class _Ticket(Generic[W]):
+class _Ticket(Struct, Generic[W], eq=False):
     """A wish in the queue of this process."""
 
-    __slots__ = ("leads", "wake", "work")
-
-    def __init__(self, work: W) -> None:
-        self.work = work
-        self.wake: Event | None = None
-        self.leads = False
+    work: W
+    wake: Event | None = None
+    leads: bool = False
 
     def tell(self) -> None:
         if self.wake is not None:
@@ -111,11 +110,11 @@ class GroupCommit(Generic[W]):
 
         def waiting() -> list[W]:
             with self._guard:
-                return [ticket.work for ticket in self._same(mine.work.kind)]
+                return [ticket.work for ticket in self._same(mine)]
 
         def collect(admitted: Callable[[W], bool]) -> list[W]:
             with self._guard:
-                taken[:] = [ticket for ticket in self._same(mine.work.kind) if admitted(ticket.work)]
+                taken[:] = [ticket for ticket in self._same(mine) if admitted(ticket.work)]
                 for ticket in taken:
                     self._waiting.remove(ticket)
             return [ticket.work for ticket in taken]
@@ -143,7 +142,11 @@ class GroupCommit(Generic[W]):
         if heir is not None:
             heir.tell()
 
-    def _same(self, kind: Any) -> list[_Ticket[W]]:
+    def _same(self, mine: _Ticket[W]) -> list[_Ticket[W]]:
+        """What can be done together with this one, in order."""
+        if len(self._waiting) == 1:
+            return [mine]
+        kind = mine.work.kind
         return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
 
 

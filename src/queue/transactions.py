@@ -51,10 +51,12 @@ def forgotten_of(txn: str) -> str:
 
 def checked(txn_id: str | int | None) -> str | None:
     """A caller's transaction id as text. Raises `InvalidRequest`."""
+    if txn_id is None:
+        return None
     txn = txn_id
     if isinstance(txn_id, int) and not isinstance(txn_id, bool):
         txn = str(txn_id)
-    if txn is not None and (not isinstance(txn, str) or not 0 < len(txn) <= 256):
+    if not isinstance(txn, str) or not 0 < len(txn) <= 256:
         raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text of 1 to 256 characters")
     return txn
 

@@ -161,7 +161,14 @@ def _put(op: o.Put, _: int) -> Built:
     if not isinstance(op.value, e.EXPRESSIONS):
         return on_bin.write(op.bin, taken(op.value))
     plain, value = _plain(op.value)
-    return on_bin.write(op.bin, value) if plain else on_expr.expression_write(op.bin, compiled(op.value))
+    if plain:
+        return on_bin.write(op.bin, value)
+    return on_expr.expression_write(op.bin, compiled(op.value)) if isinstance(op.value, e.Bound) else _put_computed(op)
+
+
+@lru_cache(maxsize=1024)
+def _put_computed(op: o.Put) -> Built:
+    return on_expr.expression_write(op.bin, compiled(op.value))
 
 
 def _add(op: o.Add, _: int) -> Built:
@@ -169,7 +176,14 @@ def _add(op: o.Add, _: int) -> Built:
 
 
 def _compute(op: o.Compute, place: int) -> Built:
-    return on_expr.expression_read(_name(place), compiled(op.expr), aerospike.EXP_READ_EVAL_NO_FAIL)
+    return _compute_always(op.expr, place) if isinstance(op.expr, e.Expr) else _read_computed(op.expr, place)
+
+
+def _read_computed(expression: e.Expr | e.Bound, place: int) -> Built:
+    return on_expr.expression_read(_name(place), compiled(expression), aerospike.EXP_READ_EVAL_NO_FAIL)
+
+
+_compute_always = lru_cache(maxsize=1024)(_read_computed)
 
 
 def _map_put(op: o.MapPut, _: int) -> Built:

@@ -10,7 +10,7 @@ that read in the same row, and is read once a row: the Aerospike client names ba
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -40,6 +40,7 @@ class Read(Struct, frozen=True):
 class Compute(Struct, frozen=True):
     """Read the value of an expression; None where it is unknown."""
 
+    bin: ClassVar[None] = None
     expr: Expr | Bound
 
 
@@ -109,6 +110,8 @@ class ListRange(Struct, frozen=True):
 
 class Touch(Struct, frozen=True):
     """Write the record as it is: its time to live and its time of last update start again."""
+
+    bin: ClassVar[None] = None
 
 
 Op = (

@@ -89,8 +89,8 @@ Row = Values | LatchworkError
 
 
 _known_sets: set[str] = set()
-_known_bins: set[str] = set()
-"""Names that have been checked before; a namespace has at most 4,095 sets, and few names of bins."""
+_known_bins: set[str | None] = {None}
+"""Names that have been checked before; a namespace has at most 4,095 sets, and few names of bins. None: has no bin."""
 _BIN = attrgetter("bin")
 
 
@@ -139,14 +139,13 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
     try:
         if _known_bins.issuperset(map(_BIN, ops)):
             return
-    except AttributeError:  # of an operation that names no bin
+    except AttributeError:  # of something that is no operation
         pass
     for op in ops:
         if not isinstance(op, Op):
             raise InvalidRequest(f"{op!r} is no operation: use those of latchwork.store.ops")
-        name = getattr(op, "bin", None)
-        if name not in _known_bins and name is not None:
-            checked_bin(name)
+        if op.bin is not None:
+            checked_bin(op.bin)
 
 
 def checked_rows(updates: Iterable[Update]) -> list[Update]:
@@ -164,21 +163,21 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
 
     known_ops: its operations were checked before.
     """
-    checked_key(update.key)
-    if not update.ops:
-        raise InvalidRequest(f"no operation for {update.key}: name at least one")
+    key, ops, when, exists, or_absent, ttl = update
+    checked_key(key)
+    if not ops:
+        raise InvalidRequest(f"no operation for {key}: name at least one")
     if not known_ops:
-        _check_bins(update.ops)
-    if type(update.exists) is not Exists:
-        raise InvalidRequest(f"exists is {update.exists!r}; it must be Exists.UPDATE, CREATE or ANY")
-    if update.when is not None and not isinstance(update.when, EXPRESSIONS):
-        raise InvalidRequest(f"when is {update.when!r}; it must be an expression of latchwork.store.expr")
-    if update.when is not None and update.exists is not Exists.UPDATE and not update.or_absent:
+        _check_bins(ops)
+    if type(exists) is not Exists:
+        raise InvalidRequest(f"exists is {exists!r}; it must be Exists.UPDATE, CREATE or ANY")
+    if when is not None and not isinstance(when, EXPRESSIONS):
+        raise InvalidRequest(f"when is {when!r}; it must be an expression of latchwork.store.expr")
+    if when is not None and exists is not Exists.UPDATE and not or_absent:
         raise InvalidRequest(
-            f"a guard on {update.key} with exists={update.exists.value}: the server skips guards where there is no "
-            "record; use exists=UPDATE, or say or_absent=True"
+            f"a guard on {key} with exists={exists.value}: the server skips guards where there is no record; use "
+            "exists=UPDATE, or say or_absent=True"
         )
-    ttl = update.ttl
     if type(ttl) is not int or (not 1 <= ttl <= MAX_TTL and ttl not in (KEEP, NEVER)):
         raise InvalidRequest(f"ttl is {ttl!r} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
     return update
