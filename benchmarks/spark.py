@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from benchmarks._harness import aerospike_url, arguments, table
+from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger import Ledger, Outgoing
 from latchwork.spark import ranges, register
@@ -52,7 +53,12 @@ def main() -> None:
                 for shards in SHARDS if cores == 2 else SHARDS[-1:]:
                     rows += bench.measured(shards)
     print(f"{messages:,} messages of {len(PAYLOAD) + 16} bytes, median of {TURNS} turns\n")
-    print(table(HEAD, rows))
+    print(table(HEAD, rows) + "\n")
+    print(judged(
+        Verdict(f"Spark {verb} / plain Python, {cores} cores, {shards} shards", 0.7, ratio)
+        for cores, shards, verb, _, _, ratio, *_ in rows
+        if shards == SHARDS[-1]
+    ))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,10 @@ GUARDS = (
     "The guards and the nine bins of an envelope alone hold a raw loop to about half of one that reads a single bin "
     "unguarded. Mend: one bin for the envelope, which would break the stored layout."
 )
+SPARK = (
+    "Every query starts a Python process to plan it, and every task goes through Spark's Python worker; that weighs on "
+    "a run of seconds. Mend: more messages a query; the table shows the rate without the start."
+)
 WHY: dict[str, str] = {
     "once / raw guarded add": PYTHON,
     "once / raw increment": "The raw guarded add itself, which remembers a token, is half of a raw increment here.",
@@ -38,7 +42,7 @@ WHY: dict[str, str] = {
     "drain in hundreds / Java 2.0 pattern": (
         "A single raw call is twice as fast here as where the target was set, and a row of a batch is not. " + GUARDS
     ),
-}
+} | {f"Spark {verb} / plain Python, {cores} cores, 16 shards": SPARK for verb in ("write", "read") for cores in (1, 2)}
 
 
 @dataclass(frozen=True)
