@@ -150,7 +150,8 @@ def main() -> None:
         rows = measure(plain, "memory", "memory:", options.seconds)
         rows += measure(plain, "Aerospike", stack.enter_context(aerospike_url(options.url)), options.seconds)
     print(table(("store", "work", "without hooks, a s", *(f"{name} / without" for name in VARIANTS[1:])), rows) + "\n")
-    print(judged(Verdict(f"{store}, {work}: unobserved / no hooks", 0.97, off) for store, work, _, off, *_ in rows))
+    memory = [row for row in rows if row[0] == "memory"]  # a network's ups and downs are larger than what is sought
+    print(judged(Verdict(f"{work}: unobserved / no hooks", 0.97, off) for _, work, _, off, *_ in memory))
 
 
 if __name__ == "__main__":
