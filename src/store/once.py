@@ -212,7 +212,7 @@ class _Attempt:
         )
         if had:
             return self._remembered(result, answer)
-        if size is not None and size >= once.capacity and oldest >= token:
+        if size is not None and size >= once.capacity and oldest is not None and oldest >= token:
             if self.doubt:
                 raise self._unknown("its token is older than the window")
             self.token = self.store.token_clock.mint(self.store.seams, above=newest)

@@ -300,6 +300,12 @@ SHAPES = {
 }
 
 
+def test_a_full_map_of_other_keys_than_tokens_refuses_the_update(inner):
+    inner.operate(KEY, Put("ops", {1: None, 2: None}))
+    raises(Refused, inner.operate, KEY, Add("n", 1), once=Once(2))
+    assert inner.get(KEY).bins["n"] == 0
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("second", [None, *KINDS])
 def test_whatever_fails_at_whatever_call_the_update_happens_once_or_not_at_all_as_answered(shape, second):
