@@ -5,6 +5,8 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
+# Much of a test run is waiting for processes and servers, so one worker more than the two cores it is meant for.
+WORKERS ?= 3
 
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
@@ -31,7 +33,7 @@ demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, 
 	@$(PYTHON) examples/flights/run.py
 
 test: java $(STAMP) ## every test, with a table of what was proved
-	@$(PYTHON) -m pytest
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .
