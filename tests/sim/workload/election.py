@@ -28,6 +28,7 @@ class Election(Scenario):
     def setup(self) -> None:
         self.changes = self.server.watch(OFFICE)
         self.writes = self.server.watch(RESOURCE)
+        self.unsure: set[int] = set()
 
     def people(self) -> None:
         for number in range(self.rng.randint(2, 3)):
@@ -64,11 +65,13 @@ class Election(Scenario):
         self.call(process, "stop", election.stop)
 
     def _work(self, process: Process, store: SimStore, leadership: Fenced) -> None:
+        """Write what follows from what was read; after a doubt no more in this term, as its write may still land."""
         epoch = leadership.epoch
-        sealed = self.call(process, "seal", lambda: leadership.seal(RESOURCE), epoch).ok
+        sealed = epoch not in self.unsure and self.call(process, "seal", lambda: leadership.seal(RESOURCE), epoch).ok
         for _ in range(self.rng.randint(1, 3)):
-            if sealed:
-                sealed = not self.call(process, "increment", lambda: self._increment(store, leadership), epoch).unknown
+            if sealed and self.call(process, "increment", lambda: self._increment(store, leadership), epoch).unknown:
+                sealed = False
+                self.unsure.add(epoch)
             self.idle(process, self.rng.choice((0.0, 0.2, 1.0)))
             self.call(process, "check", leadership.check, epoch)
 
