@@ -91,9 +91,9 @@ class Fenced:
 
         Raises `FencedOut` if a higher fence was seen, or if this one is known to be lost already; nothing was written.
         Not promised: that a holder who was succeeded is refused by a resource that its successor has not touched; the
-        successor calls `seal` (or any `operate`) on it before its first read. After `OutcomeUnknown` the write may still
-        land until the resource has seen a higher fence: before you write again what follows from what was read, acquire
-        anew and `seal`.
+        successor calls `seal` (or any `operate`) on it before its first read. After `OutcomeUnknown` the write may
+        still land until the resource has seen a higher fence: before you write again what follows from what was read,
+        acquire anew and `seal`.
         """
         self.check()
         expr, params = when if isinstance(when, Bound) else (when, {})
