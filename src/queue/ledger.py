@@ -87,15 +87,18 @@ class Ledger:
 
 
 def chunks(records: LedgerRecords) -> list[Chunk]:
-    """All chunks that there are: they are numbered without gaps."""
+    """The chunks up to the first that is not there: they are numbered without gaps.
+
+    The rows of a batch are not read at one moment: one may be there behind another that was not there yet. What such a
+    gap hides would be published again, so nothing behind it counts.
+    """
     found: list[Chunk] = []
     size = 1
     while True:
-        window = records.read(range(len(found), len(found) + size))
-        there = [chunk for chunk in window if chunk is not None]
-        found += there
-        if len(there) < len(window):
-            return found
+        for chunk in records.read(range(len(found), len(found) + size)):
+            if chunk is None:
+                return found
+            found.append(chunk)
         size = WINDOW
 
 

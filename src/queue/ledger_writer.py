@@ -2,7 +2,9 @@
 
 Several attempts may be at the same chunk. A slot is right for a message only if nobody can have passed it while it was
 still empty: it must be filled within half a sweep duration of its reservation. Otherwise, or where something else is in
-the slot, the message moves to another; the ledger is changed first, so that all attempts write to the same one.
+the slot, the message moves to another; the ledger is changed first, so that all attempts write to the same one. Before
+that the slot that is left is closed for as long as the ledger is kept, for an attempt that has stopped meanwhile may
+still write to it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 from ..errors import LatchworkError, NotFound, Refused, Unavailable
 from ..store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
 from ..store.expr import SERVER_NOW, Bin, Bound
-from .envelope import Envelope
+from .envelope import Envelope, tombstone
 from .ledger_chunk import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .pointers import FIRE, LOAD, Slot, Written
 from .rows import settle
@@ -22,7 +24,9 @@ from .sharded import ShardedQueue
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
+_TOMBSTONE = missing("msgId") & missing("data")
 _UNREAD = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
+_WITHDRAW = _TOMBSTONE | _UNREAD
 
 
 class Row(NamedTuple):
@@ -38,7 +42,7 @@ class ChunkWriter:
     def __init__(self, queue: ShardedQueue, records: LedgerRecords) -> None:
         self._queue, self._pointers, self._records = queue, queue.pointers, records
         self._seams = queue.store.seams
-        self._late = queue.pointers.sweep / 2
+        self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
 
     def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
         """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
@@ -87,9 +91,10 @@ class ChunkWriter:
             if isinstance(outcome, LatchworkError):
                 raise outcome
         now, moves = self._seams.boottime(), dict.fromkeys(examined, True)
+        closed = self._closed([slot for slot, outcome in zip(slots, written, strict=True) if outcome is Written.SPENT])
         for msg_id, slot, outcome in zip(open_ids, slots, written, strict=True):
             if outcome is Written.SPENT:
-                moves[msg_id] = False
+                moves[msg_id] = slot not in closed
             elif now - fresh.get(slot, chunk.born) > self._late:
                 moves[msg_id] = True
         if moves:
@@ -111,12 +116,22 @@ class ChunkWriter:
                 old, new = mark, new if self._withdrawn(slot_of(old), msg_id) else DONE
             self._records.change(chunk.number, msg_id, old, new)
 
+    def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
+        """Those in which a tombstone is; it is kept on, so that nobody can write there any more. One call, or none.
+
+        Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
+        """
+        ops = tombstone(self._pointers.now_ms())
+        rows = [Update(self._pointers.key(slot), ops, _TOMBSTONE, ttl=self._keep) for slot in slots]
+        outcomes = settle(self._queue.store, rows) if rows else []
+        return {slot for slot, row in zip(slots, outcomes, strict=True) if not isinstance(row, LatchworkError)}
+
     def _withdrawn(self, slot: Slot, msg_id: str) -> bool:
         """Whether the slot holds nothing that anybody could read or has read: a tombstone is there now.
 
-        Nobody can write to it any more, and a message in it that was not handed out is taken back.
+        Nobody can write to it while the ledger is kept, and a message in it that was not handed out is taken back.
         """
-        buried = self._pointers.bury([slot])[0]
+        buried = self._pointers.bury([slot], keep=self._keep)[0]
         if isinstance(buried, LatchworkError):
             raise buried
         if buried:
@@ -124,7 +139,8 @@ class ChunkWriter:
         drop = (Put("data", None), Put("msgId", None), Put("headers", None))
         key = self._pointers.key(slot)
         try:
-            self._queue.store.operate(key, *drop, when=Bound(_UNREAD, {"id": msg_id}), repeatable=True)
+            guard = Bound(_WITHDRAW, {"id": msg_id})
+            self._queue.store.operate(key, *drop, when=guard, ttl=self._keep, repeatable=True)
         except NotFound:
             return self._withdrawn(slot, msg_id)
         except Refused:

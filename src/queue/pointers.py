@@ -205,10 +205,13 @@ class PointerQueue:
             return Found.TAKEN
         return from_bins(record.bins) or Found.TAKEN
 
-    def bury(self, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
-        """Create tombstones, which refuse a late producer: True where one is now, False where a record was."""
-        ops = tombstone(self.now_ms())
-        rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=self._tombstone_ttl) for slot in slots]
+    def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
+        """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
+
+        keep: seconds that they must live at least; the sweep duration they live anyway.
+        """
+        ops, ttl = tombstone(self.now_ms()), max(keep, self._tombstone_ttl)
+        rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=ttl) for slot in slots]
         return [
             False if isinstance(row, AlreadyExists) else row if isinstance(row, LatchworkError) else True
             for row in settle(self.store, rows)
