@@ -12,8 +12,9 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, Refused
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.envelope import Envelope
 from latchwork.queue.ledger import Ledger, Outgoing, chunks
-from latchwork.queue.pointers import Slot
+from latchwork.queue.pointers import Slot, Written
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, Crash, FaultyStore
@@ -290,6 +291,23 @@ def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
     queue.pointers.bury(slots)
     assert attempt(store, clock)
     assert consumed(queue) == ONCE
+
+
+@pytest.mark.parametrize("found", ["tombstones", "nothing"])
+def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, found):
+    """Else an attempt that stopped before its write would publish once more when it goes on."""
+    queue = queue_on(store, message_expiry=timedelta(hours=1))
+    attempt(store, clock, "crash_after", 4)
+    slots = [Slot(state.shard, n) for state in queue.pointers.states() for n in range(1, state.loaded + 1)]
+    if found == "tombstones":
+        queue.pointers.bury(slots)
+    else:
+        clock.advance(SWEEP)
+    assert attempt(store, clock)
+    assert consumed(queue) == ONCE
+    clock.advance(timedelta(days=1).total_seconds())
+    late = [Envelope("{}", f"late-{slot.pointer}") for slot in slots]
+    assert queue.pointers.write(slots, late) == [Written.SPENT] * len(slots)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

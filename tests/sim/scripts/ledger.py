@@ -6,7 +6,7 @@ from unittest import mock
 
 from msgspec import structs
 
-from latchwork.queue import ledger_chunk, pointers
+from latchwork.queue import ledger, ledger_chunk, ledger_writer, pointers
 from latchwork.queue.ledger import Ledger, Outgoing
 from latchwork.spark import ranges
 from latchwork.store import Exists
@@ -63,6 +63,50 @@ def ledger_of_the_first_is_overwritten():
     return mock.patch.object(ledger_chunk, "Exists", mock.Mock(CREATE=Exists.ANY))
 
 
+def attempt_slower_than_the_tombstones():
+    """P6: a write arrives after its slot was given up, the message went out from another, the tombstone has expired."""
+    stage = Stage({"a": {5: 30.0}})
+
+    def attempt(store):
+        return Ledger(queue_on(store), "job").publish(0, [Outgoing("m")])
+
+    stage.act("setup", queue_on)
+    stage.act("a", attempt, after=0.1)
+    stage.act("hasty", consume, after=0.2)
+    stage.act("b", attempt, after=1)
+    stage.act("c", consume, after=2)
+    stage.play()
+    left = [stored for stored in stage.server.snapshot().values() if stored.bins.get("data") is not None]
+    return stage.said["hasty"] == [] and stage.said["c"] == ["m"] and not left
+
+
+def tombstones_left_to_expire():
+    return mock.patch.object(ledger_writer.ChunkWriter, "_closed", lambda self, slots: set(slots))
+
+
+def ledger_read_while_it_grows():
+    """P6: while a batch reads the chunks, the second and the third are made; the third's row is read once more."""
+    stage = Stage({"a": {7: 0.1}, "b": {4: Fault(Kind.DROPPED)}})
+
+    def attempt(store):
+        return Ledger(queue_on(store), "job", batch=1).publish(0, [*ROWS, Outgoing("o")])
+
+    stage.act("setup", queue_on)
+    stage.act("a", attempt, after=0.1)
+    stage.act("b", attempt, after=0.2)
+    stage.act("c", consume, after=5)
+    return sorted(stage.play().said["c"]) == ["m", "n", "o"]
+
+
+def chunks_behind_a_gap_count():
+    def chunks(records):
+        (first,) = records.read([0])
+        rest = records.read(range(1, ledger.WINDOW)) if first else []
+        return [chunk for chunk in (first, *rest) if chunk]
+
+    return mock.patch.object(ledger, "chunks", chunks)
+
+
 def range_read_twice_while_its_producer_is_slow():
     """P7: a range holds a slot whose message is still on its way; it reads the same before and after it comes."""
     stage = Stage({"p": {3: 1.0}})
@@ -87,5 +131,7 @@ def nothing_buried():
 RULES = [
     ("P6 keepId", attempt_that_dies_before_it_says_written, nothing_kept_of_the_deleted),
     ("P6 first", two_attempts_at_once, ledger_of_the_first_is_overwritten),
+    ("P6 closed", attempt_slower_than_the_tombstones, tombstones_left_to_expire),
+    ("P6 gap", ledger_read_while_it_grows, chunks_behind_a_gap_count),
     ("P7 replay", range_read_twice_while_its_producer_is_slow, nothing_buried),
 ]
