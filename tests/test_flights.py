@@ -43,7 +43,15 @@ def flights(example):
 def start(*arguments, **environment):
     clean = {name: value for name, value in os.environ.items() if name != "LATCHWORK_STORE"} | environment
     command = [sys.executable, str(EXAMPLE / "run.py"), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean,
+        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - it only sets a signal
+    )  # fmt: skip
+
+
+def _hears_ctrl_c() -> None:
+    """Tests that run in a shell's background would pass on that Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
