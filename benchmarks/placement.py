@@ -15,28 +15,20 @@ import random
 import statistics
 from collections.abc import Iterator, Sequence
 
-import aerospike
-
 from benchmarks._harness import aerospike_url, table
 from latchwork.queue.pointers import PointerQueue
 from latchwork.store import MemoryStore
 from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike_info import PARTITIONS, partition_of
 
-PARTITIONS = 4096
 SHARDS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 NODES = (1, 2, 3, 5, 8, 16, 32)
-
-
-def partition_of(digest: bytes) -> int:
-    """The partition of a digest: its first 12 bits, as the server counts them (little-endian)."""
-    return (digest[0] + (digest[1] << 8)) & (PARTITIONS - 1)
 
 
 def shard_partitions(name: str, shards: int, namespace: str = "test", client_id: str = "shop") -> list[int]:
     """The partitions of a queue's pointer records, by shard."""
     queue = PointerQueue(MemoryStore(), client_id, name, shards, ttl=1, sweep=1)
-    keys = (queue.pointers_key(shard) for shard in range(shards))
-    return [partition_of(aerospike.calc_digest(namespace, key.set, key.name)) for key in keys]
+    return [partition_of(namespace, queue.pointers_key(shard)) for shard in range(shards)]
 
 
 def masters(nodes: int, seed: int = 7) -> list[int]:

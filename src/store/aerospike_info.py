@@ -58,13 +58,14 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
 
 def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]:
     """Of how many of these records each node is the master now. Raises `Unavailable`."""
-    wanted = Counter(_partition(aerospike.calc_digest(namespace, key.set, key.name)) for key in keys)
+    wanted = Counter(partition_of(namespace, key) for key in keys)
     answers = _by_node(client, "replicas", namespace)
     return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
 
 
-def _partition(digest: bytearray) -> int:
-    """Its first 12 bits, as the server counts them (little-endian)."""
+def partition_of(namespace: str, key: Key) -> int:
+    """The partition of a record: the first 12 bits of its digest, as the server counts them (little-endian)."""
+    digest = aerospike.calc_digest(namespace, key.set, key.name)
     return (digest[0] + (digest[1] << 8)) & (PARTITIONS - 1)
 
 
