@@ -177,16 +177,21 @@ class PointerQueue:
             return None
         return Claim(*result)
 
-    def stamp(self, slots: Sequence[Slot], me: str, *, count: bool = True) -> list[Envelope | Found | LatchworkError]:
-        """Put the delivery id `me` on the records and read them, counting an attempt. One call.
+    def stamp(
+        self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True
+    ) -> list[Envelope | Found | LatchworkError]:
+        """Put a delivery id on the records and read them, counting an attempt. One call.
 
-        Update-only, and never onto a tombstone; a repeat changes nothing.
+        me: the id, or one for each slot.  Update-only, and never onto a tombstone; a repeat with the same id changes
+        nothing and reads the same.
         """
-        puts = (Put("delivery", me), Put("fireTS", self.now_ms()))
-        ops: tuple[Op, ...] = (*puts, _COUNT, *READS) if count else (*puts, *READS)
-        guard = Bound(_NOT_MINE, {"me": me})
-        rows = [Update(self.key(slot), ops, guard) for slot in slots]
-        return [self._stamped(slot, me, row) for slot, row in zip(slots, settle(self.store, rows), strict=True)]
+        ids = [me] * len(slots) if isinstance(me, str) else me
+        fired = Put("fireTS", self.now_ms())
+        counted: tuple[Op, ...] = (fired, _COUNT, *READS) if count else (fired, *READS)
+        stamps = {one: ((Put("delivery", one), *counted), Bound(_NOT_MINE, {"me": one})) for one in set(ids)}
+        rows = [Update(self.key(slot), *stamps[one]) for slot, one in zip(slots, ids, strict=True)]
+        found = settle(self.store, rows)
+        return [self._stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
 
     def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         if not isinstance(row, LatchworkError):

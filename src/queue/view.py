@@ -25,10 +25,11 @@ GRACE_POLL = 0.02
 MAX_RECEIVE = 1_000
 
 
-class _Aside(Struct, frozen=True):
-    """A claimed slot, and when its grace ends."""
+class _Claimed(Struct, frozen=True):
+    """A claimed slot, the one delivery id that it is ever stamped with, and when its grace ends."""
 
     slot: Slot
+    me: str
     until: float
 
 
@@ -53,7 +54,7 @@ class QueueView:
         self.pointers, self.codec, self.rules = pointers, codec, rules
         self.store = pointers.store
         self.active = ActiveShards(pointers, idle_look)
-        self._aside: list[_Aside] = []
+        self._aside: list[_Claimed] = []
         self._lock = self.store.seams.lock()
 
     @property
@@ -113,9 +114,9 @@ class QueueView:
     def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
         held = self._revisit(max_messages, count=count)
         if len(held) < max_messages:
-            end = self.store.seams.monotonic() + GRACE
+            me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
             slots = self._claim(max_messages - len(held), shards, now=now)
-            held += self._stamp([_Aside(slot, end) for slot in slots], count=count)
+            held += self._stamp([_Claimed(slot, me, end) for slot in slots], count=count)
         return self._deliverable(held)
 
     def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
@@ -136,18 +137,22 @@ class QueueView:
                 break
         return slots
 
-    def _stamp(self, claimed: Sequence[_Aside], *, count: bool) -> list[Held]:
-        """The messages at claimed slots; slots that are empty are set aside. One call."""
+    def _stamp(self, claimed: Sequence[_Claimed], *, count: bool) -> list[Held]:
+        """The messages at claimed slots; slots that are empty are set aside. One call.
+
+        A slot keeps its delivery id, so that a first stamp that lands after a later one is refused (P5).
+        """
         if not claimed:
             return []
-        me = self.store.seams.unique()
-        found = self.pointers.stamp([entry.slot for entry in claimed], me, count=count)
+        found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed], count=count)
         absent = [entry for entry, what in zip(claimed, found, strict=True) if what is Found.ABSENT]
         if absent:
             with self._lock:
                 self._aside += absent
         return [
-            Held(entry.slot, me, what) for entry, what in zip(claimed, found, strict=True) if isinstance(what, Envelope)
+            Held(entry.slot, entry.me, what)
+            for entry, what in zip(claimed, found, strict=True)
+            if isinstance(what, Envelope)
         ]
 
     # ---- slots that were empty

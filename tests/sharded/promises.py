@@ -140,6 +140,19 @@ def a_stale_receipt_acknowledges_nothing(world: World) -> None:
     assert world.store.get(process.queue.pointers.key(slot)) is not None
 
 
+def a_stamp_that_lands_late_takes_no_live_delivery(world: World) -> None:
+    """The first stamp finds no message yet, the second one does; then the first one arrives: it changes nothing."""
+    producer, consumer = world.process().queue.pointers, world.process()
+    slot = Slot(0, producer.reserve({0: 1})[0])
+    consumer.store.plan[consumer.store._number + 3] = Fault("late")  # look, claim, stamp
+    consumer.store.plan[consumer.store._number + 5] = lambda: producer.write([slot], [Envelope('"m"', "m1")])
+    (delivery,) = consumer.receive()
+    consumer.store.deliver()
+    assert delivery.attempts == world.store.get(producer.key(slot)).bins["attempts"] == 1
+    delivery.ack()
+    assert world.store.get(producer.key(slot)) is None
+
+
 def a_failed_load_leaves_the_message(world: World) -> None:
     """Where the sideline refuses, a failing message stays where it is, and a sweep brings it there later."""
     for reserve_or_write in (1, 2):

@@ -114,6 +114,17 @@ def count_attempts_at_the_acknowledgement(patch) -> None:
     patch.setattr(PointerQueue, "stamp", lambda self, slots, me, count=True: stamp(self, slots, me, count=False))
 
 
+def stamp_with_a_new_id_each_time(patch) -> None:
+    """A slot that was set aside is stamped again as another delivery."""
+    stamp = view.QueueView._stamp
+
+    def anew(self, claimed, *, count):
+        me = self.store.seams.unique()
+        return stamp(self, [structs.replace(entry, me=me) for entry in claimed], count=count)
+
+    patch.setattr(view.QueueView, "_stamp", anew)
+
+
 def forget_the_id_of_a_marked_message(patch) -> None:
     remove = PointerQueue.remove
     patch.setattr(
