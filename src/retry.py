@@ -58,9 +58,19 @@ class RetryPolicy:
             # Most calls succeed at once, and setting tenacity up costs as much as a tenth of a network call.
             return call(*given)
         except (Unavailable, OutcomeUnknown) as failure:
-            if not again(failure, doubt) or self.attempts == 1:
-                raise
-            first = failure
+            return self.after(failure, seams, call, *given, doubt=doubt)
+
+    def after(
+        self,
+        first: Unavailable | OutcomeUnknown,
+        seams: Seams,
+        call: Callable[..., T],
+        *given: Any,
+        doubt: Callable[[], None] | None = None,
+    ) -> T:
+        """What `run` does after a first try that failed so."""
+        if not again(first, doubt) or self.attempts == 1:
+            raise first
         retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
         if self.deadline is not None and pause > self.deadline:
             raise first

@@ -7,30 +7,45 @@ hold is ended first, so that no late commit of it can land any more; then the tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
 
 from ..coord import lease as rules
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused
-from ..store.expr import Bound, Param
-from ..store.ops import Compute, MapGet, MapPut, Op, Read
+from ..store.expr import Bound, Expr, Param
+from ..store.form import Form, plain
+from ..store.ops import Compute, MapGet, MapPut, Op, Put, Read
 from ..store.port import NEVER, RecordStore, Update
+from ..store.record import NO_PARAMS
 from . import transactions
 from .circular_layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
 from .circular_lock import LeaseTaker
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
 _HEAD, _TAIL, _WAITED_FOR, _DUE = Read(HEAD), Read(TAIL), Compute(WAITED_FOR), Compute(transactions.DUE)
-_LOOKS: dict[tuple[bool, bool], tuple[Op, ...]] = {
-    (False, False): (_HEAD, _TAIL),
-    (True, False): (_HEAD, _TAIL, _WAITED_FOR),
-    (False, True): (_HEAD, _TAIL, _DUE),
-    (True, True): (_HEAD, _TAIL, _WAITED_FOR, _DUE),
-}
-"""What an acquisition reads: whether head may move, whether it is time to ask for all transactions."""
-_NOTHING: Mapping[str, Any] = {}
+
+
+@lru_cache(maxsize=512)
+def _reads(head_moves: bool, asks: bool, named: int) -> tuple[Op, ...]:
+    """What an acquisition reads: whether head may move, whether it is time to ask for all transactions, how many."""
+    look: list[Op] = [_HEAD, _TAIL, *[_WAITED_FOR] * head_moves, *[_DUE] * asks]
+    return (*look, *[MapGet(TXNS, Param(f"txn{place}", str)) for place in range(named)])
+
+
+@lru_cache(maxsize=512)
+def _committing(guard: Expr, moves: tuple[str, ...], named: int) -> Form:
+    """A commit that moves these bins and remembers so many transactions."""
+    moving = [Put(bin, Param(bin)) for bin in moves]
+    remember = [MapPut(TXNS, Param(f"txn{place}", str), Param(f"entry{place}", list)) for place in range(named)]
+    return Form(*moving, *remember, *rules.RELEASE, when=guard, ttl=NEVER)
+
+
+def _named(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """Parameters by number."""
+    return {f"{name}{place}": value for place, value in enumerate(values)}
 
 
 class Hold(Struct, frozen=True):
@@ -67,12 +82,11 @@ class QueueLock:
         """
         asks = self._holds % transactions.ASK_EVERY == 0
         self._holds += 1
-        look = _LOOKS[head_moves, asks]
-        reads = (*look, *[MapGet(TXNS, txn) for txn in txns]) if txns else look
-        fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, timeout)
+        reads, asked = _reads(head_moves, asks, len(txns)), _named("txn", txns) if txns else NO_PARAMS
+        fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, asked, timeout)
         waited_for = more.pop(0) if head_moves else 0
-        due = more.pop(0) if asks else _NOTHING
-        known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else _NOTHING
+        due = more.pop(0) if asks else NO_PARAMS
+        known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else NO_PARAMS
         return Hold(fence, head, tail, waited_for, due, known)
 
     def renew(self, hold: Hold) -> bool:
@@ -90,18 +104,17 @@ class QueueLock:
             return False
         return True
 
-    def commit(self, hold: Hold, txns: Mapping[str, tuple[int, int]], *ops: Op, head: int | None = None) -> bool:
-        """Apply the operations, remember the transactions, give the lock back, in one step.
+    def commit(
+        self, hold: Hold, txns: Mapping[str, tuple[int, int]], moves: Mapping[str, int], *, head: int | None = None
+    ) -> bool:
+        """Move head or tail, remember the transactions, give the lock back, in one step.
 
-        txns: the first and last offset of each, at least one.  head: the new head, where it moves.  False where that
-        was not done and never will be. Raises `OutcomeUnknown` where it cannot be told.
+        txns: the first and last offset of each, at least one.  moves: the bins `HEAD` and `TAIL`, where they change.
+        head: the new head, where the groups have a say in it.  False where that was not done and never will be.
+        Raises `OutcomeUnknown` where it cannot be told.
         """
-        fence = hold.fence
-        remember = [MapPut(TXNS, txn, transactions.committed(*span, fence)) for txn, span in txns.items()]
-        forget = transactions.trimmed(hold.due, txns) if hold.due else ()
-        ops = (*ops, *forget, *remember, *rules.RELEASE)
         try:
-            self.store.repeat(Update(self._key, ops, self._guard(hold, head), ttl=NEVER))
+            self.store.repeat(self._commit(hold, txns, moves, self._guard(hold, head)))
             return True
         except Refused as refusal:
             if not refusal.details["doubt"]:
@@ -113,6 +126,17 @@ class QueueLock:
         except OutcomeUnknown:
             pass
         return self._settled(hold, next(iter(txns)))
+
+    def _commit(
+        self, hold: Hold, txns: Mapping[str, tuple[int, int]], moves: Mapping[str, int], guard: Bound
+    ) -> Update:
+        entries = [transactions.committed(*span, hold.fence) for span in txns.values()]
+        params = {**guard.params, **moves, **_named("txn", txns), **_named("entry", entries)}
+        update = _committing(guard.expr, tuple(moves), len(txns)).fill(self._key, **params)
+        if not hold.due:
+            return update
+        update = plain(update)
+        return update._replace(ops=(*transactions.trimmed(hold.due, txns), *update.ops))
 
     def release(self, hold: Hold, *ops: Op) -> bool:
         """Give the lock back without a commit; False where the hold was lost before."""

@@ -91,6 +91,11 @@ class Layout:
         """The buffer record with that number, from 0."""
         return Key(self.name, f"{BUFFER}{record}")
 
+    def place(self, offset: int) -> tuple[int, int]:
+        """Record and slot of an offset."""
+        record, slot = divmod(offset, self.slots)
+        return record % self.records, slot
+
     def runs(self, first: int, count: int) -> dict[int, list[Run]]:
         """Where these offsets lie, by record. A long range that wraps around comes twice to its first record."""
         record, slot = divmod(first, self.slots)

@@ -10,6 +10,8 @@ nobody, until it runs out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -18,9 +20,11 @@ from ..coord import lease as rules
 from ..coord.lease import LeaseView, Observation
 from ..errors import LockUnavailable, NotFound, OutcomeUnknown, Refused
 from ..retry import Poll
-from ..store.expr import SERVER_NOW, Bin, Bound, Param, largest
+from ..store.expr import SERVER_NOW, Bin, Bound, Expr, Param, largest
+from ..store.form import Form
 from ..store.ops import Compute, Op, Put
-from ..store.port import NEVER, Key, RecordStore, Update
+from ..store.port import NEVER, Key, RecordStore
+from ..store.record import NO_PARAMS
 
 POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
 """How to wait for another process: a hold takes about a millisecond."""
@@ -31,9 +35,16 @@ _TAKE: tuple[Op, ...] = (
     Put(rules.FENCE, largest(Bin(rules.FENCE) + 1, SERVER_NOW * 1000)),
     Put(rules.LOCKED, 1),
     Put(rules.TIME, SERVER_NOW),
+    Put(rules.OWNER, Param("owner", str)),
+    Put(rules.GRANT, Param("grant", str)),
+    # Computed, since an Aerospike server answers every operation of an update that computes something, in order.
+    Compute(Bin(rules.FENCE)),
 )
-_FENCE: tuple[Op, ...] = (Compute(Bin(rules.FENCE)),)
-"""Computed, since an Aerospike server answers every operation of an update that computes something, in order."""
+
+
+@lru_cache(maxsize=512)
+def _form(guard: Expr, changes: tuple[Op, ...], reads: tuple[Op, ...]) -> Form:
+    return Form(*changes, *reads, when=guard, ttl=NEVER)
 
 
 def never_held(lease: float, fence: int) -> tuple[Op, ...]:
@@ -55,23 +66,28 @@ class LeaseTaker:
         self.store, self.key = store, key
         self._observed: Observation | None = None
 
-    def take(self, owner: str, grant: str, reads: tuple[Op, ...], timeout: float | None) -> tuple[Any, ...]:
+    def take(
+        self, owner: str, grant: str, reads: tuple[Op, ...], asked: Mapping[str, str], timeout: float | None
+    ) -> tuple[Any, ...]:
         """Wait for the lease and take it: its fence, then what `reads` returned. One call where it is free.
 
-        owner: for people.  grant: an id of this acquisition alone.
+        owner: for people.  grant: an id of this acquisition alone.  asked: the values of the parameters in `reads`.
         Raises `LockUnavailable` once `timeout` seconds are over (None = never), `NotFound` where there is no record,
         `OutcomeUnknown` where an attempt may have taken it, for nobody.
         """
-        wish = _Wish(self, owner, grant, reads)
+        wish = _Wish(self, owner, grant, reads, asked)
         values = wish.attempt(wish.free()) or POLL.until(self.store.seams, wish.look, timeout=timeout)
         if values is None:
             raise LockUnavailable(f"{self.key.set!r} was locked by others for {timeout} s", key=self.key)
         return values
 
-    def renew(self, fence: int, reads: tuple[Op, ...] = ()) -> tuple[Any, ...] | None:
+    def renew(
+        self, fence: int, reads: tuple[Op, ...] = (), asked: Mapping[str, str] = NO_PARAMS
+    ) -> tuple[Any, ...] | None:
         """Start the lease again; what `reads` returned, or None where it is not held under this fence any more."""
+        guard = rules.held(fence)
         try:
-            return self.store.repeat(Update(self.key, (*rules.RENEW, *reads), rules.held(fence), ttl=NEVER))
+            return self.store.repeat(_form(guard.expr, rules.RENEW, reads).fill(self.key, **guard.params, **asked))
         except Refused:
             return None
 
@@ -93,6 +109,7 @@ class _Wish(Struct):
     owner: str
     grant: str
     reads: tuple[Op, ...]
+    asked: Mapping[str, str]
 
     def free(self) -> Bound:
         """Nobody holds it, and the last acquisition was not this one."""
@@ -101,9 +118,9 @@ class _Wish(Struct):
     def attempt(self, guard: Bound) -> tuple[Any, ...] | None:
         """Take it if the guard holds: the fence and what was read, or None."""
         taker = self.taker
-        ops = (*_TAKE, Put(rules.OWNER, self.owner), Put(rules.GRANT, self.grant), *_FENCE, *self.reads)
+        params = {"owner": self.owner, "grant": self.grant, **guard.params, **self.asked}
         try:
-            return taker.store.repeat(Update(taker.key, ops, guard, ttl=NEVER))
+            return taker.store.repeat(_form(guard.expr, _TAKE, self.reads).fill(taker.key, **params))
         except Refused as refusal:
             return self._recognised(taker.observe()) if refusal.details["doubt"] else None
         except OutcomeUnknown:
@@ -124,7 +141,7 @@ class _Wish(Struct):
         """The lease, if an attempt in doubt turns out to have taken it and still has it."""
         if seen.view.grant != self.grant:
             return None
-        values = self.taker.renew(seen.view.fence, self.reads) if seen.view.locked else None
+        values = self.taker.renew(seen.view.fence, self.reads, self.asked) if seen.view.locked else None
         if values is None:
             self.grant = self.taker.store.seams.unique()  # it was lost again: another acquisition, another id
             return None

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from ..errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
-from ..store.ops import MapRemove, Op, Put
+from ..store.ops import MapRemove, Put
 from . import transactions
 from .circular_hold import Hold, QueueLock
 from .circular_layout import HEAD, TAIL, TXNS
@@ -39,12 +39,12 @@ class Request(Struct, eq=False):
 
 
 class _Plan(Struct):
-    """What a commit is to say: the operations, the head if it moves, and each request's offsets and result.
+    """What a commit is to say: which bins move, the head if it does, and each request's offsets and result.
 
     told: requests that find no room or no entries left, which is so only if what comes before them is committed.
     """
 
-    ops: tuple[Op, ...] = ()
+    moves: dict[str, int] = {}
     head: int | None = None
     parts: list[tuple[Request, range, Any]] = []
     told: list[tuple[Request, LatchworkError | None]] = []
@@ -117,7 +117,7 @@ class Rounds:
 
     def _committed(self, hold: Hold, shared: str, plan: _Plan) -> bool:
         try:
-            committed = self._lock.commit(hold, _spans(plan, shared), *plan.ops, head=plan.head)
+            committed = self._lock.commit(hold, _spans(plan, shared), plan.moves, head=plan.head)
         except OutcomeUnknown as failure:
             for request, offsets, _ in plan.parts:
                 request.error = _unknown(failure, request.txn or shared, offsets)
@@ -162,10 +162,10 @@ class Rounds:
             plan.parts.append((request, offsets, offsets))
             values.extend(request.values)
             tail = end
-        plan.ops = (Put(TAIL, tail),)
+        plan.moves = {TAIL: tail}
         if head > hold.tail:
             # Several overwrites of one hold may drop each other's entries; those have no tail to be dropped from yet.
-            plan.ops, plan.head = (Put(HEAD, head), Put(TAIL, tail)), head
+            plan.moves, plan.head = {HEAD: head, TAIL: tail}, head
         between = partial(self._lock.renew, hold)
         if head > hold.head and not self._overwritten(hold, min(head, hold.tail)):
             return None
@@ -207,7 +207,7 @@ class Rounds:
         if entries is None or None in entries:
             self._check_lost(hold, head)
             return None
-        plan.ops, plan.head = (Put(HEAD, head),), head
+        plan.moves, plan.head = {HEAD: head}, head
         plan.parts = [
             (request, offsets, entries[offsets.start - hold.head : offsets.stop - hold.head])
             for request, offsets, _ in plan.parts

@@ -7,11 +7,14 @@ written there. Repeated under its own fence it writes the same again, so attempt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..store.expr import Expr, Param
+from ..store.form import Form
 from ..store.ops import ListRange, ListSet, Op, Put
 from ..store.port import NEVER, RecordStore, Update
 from .circular_layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
@@ -20,6 +23,15 @@ T = TypeVar("T")
 
 BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
 """What goes into one call at most."""
+
+
+_READ = Form(ListRange(ENTRIES, Param("slot"), Param("count")))
+
+
+@lru_cache(maxsize=64)
+def _writing(guard: Expr) -> Form:
+    """The write of one slot."""
+    return Form(Put(MARK, Param("fence")), ListSet(ENTRIES, Param("slot"), Param("entry", list)), when=guard, ttl=NEVER)
 
 
 class Entry(Struct, frozen=True):
@@ -47,6 +59,11 @@ class Slots:
         Raises `Unavailable` where that could not be done, whether or not some slots were written: they do not count
         before the tail is committed.
         """
+        if len(values) == 1:
+            record, slot = self._layout.place(first)
+            guard, entry = not_stale(fence), [first, values[0]]
+            form = _writing(guard.expr)
+            return self._write_one(form.fill(self._layout.buffer(record), slot=slot, entry=entry, **guard.params))
         runs = self._layout.runs(first, len(values))
         rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
         if len(rows) == 1:
@@ -138,10 +155,10 @@ class Slots:
         rows = []
         for record, runs in chunk:
             low, high = _span(runs)
-            rows.append(Update(self._layout.buffer(record), (ListRange(ENTRIES, low, high - low),)))
+            rows.append(_READ.fill(self._layout.buffer(record), slot=low, count=high - low))
         try:
             if len(rows) == 1:
-                return [self._store.operate(rows[0].key, *rows[0].ops)[0]]
+                return [self._store.repeat(rows[0])[0]]
             outcomes = self._store.operate_many(rows)
         except NotFound as failure:
             raise self._missing(failure) from None

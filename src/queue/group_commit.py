@@ -109,6 +109,8 @@ class GroupCommit(Generic[W]):
         taken: list[_Ticket[W]] = [mine]
 
         def waiting() -> list[W]:
+            if len(self._waiting) == 1:
+                return [mine.work]
             with self._guard:
                 return [ticket.work for ticket in self._same(mine)]
 

@@ -22,8 +22,10 @@ from . import aerospike_info as info
 from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
 from .aerospike_expr import NOT_EXPIRED, compiled
+from .aerospike_form import Ready
 from .aerospike_link import Link, parse, shared
 from .aerospike_ops import RowShape, RowShapes, request_of
+from .form import Form, plain
 from .port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 
 _WRITE = {
@@ -122,10 +124,16 @@ class AerospikeStore(RecordStore):
         return _record(key, found)
 
     def _operate(self, update: Update) -> Values:
-        built, answers = request_of(update.ops)
-        where, policy = (self.namespace, *update.key), _policy(_WRITE, update)
+        form = update.form
+        if form is None:
+            built, answers = request_of(update.ops)
+            policy = _policy(_WRITE, update)
+        else:
+            ready = form.ready or _made_ready(form)
+            built, policy = ready.filled(update.params)
+            answers = ready.answers
         try:
-            found = self._client().operate_ordered(where, built, None, policy)
+            found = self._client().operate_ordered((self.namespace, *update.key), built, None, policy)
         except _FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2])
@@ -165,6 +173,7 @@ class AerospikeStore(RecordStore):
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         shapes, policies = RowShapes(), _Policies()
+        updates = [plain(update) for update in updates]
         rows = [self._row(update, shapes, policies) for update in updates]
         whole = self._batch([row for row, _ in rows if row is not None])
         return [self._row_outcome(update, *row, whole) for update, row in zip(updates, rows, strict=True)]
@@ -235,11 +244,19 @@ class _Policies:
 
 
 def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
-    _, _, when, exists, _, ttl = update
-    policy = {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
+    policy, when = _writing(base, update.exists, update.ttl), update.when
     if when is not None:
         policy["expressions"] = compiled(when)
     return policy
+
+
+def _writing(base: dict[str, Any], exists: Exists, ttl: int) -> dict[str, Any]:
+    return {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
+
+
+def _made_ready(form: Form) -> Ready:
+    ready = form.ready = Ready(form, _writing(_WRITE, form.exists, form.ttl))
+    return ready
 
 
 def _guarded(base: dict[str, Any], when: Guard | None) -> dict[str, Any]:

@@ -64,6 +64,11 @@ class Template:
             if entry[2] and isinstance(entry[2].get("val"), _Slot)
         )
 
+    @property
+    def has_params(self) -> bool:
+        """Whether anything in it differs from call to call."""
+        return bool(self._slots)
+
     def filled(self, params: dict[str, Any]) -> Entries:
         """The client's structure with these values. Raises `InvalidRequest` for a parameter that has none."""
         if not self._slots:
@@ -83,12 +88,16 @@ _puts: WeakKeyDictionary[e.Expr, dict[str, Template]] = WeakKeyDictionary()
 def compiled(expression: e.Expr | e.Bound) -> Entries:
     """The client's structure for an expression."""
     root, params = expression if isinstance(expression, e.Bound) else (expression, _NONE)
-    template = root.__dict__.get(_COMPILED)
+    return template_of(root).filled(params)
+
+
+def template_of(root: e.Expr) -> Template:
+    """The compiled form of a tree, for as long as that lives."""
+    template: Template | None = root.__dict__.get(_COMPILED)
     if template is None:
-        # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as the rest of this function.
+        # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as filling it in.
         template = root.__dict__[_COMPILED] = Template(_build(root).compile())
-    filled: Entries = template.filled(params)
-    return filled
+    return template
 
 
 def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
@@ -99,18 +108,20 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
         by_bin = _puts[root] = {}
     template = by_bin.get(bin)
     if template is None:
-        template = by_bin[bin] = Template(_put(bin, root).compile())
+        template = by_bin[bin] = template_of_put(bin, e.Param(_KEY), root)
     return template.filled({**params, _KEY: key})
+
+
+def template_of_put(bin: str, key: Any, value: e.Expr) -> Template:
+    """The same with parameters in the value, or as the key."""
+    entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
+    at = _Slot(key.name) if isinstance(key, e.Param) else key
+    return Template(exp.MapPut(None, ORDERED, at, _build(value), entries).compile())
 
 
 _KEY = "\0key"
 _COMPILED = "_compiled"
 _NONE: dict[str, Any] = {}
-
-
-def _put(bin: str, value: e.Expr) -> Any:
-    entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
-    return exp.MapPut(None, ORDERED, _Slot(_KEY), _build(value), entries)
 
 
 def _build(node: e.Expr) -> Any:

@@ -16,7 +16,7 @@ from aerospike_helpers.operations import operations as on_bin
 from ..errors import InvalidRequest
 from . import expr as e
 from . import ops as o
-from .aerospike_expr import NEW, ORDERED, compiled, compiled_put
+from .aerospike_expr import NEW, ORDERED, Entries, compiled, compiled_put
 from .values import MAX_INT, MIN_INT, map_key, taken
 
 Built = Any
@@ -24,13 +24,25 @@ Built = Any
 Names = Sequence[tuple[str, list[Any] | None]]
 _NOTHING = aerospike.MAP_RETURN_NONE
 _NAMES = tuple(f"={place}" for place in range(64))
-_EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
+EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
 """Added where the server would answer some operations only, and it could not be told which."""
 
 
 def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
     """The client's operations, one for each of ours, in order."""
     return [_BUILD.get(type(op), _unknown)(op, place) for place, op in enumerate(ops)]
+
+
+def compile_op(op: o.Op, place: int) -> Built:
+    """The client's operation for one of ours, which is at that place among those of its update."""
+    return _BUILD.get(type(op), _unknown)(op, place)
+
+
+def computed(op: o.Op, place: int, entries: Entries) -> Built:
+    """The client's operation for one whose value is this compiled expression."""
+    if isinstance(op, o.Compute):
+        return on_expr.expression_read(_name(place), entries, aerospike.EXP_READ_EVAL_NO_FAIL)
+    return on_expr.expression_write(op.bin, entries)
 
 
 def _unknown(op: Any, _: int) -> Built:
@@ -75,7 +87,7 @@ def request_of(ops: Sequence[o.Op]) -> tuple[list[Built], Answers]:
     """The operations as the client takes them, such that it can be told which answer is whose; and how they answer."""
     built, answers = compile_ops(ops), answers_of(tuple(map(type, ops)))
     if answers.unclear:
-        built.append(_EVERY_OP_ANSWERS)
+        built.append(EVERY_OP_ANSWERS)
     return built, answers
 
 
@@ -172,7 +184,7 @@ def _put_computed(op: o.Put) -> Built:
 
 
 def _add(op: o.Add, _: int) -> Built:
-    return on_bin.increment(op.bin, _amount(op.amount))
+    return on_bin.increment(op.bin, amount(op.amount))
 
 
 def _compute(op: o.Compute, place: int) -> Built:
@@ -197,7 +209,7 @@ def _map_put(op: o.MapPut, _: int) -> Built:
 
 
 def _map_add(op: o.MapAdd, _: int) -> Built:
-    return on_map.map_increment(op.bin, map_key(op.key), _amount(op.amount), ORDERED)
+    return on_map.map_increment(op.bin, map_key(op.key), amount(op.amount), ORDERED)
 
 
 @lru_cache(maxsize=1024)
@@ -212,18 +224,22 @@ def _map_trim(op: o.MapTrim, _: int) -> Built:
 
 
 def _list_set(op: o.ListSet, _: int) -> Built:
-    if op.index < 0:
-        raise InvalidRequest(f"index {op.index} of the list in bin {op.bin!r}: it must be 0 or more")
-    return on_list.list_set(op.bin, op.index, taken(op.value))
+    return on_list.list_set(op.bin, element(op.index), taken(op.value))
 
 
 def _list_range(op: o.ListRange, _: int) -> Built:
-    if op.index < 0 or op.count < 0:
-        raise InvalidRequest(f"{op.count} elements from index {op.index} of bin {op.bin!r}: neither may be negative")
-    return on_list.list_get_range(op.bin, op.index, op.count)
+    return on_list.list_get_range(op.bin, element(op.index), element(op.count))
 
 
-def _amount(number: int) -> int:
+def element(number: int) -> int:
+    """A place in a list, or a number of places. Raises `InvalidRequest`."""
+    if number < 0:
+        raise InvalidRequest(f"{number} as a place in a list, or as a number of places: it must be 0 or more")
+    return number
+
+
+def amount(number: int) -> int:
+    """What can be added to an integer. Raises `InvalidRequest`."""
     if not isinstance(number, int) or not MIN_INT <= number <= MAX_INT:
         raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
     return number

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from ..errors import AlreadyExists, InvalidRequest, NotFound, RecordTooBig, Refused
 from . import expr as e
 from . import ops as o
+from .form import plain
 from .interpret import UNKNOWN, Scope, holds, value_of, wrap
 from .port import KEEP, NEVER, Exists, Key, Record, Update, Values
 from .values import HEADER, MAX_INT, MIN_INT, NESTED, bound, encode, given, map_key, taken, with_entry, without_smallest
@@ -61,6 +62,7 @@ def as_record(key: Key, stored: Stored, bins: Sequence[str], now: int) -> Record
 
 def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | None, Values]:
     """The record after the update, and what the update read. Raises as `RecordStore.operate`; then nothing changed."""
+    update = plain(update)
     record, writes = live(record, now), o.writes(update.ops)
     if record is None:
         if update.exists is Exists.UPDATE or not writes or any(type(op) is o.Touch for op in update.ops):

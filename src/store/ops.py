@@ -16,6 +16,9 @@ from msgspec import Struct
 
 from .expr import Bound, Expr
 
+Filled = Any
+"""A `Param`, in an update that is made once and filled in often (`form.py`)."""
+
 
 class Put(Struct, frozen=True):
     """Set a bin to a value or to an expression's value; None removes the bin."""
@@ -28,7 +31,7 @@ class Add(Struct, frozen=True):
     """Add an integer to an integer bin; a missing bin counts as 0."""
 
     bin: str
-    amount: int
+    amount: int | Filled
 
 
 class Read(Struct, frozen=True):
@@ -51,7 +54,7 @@ class MapPut(Struct, frozen=True):
     """
 
     bin: str
-    key: str | int | bytes
+    key: str | int | bytes | Filled
     value: Any | Expr | Bound
     new: bool = False
 
@@ -60,8 +63,8 @@ class MapAdd(Struct, frozen=True):
     """Add an integer to an entry of a map bin; a missing entry counts as 0."""
 
     bin: str
-    key: str | int | bytes
-    amount: int
+    key: str | int | bytes | Filled
+    amount: int | Filled
 
 
 class MapRemove(Struct, frozen=True):
@@ -82,7 +85,7 @@ class MapGet(Struct, frozen=True):
     """Read the value at a key of a map bin; None where it is not there."""
 
     bin: str
-    key: str | int | bytes
+    key: str | int | bytes | Filled
 
 
 class ListAppend(Struct, frozen=True):
@@ -96,7 +99,7 @@ class ListSet(Struct, frozen=True):
     """Set the element at an index (0 or more) of a list bin; indexes between its end and this one become None."""
 
     bin: str
-    index: int
+    index: int | Filled
     value: Any
 
 
@@ -104,8 +107,8 @@ class ListRange(Struct, frozen=True):
     """Read up to `count` elements of a list bin from an index (0 or more); [] past its end or with no such bin."""
 
     bin: str
-    index: int
-    count: int
+    index: int | Filled
+    count: int | Filled
 
 
 class Touch(Struct, frozen=True):

@@ -174,7 +174,10 @@ class RecordStore(ABC):
 
     def _repeated(self, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
         try:
-            return self.policy.run(self.seams, call, row, doubt=lambda: doubts.append(True))
+            try:
+                return call(row)
+            except (Unavailable, OutcomeUnknown) as failure:
+                return self.policy.after(failure, self.seams, call, row, doubt=lambda: doubts.append(True))
         except LatchworkError as failure:
             if doubts and isinstance(failure, Unavailable):
                 raise OutcomeUnknown(f"an attempt may have been applied; the last one was not: {failure}") from failure

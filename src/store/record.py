@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
 from ..errors import InvalidRequest, LatchworkError
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
+
+if TYPE_CHECKING:
+    from .form import Form
 
 KEEP = -2
 """Leave the time to live as it is; on a create: never expire."""
@@ -50,8 +53,14 @@ class Exists(Enum):
     ANY = "any"
 
 
+NO_PARAMS: dict[str, Any] = {}
+
+
 class Update(NamedTuple):
-    """One row of `operate_many`; the fields are the arguments of `operate`."""
+    """One row of `operate_many`; the fields are the arguments of `operate`.
+
+    form, params: where it was filled in (`form.py`), and with what; its operations then have parameters in them.
+    """
 
     key: Key
     ops: tuple[Op, ...]
@@ -59,6 +68,8 @@ class Update(NamedTuple):
     exists: Exists = Exists.UPDATE
     or_absent: bool = False
     ttl: int = KEEP
+    form: Form | None = None
+    params: dict[str, Any] = NO_PARAMS
 
 
 class Removal(Struct, frozen=True):
@@ -163,8 +174,10 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
 
     known_ops: its operations were checked before.
     """
-    key, ops, when, exists, or_absent, ttl = update
+    key, ops, when, exists, or_absent, ttl, form, _ = update
     checked_key(key)
+    if form is not None:  # which was checked when it was made
+        return update
     if not ops:
         raise InvalidRequest(f"no operation for {key}: name at least one")
     if not known_ops:

@@ -41,7 +41,7 @@ def overwrite_before_the_head_is_committed(patch):
         made = plan(self, hold, requests)
         if made is not None and made.parts:
             end = made.parts[-1][1].stop
-            made.ops = (*made.ops, circular_round.Put("head-offset", max(hold.head, end - self._lock.layout.capacity)))
+            made.moves = {**made.moves, "head-offset": max(hold.head, end - self._lock.layout.capacity)}
         return made
 
     patch.setattr(circular_round.Rounds, "_added", added)

@@ -148,9 +148,10 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(update=updates)
     def operate(self, update):
-        key, operations, *options = update
-        when, kind, or_absent, ttl = options
-        self.both(lambda store: store.operate(key, *operations, when=when, exists=kind, or_absent=or_absent, ttl=ttl))
+        _, operations, *options = update
+        names = ("when", "exists", "or_absent", "ttl")
+        named = dict(zip(names, options, strict=False))
+        self.both(lambda store: store.operate(update.key, *operations, **named))
 
     @rule(rows=st.lists(updates, max_size=4, unique_by=lambda update: update.key))
     def operate_many(self, rows):

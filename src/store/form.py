@@ -1,0 +1,73 @@
+"""Forms: an update that is made once, with a `Param` for whatever differs from call to call, and filled in for each.
+
+What does not differ from call to call is checked once and made ready by the backend once; that is worth it on paths
+that every message takes. A parameter may stand for the amount of an `Add`, the key of a `MapPut`, `MapGet` or
+`MapAdd`, the place in a `ListSet` or `ListRange`, the value of any of them, or be part of an expression:
+
+    TAKE = Form(Put("owner", Param("me", str)), Put("locked", 1), when=FREE, ttl=NEVER)
+    store.repeat(TAKE.fill(key, me="w1", grant="g1"))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from ..errors import InvalidRequest
+from .expr import Bound, Expr, Param
+from .ops import Op
+from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
+
+_ANY_KEY = Key("set", "name")
+
+
+class Form:
+    """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
+
+    ready: what the backend has made of it, kept here for the next call.
+    """
+
+    __slots__ = ("exists", "ops", "or_absent", "ready", "ttl", "when")
+
+    def __init__(
+        self,
+        *ops: Op,
+        when: Expr | None = None,
+        exists: Exists = Exists.UPDATE,
+        or_absent: bool = False,
+        ttl: int = KEEP,
+    ) -> None:
+        checked(Update(_ANY_KEY, ops, when, exists, or_absent, ttl))
+        self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
+        self.ready: Any = None
+
+    def fill(self, key: Key, **params: Any) -> Update:
+        """The update of one record with these values."""
+        when = None if self.when is None else Bound(self.when, params)
+        return Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params)
+
+
+def plain(update: Update) -> Update:
+    """The update as if it had been made without a form: every parameter of its operations replaced by its value."""
+    if update.form is None:
+        return update
+    ops = tuple([_filled(op, update.params) for op in update.ops])
+    return update._replace(ops=ops, form=None, params=NO_PARAMS)
+
+
+def _filled(op: Op, params: dict[str, Any]) -> Op:
+    changed = {name: _value(value, params) for name, value in asdict(op).items() if isinstance(value, Expr)}
+    return replace(op, **changed) if changed else op
+
+
+def _value(value: Expr, params: dict[str, Any]) -> Any:
+    return param_of(value, params) if isinstance(value, Param) else Bound(value, params)
+
+
+def param_of(param: Param, params: dict[str, Any]) -> Any:
+    """The parameter's value. Raises `InvalidRequest` where it has none."""
+    try:
+        return params[param.name]
+    except KeyError:
+        raise InvalidRequest(f"the parameter {param.name!r} has no value: fill it in") from None
