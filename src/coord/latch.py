@@ -11,11 +11,10 @@ from typing import Any
 
 from ..errors import AlreadyExists, InvalidRequest
 from ..retry import LATCH_POLICY, RetryPolicy
-from ..store.ops import Add
 from ..store.port import RecordStore
 from . import latch_layout as layout
 from .latch_base import Latch, LatchLevel
-from .latch_layout import bins_of
+from .latch_layout import By
 from .latch_look import LatchProgress
 
 __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
@@ -127,7 +126,7 @@ class CountUpDownLatch(Latch):
         Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
         late to hold the latch.
         """
-        return self._count(Add(bins_of(self._farm).count, layout.checked_number("n", n, 1)))
+        return self._count(By.ADDING, layout.checked_number("n", n, 1), n)
 
 
 def _already(latch: Latch) -> AlreadyExists:

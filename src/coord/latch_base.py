@@ -7,19 +7,16 @@ job) where one is named, else by a token (docs/protocols.md P1, P8), so a lost r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
-from ..store.expr import Bound
-from ..store.once import Once
-from ..store.ops import MapGet, MapPut, Op, Put, Read
+from ..store.ops import MapGet, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
 from .inputs import checked_timeout, farm_or_default
-from .latch_layout import bins_of
+from .latch_layout import By, bins_of
 from .latch_look import LatchProgress, Looks, by_farm, progress_of
 from .progress import ProgressBar
 from .waiting import told
@@ -106,8 +103,8 @@ class Latch:
         layout.checked_number("n", n, 1)
         floor = self._level is LatchLevel.DC
         if party is not None:
-            return self._count_party(layout.count_down(self._farm, n, floor=floor), n, layout.checked_party(party))
-        return self._count_to_floor(n) if floor else self._count(layout.count_down(self._farm, n, floor=False))
+            return self._count_party(By.FLOORED if floor else By.ADDING, n, layout.checked_party(party))
+        return self._count_to_floor(n) if floor else self._count(By.ADDING, n, -n)
 
     def _count_to_floor(self, n: int) -> int:
         """Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
@@ -115,32 +112,29 @@ class Latch:
         Where there is not, the count goes on under the same token: the first request, should it be delivered once more
         when the count has risen again, finds it.
         """
-        nonce = self._identity()
-        when, once = layout.exactly_once(self._farm, nonce, enough=True)
-        change = layout.count_down(self._farm, n, floor=False)
         try:
-            return self._once(change, when.bind(nonce=nonce, n=n), once)
+            return self._once(By.TAKING, n, -n)
         except Refused as refusal:
-            return self._count(layout.count_down(self._farm, n, floor=True), token=refusal.details["token"])
+            return self._count(By.FLOORED, n, -n, token=refusal.details["token"])
 
-    def _count(self, change: Op, token: bytes | None = None) -> int:
-        nonce = self._identity()
-        when, once = layout.exactly_once(self._farm, nonce)
+    def _count(self, by: By, n: int, change: int, token: bytes | None = None) -> int:
         try:
-            return self._once(change, when.bind(nonce=nonce), once if token is None else replace(once, token=token))
+            return self._once(by, n, change, token)
         except Refused:
             raise self._gone() from None
 
-    def _once(self, change: Op, when: Bound, once: Once) -> int:
-        return int(self._store.operate(self._key, change, when=when, ttl=self._ttl, once=once)[0])
+    def _once(self, by: By, n: int, change: int, token: bytes | None = None) -> int:
+        nonce = self._identity()
+        form = layout.counted_once(self._farm, nonce, self._ttl, by)
+        return int(self._store.once(form.fill(self._key, nonce=nonce, n=n, change=change), token=token)[0])
 
-    def _count_party(self, change: Op, n: int, party: str | int) -> int:
+    def _count_party(self, by: By, n: int, party: str | int) -> int:
         bins, nonce = bins_of(self._farm), self._identity()
-        guard = layout.first_time(self._farm, nonce is None).bind(nonce=nonce, party=party)
-        ops = (change, MapPut(bins.done, party, n), Read(bins.count))
+        form = layout.counted_by_party(self._farm, nonce is None, self._ttl, by)
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
-            return int(self._store.operate(self._key, *ops, when=guard, ttl=self._ttl, repeatable=True)[0])
+            update = form.fill(self._key, nonce=nonce, party=party, n=n, change=-n)
+            return int(self._store.repeat(update)[0])
         except Refused as refusal:
             reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party))
             remaining, ident, counted = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import TypeVar
 
 from ..errors import InvalidRequest
 from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing
+from ..store.form import Form
 from ..store.once import Once
-from ..store.ops import Add, Op, Put
+from ..store.ops import Add, MapPut, Op, Put, Read
 from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
 
 T = TypeVar("T")
@@ -66,28 +68,38 @@ def first_time(farm: str, unmarked: bool) -> Expr:
     return (bins.is_unmarked if unmarked else bins.is_mine) & lacks(bins.done, Param("party", str))
 
 
-@lru_cache(maxsize=4096)
-def exactly_once(farm: str, nonce: str | None, *, enough: bool = False) -> tuple[Expr, Once]:
-    """The guard "the same latch, and where `enough` is asked, at least `n` left", and how a count is remembered."""
+class By(Enum):
+    """How a count changes the counter: by the parameters `n` and `change`, the latter with its sign."""
+
+    ADDING = "adding"
+    TAKING = "taking"  # where there is enough
+    FLOORED = "floored"  # what there is, at most
+
+
+@lru_cache(maxsize=1024)
+def counted_once(farm: str, nonce: str | None, ttl: int, by: By) -> Form:
+    """A count that is remembered by its token. Parameters: `nonce`, and those of `By`."""
     bins = bins_of(farm)
     same = bins.is_unmarked if nonce is None else bins.is_mine
+    guard = all_of(same, Bin(bins.count) >= Param("n")) if by is By.TAKING else same
     # A nonce never comes back, so a refusal by it is final; the Java library has none. A count may rise again, but
     # who is refused for want of enough goes on with the same token.
-    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=enough or nonce is not None)
-    return (_enough(farm, nonce is None) if enough else same), once
+    monotone = by is By.TAKING or nonce is not None
+    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=monotone)
+    return Form(_change(bins, by), when=guard, ttl=ttl, once=once)
 
 
-@lru_cache(maxsize=2048)
-def _enough(farm: str, unmarked: bool) -> Expr:
+@lru_cache(maxsize=1024)
+def counted_by_party(farm: str, unmarked: bool, ttl: int, by: By) -> Form:
+    """A count that is remembered by its party. Parameters: `nonce`, `party`, and those of `By`."""
     bins = bins_of(farm)
-    return all_of(bins.is_unmarked if unmarked else bins.is_mine, Bin(bins.count) >= Param("n"))
+    party = Param("party", str)
+    ops = (_change(bins, by), MapPut(bins.done, party, Param("n")), Read(bins.count))
+    return Form(*ops, when=first_time(farm, unmarked), ttl=ttl)
 
 
-@lru_cache(maxsize=4096)
-def count_down(farm: str, n: int, *, floor: bool) -> Op:
-    """The operation that takes `n` from the count; with a floor, not below zero."""
-    bins = bins_of(farm)
-    return Put(bins.count, bins.floored.bind(n=n)) if floor else Add(bins.count, -n)
+def _change(bins: FarmBins, by: By) -> Op:
+    return Put(bins.count, bins.floored) if by is By.FLOORED else Add(bins.count, Param("change"))
 
 
 def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:

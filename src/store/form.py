@@ -10,7 +10,7 @@ that every message takes. A parameter may stand for the amount of an `Add`, the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
@@ -19,16 +19,20 @@ from .expr import Bound, Expr, Param
 from .ops import Op
 from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
 
+if TYPE_CHECKING:
+    from .once import Once
+
 _ANY_KEY = Key("set", "name")
 
 
 class Form:
     """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
 
-    ready: what the backend has made of it, kept here for the next call.
+    once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and the backend
+    have made of it, kept here for the next call.
     """
 
-    __slots__ = ("exists", "ops", "or_absent", "ready", "ttl", "when")
+    __slots__ = ("exists", "once", "ops", "or_absent", "ready", "tokened", "ttl", "when")
 
     def __init__(
         self,
@@ -37,9 +41,12 @@ class Form:
         exists: Exists = Exists.UPDATE,
         or_absent: bool = False,
         ttl: int = KEEP,
+        once: Once | None = None,
     ) -> None:
         checked(Update(_ANY_KEY, ops, when, exists, or_absent, ttl))
         self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
+        self.once = once
+        self.tokened: Form | None = None
         self.ready: Any = None
 
     def fill(self, key: Key, **params: Any) -> Update:

@@ -27,6 +27,7 @@ from .expr import (
     lacks,
     missing,
 )  # fmt: skip
+from .form import Form, plain
 from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
 from .record import Update
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
+_TOKEN = Param("token", bytes)
 CANCELLED = "cancelled"
 """Remembered instead of a result for an update that was given up: a first attempt that lands late is refused."""
 
@@ -102,16 +104,35 @@ def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
 @lru_cache(maxsize=4096)
 def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
     """The guard "the map has room, or its smallest token is older", and the update's own."""
-    token = Param("token", bytes)
     # The likely answer first: in an old map all but the newest tokens have been trimmed.
-    fresh = any_of(MapKeyAt(bin, 0, bytes) < token, MapSize(bin) < capacity, missing(bin))
+    fresh = any_of(MapKeyAt(bin, 0, bytes) < _TOKEN, MapSize(bin) < capacity, missing(bin))
     return fresh if when is None else all_of(fresh, when)
 
 
 @lru_cache(maxsize=4096)
 def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
     """The same, and "the token is not there": for a result that is an expression, which cannot be put as new."""
-    return all_of(lacks(bin, Param("token", bytes)), _fresh(bin, capacity, when))
+    return all_of(lacks(bin, _TOKEN), _fresh(bin, capacity, when))
+
+
+def _guard(once: Once, when: Expr | None) -> Expr:
+    """The guard of every attempt, with the parameter `token`."""
+    return (_unused if isinstance(once.result, EXPRESSIONS) else _fresh)(once.bin, once.capacity, when)
+
+
+def _remembering(once: Once, token: bytes | Param) -> tuple[Op, ...]:
+    """The operations that keep the token and read the result."""
+    put = MapPut(once.bin, token, once.result, not isinstance(once.result, EXPRESSIONS))
+    answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
+    return put, _trim(once.bin, once.capacity), answer
+
+
+def _tokened(form: Form, once: Once) -> Form:
+    """The form of every attempt, with the parameter `token`; kept with the form that it belongs to."""
+    ops = (*form.ops, *_remembering(once, _TOKEN))
+    tokened = Form(*ops, when=_guard(once, form.when), exists=form.exists, or_absent=form.or_absent, ttl=form.ttl)
+    form.tokened = tokened
+    return tokened
 
 
 @lru_cache(maxsize=4096)
@@ -176,6 +197,7 @@ class _Attempt:
         attempt = self._attempt()
         learning = clock.wants_to_learn(store.seams)
         if learning:
+            attempt = plain(attempt)
             attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
         values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
         if not learning:
@@ -186,13 +208,12 @@ class _Attempt:
     def _attempt(self) -> Update:
         """The update with its token: refused where the token is there, or may have been and was trimmed."""
         update, once, token = self.update, self.once, self.token
+        if update.form is not None:
+            tokened = update.form.tokened or _tokened(update.form, once)
+            return tokened.fill(update.key, token=token, **update.params)
         when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
-        computed = isinstance(once.result, EXPRESSIONS)
-        guard = (_unused if computed else _fresh)(once.bin, once.capacity, when)
-        put = MapPut(once.bin, token, once.result, not computed)
-        answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
-        ops = (*update.ops, put, _trim(once.bin, once.capacity), answer)
-        bound = Bound(guard, {**params, "token": token})
+        ops = (*update.ops, *_remembering(once, token))
+        bound = Bound(_guard(once, when), {**params, "token": token})
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _doubted(self) -> None:
@@ -260,7 +281,7 @@ class _Attempt:
 
 @lru_cache(maxsize=256)
 def _has(bin: str) -> Expr:
-    return exists(bin) & MapHas(bin, Param("token", bytes))
+    return exists(bin) & MapHas(bin, _TOKEN)
 
 
 @lru_cache(maxsize=256)

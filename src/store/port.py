@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..errors import LatchworkError, OutcomeUnknown, Unavailable
+from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .expr import Bound, Expr, Guard
@@ -103,6 +104,16 @@ class RecordStore(ABC):
     def repeat(self, update: Update) -> Values:
         """The same for an update that is made already and whose repeat is harmless: `operate(repeatable=True)`."""
         return self._repeated([], self._operate, checked(update))
+
+    def once(self, update: Update, *, token: bytes | None = None) -> Values:
+        """The same for an update whose form says how it is remembered: `operate(once=...)`.
+
+        token: a token minted before, to go on with an update that was begun earlier.
+        """
+        once = update.form.once if update.form else None
+        if once is None:
+            raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
+        return operate_once(self, checked(update), once if token is None else replace(once, token=token))
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
         """The same for many records in one round trip per node; an outcome for each row, each classified alone.

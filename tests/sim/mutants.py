@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from unittest import mock
 
@@ -35,6 +36,7 @@ from latchwork.queue.ledger_chunk import LedgerRecords
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Exists, once
 from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
+from latchwork.store.form import plain
 from latchwork.store.ops import MapPut, Put
 
 TRUE = Const(True)
@@ -63,7 +65,7 @@ def _guarded(guard: Callable[[Any, Any], Any]) -> Callable[[], Any]:
     """Attempts with another guard for their token, and a put that overwrites."""
 
     def attempt(self: Any, real: Any = once._Attempt._attempt) -> Any:
-        update = real(self)
+        update = plain(real(self))
         ops = tuple(MapPut(op.bin, op.key, op.value) if isinstance(op, MapPut) else op for op in update.ops)
         when, params = self.update.when if isinstance(self.update.when, Bound) else (self.update.when, {})
         fresh = guard(self.once, when)
@@ -133,18 +135,29 @@ def _bins(**changes: Any) -> Callable[[], Any]:
         bins = real(farm)
         return replace(bins, **{name: make(bins) for name, make in changes.items()})
 
+    @contextmanager
+    def patch() -> Iterator[None]:
+        with mock.patch.object(latch_base, "bins_of", bins_of), mock.patch.object(latch_layout, "bins_of", bins_of):
+            yield
+
+    return _anew(patch)
+
+
+def _anew(patch: Callable[[], Any]) -> Callable[[], Any]:
+    """With everything that the latches keep of their guards made again."""
+
     def forget() -> None:
-        for kept in (latch_layout.first_time, latch_layout.exactly_once, latch_layout._enough, latch_layout.count_down):
+        for kept in (latch_layout.first_time, latch_layout.counted_once, latch_layout.counted_by_party):
             kept.cache_clear()
 
     @contextmanager
-    def patch() -> Iterator[None]:
+    def patched() -> Iterator[None]:
         forget()
-        with mock.patch.object(latch_base, "bins_of", bins_of), mock.patch.object(latch_layout, "bins_of", bins_of):
+        with patch():
             yield
         forget()
 
-    return patch
+    return patched
 
 
 def _any_party(farm: str, unmarked: bool) -> Any:
@@ -162,7 +175,7 @@ def _gone_reads_as_released(self: Any, real: Any = latch_base.Latch.progress) ->
 LATCH = (
     Mutant("latch", "retry of an in-doubt count", "P1", _guarded(_no_token)),
     Mutant("latch", "a party counts every time", "P8: not has(done, party)",
-           _swap(latch_layout, "first_time", _any_party)),
+           _anew(_swap(latch_layout, "first_time", lru_cache(_any_party)))),
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
