@@ -24,6 +24,7 @@ from benchmarks._harness import (
 from benchmarks.targets import Verdict, judged
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read
 from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.form import Form
 
 ORDERED = {"map_order": aerospike.MAP_KEY_ORDERED}
 KEEP = 64
@@ -77,7 +78,7 @@ class Ours:
         self.store = store
         self.key = Key("bench_store", "ours")
         self.present = Bin("count") >= Bin("count")
-        self.answered = Once(KEEP, answer="count")
+        self.add = Form(Add("count", 1), when=self.present, once=Once(KEEP, answer="count"))
         self.computed = Once(KEEP, result=Bin("count"))
         store.operate(self.key, Put("count", 0), exists=Exists.ANY)
 
@@ -85,7 +86,7 @@ class Ours:
         self.store.operate(self.key, Add("count", 1), Read("count"))
 
     def once(self) -> None:
-        self.store.operate(self.key, Add("count", 1), when=self.present, once=self.answered)
+        self.store.once(self.add.fill(self.key))
 
     def once_computed(self) -> None:
         self.store.operate(self.key, Add("count", 1), when=self.present, once=self.computed)
@@ -108,7 +109,7 @@ def main() -> None:
         counted = _ours(counting)
         print(table(*_report(cases, rates, _calls(counted, counting), _calls(counted, client, namespace))))
         client.truncate(namespace, "bench_store", 0)
-    once = "store.operate(once, answer)"
+    once = "store.once(form, answer)"
     print("\n" + judged(Verdict(f"once / {name}", ratio, rates.ratio(once, name)) for name, ratio in TARGETS.items()))
 
 
@@ -116,7 +117,7 @@ def _ours(store) -> list[Case]:
     ours = Ours(store)
     return [
         Case("store.operate(Add, Read)", ours.add_and_read),
-        Case("store.operate(once, answer)", ours.once),
+        Case("store.once(form, answer)", ours.once),
         Case("store.operate(once, computed result)", ours.once_computed),
     ]
 
