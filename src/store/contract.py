@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .contract_forms import FormContract
 from .contract_many import BatchContract, QueryContract, SharingContract
 from .contract_once import OnceContract
 from .contract_records import GuardContract, RecordContract
@@ -25,8 +26,9 @@ from .port import RecordStore
 
 
 class StoreContract(
-    RecordContract, GuardContract, LifetimeContract, BatchContract, QueryContract, OnceContract, SharingContract
-):
+    RecordContract, GuardContract, FormContract, LifetimeContract, BatchContract, QueryContract, OnceContract,
+    SharingContract,
+):  # fmt: skip
     """All of it."""
 
 

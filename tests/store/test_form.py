@@ -1,0 +1,65 @@
+"""A form is checked when it is made; what each call puts in is checked by the contract (`contract_forms.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.errors import InvalidRequest
+from latchwork.store import Add, Bin, Exists, Key, Once, Param, Put
+from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.form import Form
+
+N = Param("n")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Form,
+        lambda: Form(Put("a-name-that-is-too-long", 1)),
+        lambda: Form(Put("n", N), when=Bin("n") < N, exists=Exists.CREATE),
+        lambda: Form(Put("n", N), ttl=0),
+        lambda: Form("put"),
+    ],
+)
+def test_a_form_that_no_store_takes_cannot_be_made(make):
+    with pytest.raises(InvalidRequest):
+        make()
+
+
+class Client:
+    """Takes every update, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.given = []
+
+    def operate_ordered(self, key, ops, meta, policy):
+        self.given.append((key, ops, policy))
+        return key, {}, [(op["bin"], 1) for op in ops]
+
+
+def test_a_form_is_sent_as_the_update_would_be():
+    """Whatever the backend keeps ready for a form, the client gets what it would get for the plain update."""
+    client = Client()
+    store = AerospikeStore(client, "test")
+    guard, once = Bin("n") < N, Once(8, answer="n")
+    store.token_clock.learn(store.seams, 0)  # or it would ask for the server's time
+    for given in ({}, {"once": once}):
+        form = Form(Add("n", N), when=guard, **given)
+        update = form.fill(Key("s", "k"), n=5)
+        (store.once if given else store.repeat)(update)
+        store.operate(Key("s", "k"), Add("n", 5), when=guard.bind(n=5), **given)
+        filled, plain = (_without_token(sent) for sent in client.given[-2:])
+        assert filled == plain
+
+
+def _without_token(sent):
+    return repr([_scrubbed(part) for part in sent])
+
+
+def _scrubbed(part):
+    if isinstance(part, bytes):
+        return "token"
+    if isinstance(part, dict):
+        return {name: _scrubbed(value) for name, value in part.items()}
+    return [_scrubbed(item) for item in part] if isinstance(part, list | tuple) else part
