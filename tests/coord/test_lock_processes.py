@@ -21,6 +21,8 @@ from tests.proof import SEEDS
 TALLY = Key("tallies", "lock")
 TURNS = 110
 """Holders that are killed or stopped."""
+LEASE = 0.1
+"""Seconds; of those that are killed and stopped."""
 
 CONTENDER = """
 import pickle, sys
@@ -111,7 +113,7 @@ def test_a_stopped_holder_wakes_up_to_find_its_lease_lost_and_its_write_refused(
 
 
 def _count_under_the_lock_for_ever(store, me):
-    lock, log = FencedLock(store, "mixed", owner=me, lease=0.1), Key("tallies", "mixed")
+    lock, log = FencedLock(store, "mixed", owner=me, lease=LEASE), Key("tallies", "mixed")
     while True:
         with suppress(LatchworkError), lock.acquire(timeout=30) as grant:
             grant.seal(log)
@@ -140,11 +142,11 @@ def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stoppe
     chance, crowd = random.Random(7 + seed), [_forked(sqlite, f"p{number}") for number in range(4)]
     try:
         for turn in range(TURNS):
-            time.sleep(chance.uniform(0.003, 0.05))
+            time.sleep(chance.uniform(0.002, 0.03))
             place = turn % len(crowd)
             if turn % 10 == 9:
                 os.kill(crowd[place], signal.SIGSTOP)
-                time.sleep(0.3)
+                time.sleep(2 * LEASE)
                 os.kill(crowd[place], signal.SIGCONT)
             else:
                 _kill(crowd[place])

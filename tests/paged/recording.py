@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 
-@dataclass
+@dataclass(slots=True)
 class Inode:
     """One file: as the process sees it, as it is on the disk, and what lies between."""
 
@@ -144,6 +144,8 @@ class RecordingFiles:
         return {name: contents[id(inode)] for name, inode in names.items()}
 
     def _crashed(self, inode: Inode, random: Random, keep: float) -> bytes:
+        if not inode.pending and not inode.stuck:
+            return bytes(inode.durable)
         data = bytearray(inode.durable)
         for sector in {position // self.sector for position in inode.stuck}:
             if random.random() < keep:
@@ -195,6 +197,8 @@ def _rename(names: dict[str, Inode], step: tuple) -> None:
 class RecordingFile:
     """An open file of a `RecordingFiles`."""
 
+    __slots__ = ("files", "inode", "name")
+
     def __init__(self, files: RecordingFiles, name: str, inode: Inode) -> None:
         self.files, self.name, self.inode = files, name, inode
 
@@ -234,7 +238,7 @@ class RecordingFile:
         inode.pending.clear()
 
     def close(self) -> None:
-        self.files.done["close"] += 1
+        """There is nothing to let go of."""
 
     def _do(self, step: tuple) -> None:
         self.inode.pending.append(step)

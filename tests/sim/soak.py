@@ -7,24 +7,27 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
-from tests.proof import Proof
+from tests.proof import LAYERS, Proof
 
 from .campaign import ALL, expected_kinds
+from .commands import ROOT, Commands
 from .report.tally import Tally
 from .workload import SCENARIOS
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reliability.md"
 BLOCK = re.compile(r"(<!-- soak: begin -->\n).*?(<!-- soak: end -->)", re.DOTALL)
 FULL = 90.0
@@ -37,20 +40,29 @@ FLOORS: dict[str, dict[str, int]] = {
     "state machines": {"machines": 20_000},
     "histories": {"histories": 500},
 }
-RANDOM, PAIRS = 0.32, 0.06
+GRACE = 600.0
+"""Seconds beyond its part of the time after which a command is ended."""
+STRETCH = 120.0
+"""Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
+LEAST = 2
+"""Times as much as in the test run: with no more than there, hypothesis would draw what it draws there."""
+RANDOM, PAIRS = 0.29, 0.03
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 REPEATED = (
-    ("processes", 0.07, (
+    ("processes", 0.05, 1, (
         "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/test_election_kills.py",
         "tests/circular/test_processes.py", "tests/sharded/test_kills.py", "tests/paged/test_kills.py",
         "tests/outbox/test_background.py",
     )),
-    ("processes", 0.13, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
-    ("crashed disks", 0.24, ("tests/paged/test_crash_states.py",)),
-    ("state machines", 0.04, ("tests/store/test_differential.py",)),
-    ("histories", 0.06, ("tests/sim/test_real_server.py",)),
+    ("processes", 0.11, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
+    ("crashed disks", 0.31, 1, ("tests/paged/test_crash_states.py",)),
+    ("state machines", 0.06, 1, ("tests/store/test_differential.py", "tests/machines")),
+    ("histories", 0.02, 1, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
-"""Layers that are tests, with their parts of the time; they do more of the same where $LATCHWORK_SCALE says so."""
+"""Layers that are tests: their parts of the time, and how many of them a processor bears at once, as some mostly wait.
+
+They do more of the same where $LATCHWORK_SCALE says so.
+"""
 SCRIPTS = (
     "tests/sim/test_counterexamples.py", "tests/sim/test_split_brain.py", "tests/coord/test_lock_rules.py",
     "tests/coord/test_election_rules.py", "tests/circular/test_mutants.py", "tests/sharded/test_mutants.py",
@@ -78,8 +90,28 @@ class Soak:
     failures: list[str] = field(default_factory=list)
     caught: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    commands: Commands = field(default_factory=Commands)
+    counting: threading.Lock = field(default_factory=threading.Lock)
     load: float = field(default_factory=lambda: os.getloadavg()[0])
     """Of the machine when it began: others who use it leave less to this."""
+
+    def steps(self) -> Iterator[Callable[[], None]]:
+        """All that there is to do, the layers that take the same time each run first."""
+        yield self.seed_mutants
+        yield self.play_scripts
+        yield self.simulate
+        for layer, part, crowd, files in REPEATED:
+            yield partial(self.repeat, layer, part, crowd, files)
+
+    def campaign(self) -> None:
+        """Do it all. Whatever goes wrong with one step is a failure of that step, and the others follow."""
+        for step in self.steps():
+            try:
+                step()
+            except Exception as failure:
+                self.failures.append(f"{step}: {failure!r}")
+        if self.commands.ended:
+            self.failures.append("it was ended before its time")
 
     def seconds(self, part: float) -> float:
         """How long a part of the time is."""
@@ -100,58 +132,98 @@ class Soak:
                 limit = ["--seeds", str(ALL), "--seconds", str(pairs * self.jobs)]
                 commands.append(["--layer", "pairs", "--primitive", primitive, *limit])
             files = [Path(folder) / str(number) for number in range(len(commands))]
-            for tally in pool.map(_tally, commands, files):
+            limit = max(each, pairs * self.jobs) + GRACE
+            for tally in pool.map(partial(self.tally, limit), commands, files):
                 self.take(tally)
         self.check_kinds()
 
-    def take(self, tally: Tally) -> None:
+    def tally(self, limit: float, command: Sequence[str], file: Path) -> Tally | None:
+        """What one process of the simulator comes to; None, and a failure, where it does not come to its end."""
+        done = self.commands.run([*_SIMULATOR, "run", *command, "--json", str(file)], limit)
+        try:
+            return Tally.of_json(file.read_text())
+        except (OSError, ValueError):
+            self.failures.append(f"tests.sim run {' '.join(command)} {done}")
+            return None
+
+    def take(self, tally: Tally | None) -> None:
         """Count it."""
+        if tally is None:
+            return
         self.proof.add(tally.layer, tally.primitive, tally.figures)
         self.failures += tally.violations
         _say(f"{tally.layer}, {tally.primitive}: {tally.runs:,} runs, {tally.violated} violated")
 
     def check_kinds(self) -> None:
         """Every kind of fault that applies to a primitive must have happened to it."""
-        for primitive, figures in self.proof.rows["random faults"].items():
+        for primitive, figures in self.proof.rows.get("random faults", {}).items():
             missing = [kind.value for kind in expected_kinds(primitive) if not figures[kind.value]]
             self.failures += [f"{primitive}: {kind} never fired" for kind in missing]
 
     def seed_mutants(self) -> None:
         """Every mutant, with the seed that catches it."""
-        commands = [[sys.executable, "-m", "tests.sim", "mutants", "--primitive", primitive] for primitive in SCENARIOS]
+        commands = [[*_SIMULATOR, "mutants", "--primitive", primitive] for primitive in SCENARIOS]
         with ThreadPoolExecutor(self.jobs) as pool:
-            for primitive, done in zip(SCENARIOS, pool.map(_output, commands), strict=True):
-                lines = [line for line in done.splitlines() if "| script |" not in line]
+            for primitive, done in zip(SCENARIOS, pool.map(self.catch, commands), strict=True):
+                rows = [line for line in done.splitlines() if line.startswith("|")]
+                lines = [line for line in rows if "| script |" not in line]
                 missed = sum("NOT CAUGHT" in line for line in lines)
                 self.proof.add("mutants", primitive, {"seeded": len(lines), "caught": len(lines) - missed})
-                self.caught += done.splitlines()
+                self.caught += rows
 
-    def repeat(self, layer: str, part: float, files: Sequence[str]) -> None:
-        """The tests of a layer once, to see how long they take, and then as many times as much as there is time for."""
-        began = time.monotonic()
-        self.test(files)
-        once = time.monotonic() - began
-        more = int((self.seconds(part) - once) / once)
-        if more >= 1:
-            with ThreadPoolExecutor(self.jobs) as pool:
-                list(pool.map(lambda place: self.test(files, more, 1 + place * ALL), range(self.jobs)))
-        _say(f"{layer}: {dict(self.proof.sums(layer))}")
+    def catch(self, command: Sequence[str]) -> str:
+        """What the command says of its mutants; a failure where it has not come to its end."""
+        done = self.commands.run(command, GRACE)
+        if done.status not in (0, 1) or "Traceback" in done.output:
+            self.failures.append(f"{' '.join(command[1:])} {done}")
+        return done.output
 
-    def test(self, files: Sequence[str], scale: int = 1, first: int = 0) -> None:
-        """Run these tests, so many times as much of each, from a seed on; and count what they report."""
+    def play_scripts(self) -> None:
+        """Rules by script, and mutants that tests of their own catch."""
+        self.test(SCRIPTS, GRACE)
+
+    def repeat(self, layer: str, part: float, crowd: int, files: Sequence[str]) -> None:
+        """The tests of a layer in several processes, under other seeds each time, for its part of the time."""
+        end, workers = time.monotonic() + self.seconds(part), self.jobs * crowd
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda place: self.go_on(layer, files, 1 + place * ALL, end), range(workers)))
+
+    def go_on(self, layer: str, files: Sequence[str], first: int, end: float) -> None:
+        """A little, to see how long they take; then for a stretch at a time, until `end` or two failures."""
+        scale, failed = LEAST, 0
+        while scale >= LEAST and failed < 2 and not self.commands.ended:
+            began = time.monotonic()
+            failed += not self.test(files, end - began + GRACE, scale, first)
+            now, first = time.monotonic(), first + _APART
+            once = (now - began) / scale
+            scale = min(int((end - now) / once), max(int(STRETCH / once), LEAST), _APART // 10)
+            figures = ", ".join(f"{self.proof.sums(layer)[name]:,} {name}" for name in LAYERS[layer])
+            _say(f"{layer}: {figures}; {max(end - now, 0):.0f} s are left")
+
+    def test(self, files: Sequence[str], limit: float, scale: int = 1, first: int = 0) -> bool:
+        """Run these tests, so many times as much of each, from a seed on; count what they report; whether all passed.
+
+        All that they write is in a folder which is deleted after them.
+        """
         with tempfile.TemporaryDirectory() as folder:
             target = Path(folder) / "proof"
-            env = {"LATCHWORK_PROOF": str(target), "LATCHWORK_SCALE": str(scale), "LATCHWORK_FIRST": str(first)}
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", "--basetemp", str(Path(folder) / "tests"), *files],
-                cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False,
+            seeds = {"LATCHWORK_SCALE": str(scale), "LATCHWORK_FIRST": str(first)}
+            done = self.commands.run(
+                [
+                    sys.executable, "-m", "pytest", "-q", "--basetemp", str(Path(folder) / "tests"),
+                    *((f"--hypothesis-seed={first}",) if first else ()), *files,
+                ],
+                limit, {"LATCHWORK_PROOF": str(target), "TMPDIR": folder, **seeds},
             )  # fmt: skip
-            if done.returncode:
-                self.failures += [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                self.failures.append(f"pytest ended with {done.returncode}: {' '.join(files)} ({env})")
-            self.skipped.update(line for line in done.stdout.splitlines() if "were skipped:" in line)
-            for row in json.loads(target.read_text()) if target.exists() else ():
-                self.proof.add(*row)
+            lines = done.output.splitlines()
+            with self.counting:
+                if done.status:
+                    self.failures += [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+                    self.failures.append(f"pytest {' '.join(files)} ({seeds}) {done}")
+                self.skipped.update(line for line in lines if "were skipped:" in line)
+                for row in json.loads(target.read_text()) if target.exists() else ():
+                    self.proof.add(*row)
+            return not done.status
 
     def verdict(self) -> list[str]:
         """What went wrong or fell short; nothing, if all is well."""
@@ -162,13 +234,11 @@ class Soak:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole campaign; 1 where a promise was broken or a floor missed."""
+    """The whole campaign; 1 where a promise was broken or a floor missed. Ctrl-C ends it early, with its table."""
     soak, began = Soak(options.minutes, options.jobs, options.from_seed), time.monotonic()
-    soak.seed_mutants()
-    soak.test(SCRIPTS)
-    soak.simulate()
-    for layer, part, files in REPEATED:
-        soak.repeat(layer, part, files)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: soak.commands.end())
+    soak.campaign()
     wrong = soak.verdict()
     took = (time.monotonic() - began) / 60
     lines = [_heading(soak, took), "", "```", *soak.proof.table(), "```", ""]
@@ -180,6 +250,9 @@ def run(options: argparse.Namespace) -> int:
     return bool(wrong)
 
 
+_SIMULATOR = (sys.executable, "-m", "tests.sim")
+_APART = 10_000
+"""Between the first seeds of two stretches. No test takes ten seeds for each time that it is repeated."""
 _MUTANTS = (
     "Every mutant (a rule taken out), and the seed of the run in which a checker first notices:",
     "",
@@ -211,11 +284,6 @@ def _read(path: str) -> str:
 def _write(lines: Sequence[str]) -> None:
     text = "\n".join(lines) + "\n"
     PAGE.write_text(BLOCK.sub(lambda found: found[1] + text + found[2], PAGE.read_text()))
-
-
-def _tally(command: Sequence[str], file: Path) -> Tally:
-    _output([sys.executable, "-m", "tests.sim", "run", *command, "--json", str(file)])
-    return Tally.of_json(file.read_text())
 
 
 def _output(command: Sequence[str]) -> str:
