@@ -202,8 +202,11 @@ def _present(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> dict[i
 
 
 def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
-    """Put tombstones; the pointers where something came at the last moment."""
-    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers])
+    """Put tombstones; the pointers where something came at the last moment.
+
+    They live as long as the messages do: a producer that wakes after a shorter life would add a row to a replay.
+    """
+    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers], keep=queue.ttl)
     for outcome in outcomes:
         if isinstance(outcome, LatchworkError):
             raise outcome

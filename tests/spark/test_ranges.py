@@ -11,7 +11,7 @@ import pytest
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger import Ledger, Outgoing
-from latchwork.queue.pointers import Slot
+from latchwork.queue.pointers import Slot, Written
 from latchwork.spark import ranges
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
@@ -166,6 +166,16 @@ def test_a_slow_producer_is_refused_before_anything_is_read_so_that_replays_are_
         [Slot(shard, pointer) for shard, pointer in reserved.items()], [envelope_of(99), envelope_of(98)]
     )
     assert {outcome.value for outcome in outcomes} == {"spent"}
+    assert everything(queue) == first
+
+
+def test_a_producer_that_sleeps_for_many_sweep_durations_adds_nothing_to_a_replay(queue, clock):
+    fill(queue, 3)
+    slot = Slot(0, queue.pointers.reserve({0: 1})[0])
+    first = everything(queue)
+    clock.advance(10 * queue.pointers.sweep)
+    (outcome,) = queue.pointers.write([slot], [envelope_of(99)])
+    assert outcome is Written.SPENT
     assert everything(queue) == first
 
 
