@@ -46,7 +46,7 @@ STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
 LEAST = 2
 """Times as much as in the test run: with no more than there, hypothesis would draw what it draws there."""
-RANDOM, PAIRS = 0.29, 0.03
+RANDOM, PAIRS = 0.33, 0.03
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 REPEATED = (
     ("processes", 0.05, 1, (
@@ -55,7 +55,7 @@ REPEATED = (
         "tests/outbox/test_background.py",
     )),
     ("processes", 0.11, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
-    ("crashed disks", 0.31, 1, ("tests/paged/test_crash_states.py",)),
+    ("crashed disks", 0.29, 1, ("tests/paged/test_crash_states.py",)),
     ("state machines", 0.06, 1, ("tests/store/test_differential.py", "tests/machines")),
     ("histories", 0.02, 1, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
