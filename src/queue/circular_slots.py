@@ -44,6 +44,13 @@ class Entry(Struct, frozen=True):
         return f"Entry(offset={self.offset})"
 
 
+def entry_of(slot: Any, offset: int) -> Entry | None:
+    """The entry in a slot, if it is the one with this offset."""
+    if isinstance(slot, dict):  # the older form
+        slot = slot.get("offset"), slot.get("value")
+    return Entry(offset, slot[1]) if slot is not None and slot[0] == offset else None
+
+
 class Slots:
     """The buffer records of one queue.
 
@@ -81,6 +88,8 @@ class Slots:
 
         None for all where `between` said False. Raises `Corrupt` where a buffer record is missing.
         """
+        if count == 1:
+            return [self._read_one(first)]
         runs = list(self._layout.runs(first, count).items())
         found: list[Entry | None] = [None] * count
         for place, chunk in enumerate(_chunks(runs, BATCH_ROWS)):
@@ -91,11 +100,16 @@ class Slots:
                 for run in places:
                     held = slots[run.slot - low : run.slot - low + run.length]
                     for offset, slot in enumerate(held, run.first):
-                        if isinstance(slot, dict):
-                            slot = (slot.get("offset"), slot.get("value"))  # noqa: PLW2901 - the older form
-                        if slot is not None and slot[0] == offset:
-                            found[offset - first] = Entry(offset, slot[1])
+                        found[offset - first] = entry_of(slot, offset)
         return found
+
+    def _read_one(self, offset: int) -> Entry | None:
+        record, place = self._layout.place(offset)
+        try:
+            (held,) = self._store.repeat(_READ.fill(self._layout.buffer(record), slot=place, count=1))
+        except NotFound as failure:
+            raise self._missing(failure) from None
+        return entry_of(held[0], offset) if held else None
 
     # ---- writing
 

@@ -21,15 +21,8 @@ def slots_without_fence(patch):
 
 
 def readers_do_not_check_the_offset(patch):
-    class Any(int):
-        __eq__ = lambda self, other: True  # noqa: E731 - a bug in one line
-        __hash__ = int.__hash__
-
-    read = circular_slots.Slots._read
     patch.setattr(
-        circular_slots.Slots,
-        "_read",
-        lambda self, chunk: [[slot and [Any(slot[0]), slot[1]] for slot in slots] for slots in read(self, chunk)],
+        circular_slots, "entry_of", lambda slot, offset: circular_slots.Entry(offset, slot[1]) if slot else None
     )
 
 

@@ -261,18 +261,8 @@ def _unlocked_answer(self: Any, txn: str, began: int, timeout: Any) -> list[int]
     return [0, -1, 0]
 
 
-def _any_slot(self: Any, first: int, count: int, between: Any = None, read: Any = circular_slots.Slots._read) -> Any:
-    """What lies in the slots, whichever offset it is."""
-    found: list[Any] = [None] * count
-    runs = list(self._layout.runs(first, count).items())
-    for (_, places), slots in zip(runs, read(self, runs), strict=True):
-        low = min(run.slot for run in places)
-        for run in places:
-            for offset in range(run.first, run.first + run.length):
-                place = run.slot - low + offset - run.first
-                slot = slots[place] if place < len(slots) else None
-                found[offset - first] = circular_slots.Entry(offset, slot[1] if slot else None)
-    return found
+def _any_entry(slot: Any, offset: int) -> Any:
+    return circular_slots.Entry(offset, slot[1] if slot else None)
 
 
 CIRCULAR_RULES = (
@@ -281,7 +271,7 @@ CIRCULAR_RULES = (
     ("no fence on the slots", "P4: slots guarded by fencing-mark <= f",
      _swap(circular_slots, "not_stale", lambda fence: exists(circular_layout.MARK).bind())),
     ("readers do not check the offset", "P4: every reader checks the offset",
-     _swap(circular_slots.Slots, "read", _any_slot)),
+     _swap(circular_slots, "entry_of", _any_entry)),
     ("slots are overwritten before head moves on", "P4: overwrite commits the new head first",
      _swap(circular_round.Rounds, "_overwritten", _head_together_with_tail)),
     ("a commit in doubt counts as not made", "P4: transaction map",
