@@ -251,7 +251,7 @@ def threaded(name: str, run, units: int, threads: int, seconds: float) -> tuple[
 def main() -> None:
     options = arguments(__doc__.partition("\n")[0])
     with aerospike_url(options.url) as url:
-        store = CountingStore(AerospikeStore.from_url(url))
+        store = CountingStore(AerospikeStore.from_url(url))  # for the counts; times are taken on the store within
         client, namespace = store.inner._link.connect(), store.inner.namespace
         verdicts = [
             *_publishing(store, client, namespace, options.seconds),
@@ -264,14 +264,19 @@ def main() -> None:
 
 
 def _publishing(store, client, namespace: str, seconds: float) -> list[Verdict]:
-    raw, ours = Raw(client, namespace, "p"), Ours(a_queue(store, "publish"))
-    cases = [
-        Case("raw publish, singly", raw.publish),
-        Case("queue publish, singly", ours.publish),
-        Case("raw publish, 1000", raw.publish_batch, THOUSAND),
-        Case("queue publish, 1000", ours.publish_batch, THOUSAND),
-    ]
-    rates, calls = interleaved(cases, seconds), calls_of(cases, store, client, namespace, 5)
+    raw = Raw(client, namespace, "p")
+
+    def publishing(through) -> list[Case]:
+        ours = Ours(a_queue(through, "publish"))
+        return [
+            Case("raw publish, singly", raw.publish),
+            Case("queue publish, singly", ours.publish),
+            Case("raw publish, 1000", raw.publish_batch, THOUSAND),
+            Case("queue publish, 1000", ours.publish_batch, THOUSAND),
+        ]
+
+    cases = publishing(store.inner)
+    rates, calls = interleaved(cases, seconds), calls_of(publishing(store), store, client, namespace, 5)
     _show(cases, rates, calls, against=(0, 0, 2, 2))
     return [
         Verdict("publish singly / raw", 0.6, rates.ratio("queue publish, singly", "raw publish, singly")),
@@ -282,7 +287,7 @@ def _publishing(store, client, namespace: str, seconds: float) -> list[Verdict]:
 
 
 def _draining(store, client, namespace: str, seconds: float) -> list[Verdict]:
-    cases, supplied = drains(store, lambda name: Raw(client, namespace, name))
+    cases, supplied = drains(store.inner, lambda name: Raw(client, namespace, name))
     rates: dict[str, list[float]] = {case.name: [] for case in cases}
     for turn in range(max(3, round(seconds / 0.25))):
         for place in [(turn + n) % len(cases) for n in range(len(cases))]:
@@ -293,9 +298,10 @@ def _draining(store, client, namespace: str, seconds: float) -> list[Verdict]:
             for _ in range(messages // case.units):
                 case.run()
             rates[case.name].append(messages / (time.perf_counter() - began))
-    for source in supplied:
+    counted, sources = drains(store, lambda name: Raw(client, namespace, f"{name}, counted"))
+    for source in sources:
         source.fill(8_000)
-    found, calls = Rates(rates), calls_of(cases, store, client, namespace)
+    found, calls = Rates(rates), calls_of(counted, store, client, namespace)
     _show(cases, found, calls, against=(2, 2, 2, 2, 2, 2, 6, 6, 6))
     single, batch = cases[5], cases[8]
     for source in (supplied[5], supplied[8]):
