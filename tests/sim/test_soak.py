@@ -49,7 +49,7 @@ def test_a_command_says_how_it_ended_and_what_it_printed():
 
 
 def test_a_command_that_hangs_is_ended_at_its_limit():
-    done = Commands().run(python(HANGING), 2)
+    done = Commands().run(python(HANGING), 0.5)
     assert done.late
     assert done.status == -signal.SIGKILL
 
