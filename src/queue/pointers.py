@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ..store.expr import Bound, ListOf, smallest
-from ..store.ops import Op
+from ..store.form import Form, plain
 from .envelope import READS, Envelope, from_bins, from_values, tombstone
 from .rows import delete_rows, settle
 
@@ -25,11 +25,15 @@ LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "e
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
-_REMEMBER_FROM = Put(FROM, Bin(FIRE))
+_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
 
 MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
 _NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
-_COUNT = Add("attempts", 1)
+_STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
+_STAMPING = {
+    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), *READS, when=_NOT_MINE) for count in (True, False)
+}
+_ANY_KEY = Key("set", "name")
 _DROPPED = ("data", "headers", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "fireTS")
 _DROP = tuple(Put(bin, None) for bin in _DROPPED)
 
@@ -168,11 +172,8 @@ class PointerQueue:
 
     def claim(self, shard: int, n: int) -> Claim | None:
         """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call."""
-        advance = Put(FIRE, Bound(_ADVANCED, {"n": n}))
         try:
-            (result,) = self.store.operate(
-                self.pointers_key(shard), _REMEMBER_FROM, advance, when=_UNFIRED, ttl=NEVER, once=_CLAIM
-            )
+            (result,) = self.store.once(_CLAIMING.fill(self.pointers_key(shard), n=n))
         except (Refused, NotFound):
             return None
         return Claim(*result)
@@ -186,12 +187,16 @@ class PointerQueue:
         nothing and reads the same.
         """
         ids = [me] * len(slots) if isinstance(me, str) else me
-        fired = Put("fireTS", self.now_ms())
-        counted: tuple[Op, ...] = (fired, _COUNT, *READS) if count else (fired, *READS)
-        stamps = {one: ((Put("delivery", one), *counted), Bound(_NOT_MINE, {"me": one})) for one in set(ids)}
-        rows = [Update(self.key(slot), *stamps[one]) for slot, one in zip(slots, ids, strict=True)]
-        found = settle(self.store, rows)
+        found = settle(self.store, self._stamps(slots, ids, count))
         return [self._stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
+
+    def _stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
+        form, now = _STAMPING[count], self.now_ms()
+        if len(slots) == 1:
+            return [form.fill(self.key(slots[0]), me=ids[0], now=now)]
+        # The rows of a batch with the same id share their operations, which are compiled once.
+        stamps = {one: plain(form.fill(_ANY_KEY, me=one, now=now)) for one in set(ids)}
+        return [Update(self.key(slot), stamps[one].ops, stamps[one].when) for slot, one in zip(slots, ids, strict=True)]
 
     def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         if not isinstance(row, LatchworkError):
