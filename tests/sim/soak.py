@@ -56,7 +56,7 @@ REPEATED = (
     )),
     ("processes", 0.11, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
     ("crashed disks", 0.29, 1, ("tests/paged/test_crash_states.py",)),
-    ("state machines", 0.06, 1, ("tests/store/test_differential.py", "tests/machines")),
+    ("state machines", 0.08, 1, ("tests/store/test_differential.py", "tests/machines")),
     ("histories", 0.02, 1, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
 """Layers that are tests: their parts of the time, and how many of them a processor bears at once, as some mostly wait.
