@@ -46,7 +46,7 @@ STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
 LEAST = 2
 """Times as much as in the test run: with no more than there, hypothesis would draw what it draws there."""
-RANDOM, PAIRS = 0.33, 0.03
+RANDOM, PAIRS = 0.33, 0.04
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 REPEATED = (
     ("processes", 0.05, 1, (
@@ -210,7 +210,7 @@ class Soak:
             seeds = {"LATCHWORK_SCALE": str(scale), "LATCHWORK_FIRST": str(first)}
             done = self.commands.run(
                 [
-                    sys.executable, "-m", "pytest", "-q", "--basetemp", str(Path(folder) / "tests"),
+                    sys.executable, "-m", "pytest", "-q", "-rfE", "--basetemp", str(Path(folder) / "tests"),
                     *((f"--hypothesis-seed={first}",) if first else ()), *files,
                 ],
                 limit, {"LATCHWORK_PROOF": str(target), "TMPDIR": folder, **seeds},
@@ -218,8 +218,9 @@ class Soak:
             lines = done.output.splitlines()
             with self.counting:
                 if done.status:
-                    self.failures += [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-                    self.failures.append(f"pytest {' '.join(files)} ({seeds}) {done}")
+                    told = [line for line in lines if line.startswith(("FAILED", "ERROR"))] or [str(done)]
+                    self.failures += [f"{line} ({' '.join(files)}; {seeds})" for line in told]
+                    _say(done.output)
                 self.skipped.update(line for line in lines if "were skipped:" in line)
                 for row in json.loads(target.read_text()) if target.exists() else ():
                     self.proof.add(*row)
