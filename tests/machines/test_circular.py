@@ -5,16 +5,17 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from latchwork.errors import InvalidRequest, LockUnavailable, NotFound, QueueFull
+from latchwork.errors import AlreadyExists, InvalidRequest, LockUnavailable, NotFound, QueueFull
 from latchwork.queue.circular import LargeQueue
 
-from .twins import Twins, came_to, failed, time_passes
+from .twins import Twins, came_to, failed
 
 LEASE = 5.0
 GROUPS, TXNS = ("g", "h"), ("t", "u", 7)
 sizes = st.integers(1, 4)
 offsets = st.integers(0, 12)
 groups = st.sampled_from(GROUPS)
+grouped = precondition(lambda machine: machine.groups)
 txns = st.none() | st.sampled_from(TXNS)
 
 
@@ -29,13 +30,17 @@ class CircularQueues(Twins):
         self.holding: set[str] = set()
         self.groups: dict[str, tuple] = {}
 
-    @initialize(capacity=st.integers(1, 5), slots=st.integers(1, 3))
-    def make(self, capacity, slots):
+    @initialize(capacity=st.integers(1, 5), slots=st.integers(1, 3), first=sizes, hold=st.none() | st.booleans())
+    def make(self, capacity, slots, first, hold):
         self.capacity, self.locked = capacity, False
         made = self.both(
             lambda store: LargeQueue.create(store, "m", capacity, entries_per_record=slots, lease=LEASE), self.stores
         )
         self.queues = [made, self.both(lambda store: LargeQueue.open(store, "m"), self.stores)]
+
+        if hold is not None:
+            self.join(which=False, name="g", hold=hold)
+        self.enqueue(which=False, n=min(first, capacity), txn="t", overwrite=False)
 
     @property
     def tail(self) -> int:
@@ -70,6 +75,7 @@ class CircularQueues(Twins):
         head = max(self.head, self.tail + n - self.capacity) if overwrite else self.head
         if self.tail + n - head > self.capacity or (head > self.head and head > self.waited_for):
             assert came_to(answers) is QueueFull
+            self.committed(txn, self.tail, 0)
             return
         assert came_to(answers) == range(self.tail, self.tail + n)
         self.committed(txn, self.tail, n)
@@ -84,9 +90,8 @@ class CircularQueues(Twins):
         self.locked = False
         expected = list(range(self.head, max(self.head, min(self.head + n, self.waited_for))))
         assert [(entry.offset, entry.value) for entry in came_to(answers)] == [(at, at) for at in expected]
-        if expected:
-            self.committed(txn, self.head, len(expected))
-            self.head += len(expected)
+        self.committed(txn, self.head, len(expected))
+        self.head += len(expected)
 
     @rule(which=st.booleans(), txn=st.sampled_from(TXNS))
     def ask_for_a_transaction(self, which, txn):
@@ -96,8 +101,9 @@ class CircularQueues(Twins):
             assert (found and found.offsets) == self.transactions.get(str(txn))
 
     def committed(self, txn, first, n):
+        """A later use of an id that changed nothing counts too: what the queue tells is about the newest."""
         if txn is not None:
-            self.transactions[str(txn)] = range(first, first + n)
+            self.transactions[str(txn)] = range(first, first + n) or None
 
     # ---- looking
 
@@ -108,11 +114,9 @@ class CircularQueues(Twins):
         info = came_to(self.both(lambda queue: queue.info().head_offset, self.queues[which]))
         assert info == self.head
         assert came_to(self.both(lambda queue: queue.info().size, self.queues[which])) == self.tail - self.head
-
-    @rule(which=st.booleans(), capacity=st.integers(1, 5))
-    def open_anew(self, which, capacity):
         self.queues[which] = self.both(lambda store: LargeQueue.open(store, "m"), self.stores)
-        self.both(lambda store: LargeQueue.open_or_create(store, "m", capacity), self.stores)
+        again = self.both(lambda store: LargeQueue.open_or_create(store, "m", 1000), self.stores)
+        assert came_to(again) is AlreadyExists
 
     # ---- groups
 
@@ -135,6 +139,7 @@ class CircularQueues(Twins):
             return None
         return answers
 
+    @grouped
     @rule(name=groups, n=sizes)
     def read(self, name, n):
         answers = self.of_group(name, lambda group: group.read(n))
@@ -143,6 +148,7 @@ class CircularQueues(Twins):
             assert [entry.value for entry in came_to(answers)] == list(range(start, min(start + n, self.tail)))
             assert came_to(answers).gap == range(self.positions[name], start)
 
+    @grouped
     @rule(name=groups, offset=offsets)
     def commit(self, name, offset):
         answers = self.of_group(name, lambda group: group.commit(offset))
@@ -151,6 +157,7 @@ class CircularQueues(Twins):
             if offset < self.tail:
                 self.positions[name] = max(self.positions[name], offset + 1)
 
+    @grouped
     @rule(name=groups, offset=offsets)
     def rewind(self, name, offset):
         answers = self.of_group(name, lambda group: group.rewind(offset))
@@ -159,22 +166,20 @@ class CircularQueues(Twins):
             assert came_to(answers) is (None if within else InvalidRequest)
             self.positions[name] = offset if within else self.positions[name]
 
-    @rule(name=groups)
-    def lag(self, name):
+    @grouped
+    @rule(name=groups, drop=st.booleans())
+    def lag_or_drop(self, name, drop):
         answers = self.of_group(name, lambda group: group.lag())
         if answers is not None:
             assert came_to(answers) == self.tail - max(self.positions[name], self.head)
-
-    @rule(name=groups)
-    def drop(self, name):
-        if name in self.groups:
+        if drop and name in self.groups:
             assert not failed(self.both(lambda group: group.drop(), self.groups[name]))
             self.positions.pop(name, None)
             self.holding.discard(name)
 
     # ---- who dies
 
-    @time_passes
+    @precondition(lambda self: self.movable and not self.locked)
     @rule(which=st.booleans())
     def die_with_the_lock(self, which):
         taken = self.both(lambda queue: queue._lock.take(queue._store.seams.unique(), [], 0).fence, self.queues[which])

@@ -116,16 +116,16 @@ class Elections(Twins):
 
     # ---- the roster
 
-    @rule(name=st.sampled_from(NAMES))
-    def report(self, name):
+    @rule(name=st.sampled_from(NAMES), leaves=st.booleans())
+    def report_or_leave(self, name, leaves):
+        if leaves:
+            self.both(lambda election: election._roster.leave(name), self.elections[name])
+            self.present.pop(name, None)
+            return
         self.both(lambda election: election._roster.report(name, LEASE), self.elections[name])
         self.present[name] = self.now
 
-    @rule(name=st.sampled_from(NAMES))
-    def leave(self, name):
-        self.both(lambda election: election._roster.leave(name), self.elections[name])
-        self.present.pop(name, None)
-
+    @precondition(lambda self: self.present)
     @rule()
     def ask_who_stands(self):
         named = self.both(lambda election: election.contenders(), self.elections["a"])

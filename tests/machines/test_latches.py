@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.errors import AlreadyExists, NotFound
@@ -65,6 +65,10 @@ class Latches(Twins):
 
     # ---- handles
 
+    @initialize(level=levels, count=st.integers(1, 4), up=st.booleans())
+    def create_first(self, level, count, up):
+        self.create(CountUpDownLatch if up else CountDownLatch, "a", level, count, False)
+
     @rule(
         kind=st.sampled_from((CountDownLatch, CountUpDownLatch)), farm=farms, level=levels, count=st.integers(0, 4),
         named=st.booleans(),
@@ -95,22 +99,19 @@ class Latches(Twins):
         self.handles.append(handle)
         self.written()
 
-    @rule(farm=farms, level=levels, count=st.integers(0, 3))
-    def get_or_create(self, farm, level, count):
-        answers = self.both(
-            lambda store: CountUpDownLatch.get_or_create(store, "m", "l", count, farm_id=farm, level=level, ttl=TTL),
-            self.stores,
-        )
-        handle = Handle(answers, farm, level)
-        if farm not in self.alive():
+    @rule(farm=farms, level=levels, count=st.none() | st.integers(0, 3))
+    def join(self, farm, level, count):
+        """Get a handle; with a count, one that makes the counter where there is none."""
+        options = {"farm_id": farm, "level": level, "ttl": TTL}
+        if count is None:
+            make = lambda store: CountUpDownLatch.get(store, "m", "l", **options)  # noqa: E731
+        else:
+            make = lambda store: CountUpDownLatch.get_or_create(store, "m", "l", count, **options)  # noqa: E731
+        handle = Handle(self.both(make, self.stores), farm, level)
+        if count is not None and farm not in self.alive():
             handle.means = self.counters[farm] = Counter(count, ())
             self.written()
         self.handles.append(handle)
-
-    @rule(kind=st.sampled_from((CountDownLatch, CountUpDownLatch)), farm=farms, level=levels)
-    def join(self, kind, farm, level):
-        made = self.both(lambda store: kind.get(store, "m", "l", farm_id=farm, level=level, ttl=TTL), self.stores)
-        self.handles.append(Handle(made, farm, level))
 
     # ---- counting
 
@@ -125,7 +126,7 @@ class Latches(Twins):
             return
         if party is None or party not in counter.parties:
             rest = counter.count - n
-            counter.count = max(rest, min(counter.count, 0)) if handle.level is LatchLevel.DC else rest
+            counter.count = max(rest, 0) if handle.level is LatchLevel.DC else rest
             counter.parties |= {party} - {None}
             self.written()
         assert came_to(answers) == counter.count
@@ -144,7 +145,7 @@ class Latches(Twins):
         self.written()
         assert came_to(answers) == counter.count
 
-    @precondition(lambda self: self.handles)
+    @precondition(lambda self: self.alive() and self.handles)
     @rule(pick=picks)
     def delete(self, pick):
         handle = self.handles[pick % len(self.handles)]
