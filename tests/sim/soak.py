@@ -106,6 +106,8 @@ class Soak:
     def campaign(self) -> None:
         """Do it all. Whatever goes wrong with one step is a failure of that step, and the others follow."""
         for step in self.steps():
+            if self.commands.ended:
+                break
             try:
                 step()
             except Exception as failure:
@@ -143,7 +145,8 @@ class Soak:
         try:
             return Tally.of_json(file.read_text())
         except (OSError, ValueError):
-            self.failures.append(f"tests.sim run {' '.join(command)} {done}")
+            if not self.commands.ended:
+                self.failures.append(f"tests.sim run {' '.join(command)} {done}")
             return None
 
     def take(self, tally: Tally | None) -> None:
