@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from ..errors import InvalidRequest
-from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing
+from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing, smallest
 from ..store.form import Form
 from ..store.once import Once
 from ..store.ops import Add, MapPut, Op, Put, Read
@@ -40,7 +40,7 @@ class FarmBins:
     is_free: Expr  # nobody has created this farm's counter
     is_mine: Expr  # the latch that the parameter `nonce` names
     is_unmarked: Expr  # a latch that the Java library made
-    floored: Expr  # the count less the parameter `n`, not below zero
+    floored: Expr  # the count less the parameter `n`, not below zero, and never more than it was
 
 
 @lru_cache(maxsize=1024)
@@ -57,7 +57,8 @@ def bins_of(farm: str) -> FarmBins:
         is_free=missing(count),
         is_mine=Bin(ident, str).eq(Param("nonce", str)),
         is_unmarked=exists(count) & missing(ident),
-        floored=largest(Bin(count) - Param("n"), 0),
+        # A counter may be below zero already, where others count at XDC level: raising it would arm their latch again.
+        floored=largest(Bin(count) - Param("n"), smallest(Bin(count), 0)),
     )
 
 

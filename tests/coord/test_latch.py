@@ -254,6 +254,17 @@ def test_one_farm_may_count_below_zero_for_the_share_of_another(store):
     assert worker.wait(0)
 
 
+@pytest.mark.parametrize("party", [None, "p"])
+def test_a_count_of_one_data_centre_never_raises_a_counter_that_others_took_below_zero(store, party):
+    """It would arm their latch again."""
+    mine = CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1", level=XDC)
+    CountDownLatch.create(store, "shop", ID, 1, farm_id="dc2", level=XDC)
+    assert mine.count_down() == -1
+    assert mine.progress().released
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc1").count_down(party=party) == -1
+    assert mine.progress().released
+
+
 def test_parties_and_missing_name_the_farm_across_farms(store):
     mine = CountDownLatch.create(store, "shop", ID, parties=[0, 1], farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
     theirs = CountDownLatch.create(store, "shop", ID, parties=[0], farm_id="dc2", level=XDC)

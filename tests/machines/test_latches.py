@@ -126,7 +126,7 @@ class Latches(Twins):
             return
         if party is None or party not in counter.parties:
             rest = counter.count - n
-            counter.count = max(rest, 0) if handle.level is LatchLevel.DC else rest
+            counter.count = max(rest, min(counter.count, 0)) if handle.level is LatchLevel.DC else rest
             counter.parties |= {party} - {None}
             self.written()
         assert came_to(answers) == counter.count
