@@ -42,7 +42,7 @@ class Cursor:
         turn: Lock,
         deadline: Callable[[float | None], float | None],
         wait: Callable[[Place, float | None], bool],
-        store: Callable[[str, Place | None], None],
+        store: Callable[[Cursor, Place | None], None],
     ) -> None:
         self.name, self.turn = name, turn
         self._view, self._writer, self._store = view, writer, store
@@ -86,7 +86,7 @@ class Cursor:
         with self._lock:
             if self._committed < self._read_to:
                 self._writer.force(self._read_to)
-                self._store(self.name, self._read_to)
+                self._store(self, self._read_to)
                 self._committed = self._read_to
 
     def rewind(self) -> None:
@@ -110,7 +110,7 @@ class Cursor:
     def drop(self) -> None:
         """Forget the name, durably; it no longer holds pages back from being reclaimed."""
         with self._lock:
-            self._store(self.name, None)
+            self._store(self, None)
 
     def _take(self, n: int, until: Place, *, skip_corrupt: bool) -> list[PagedEntry]:
         with self._lock:

@@ -239,11 +239,12 @@ class PagedQueue:
             store=self._store_cursor,
         )
 
-    def _store_cursor(self, name: str, place: Place | None) -> None:
-        """Make a cursor's place durable; with None, forget the cursor."""
+    def _store_cursor(self, cursor: Cursor, place: Place | None) -> None:
+        """Make a cursor's place durable; with None, forget the cursor. One that was dropped speaks for no other."""
         self._check_open()
+        name = cursor.name
         with self._admin, disk(self._layout):
-            if name not in self._cursors:
+            if self._cursors.get(name) is not cursor:
                 raise NotFound(f"cursor {name} was dropped; ask the queue for it again to start anew", name=name)
             if place is not None:
                 self._layout.store_cursor(name, place)

@@ -230,3 +230,17 @@ def test_without_a_readable_read_meta_the_queue_begins_at_its_first_page():
         contents = {**files.contents(), "q-readMeta": torn}
         again = RecordingFiles.holding({name: data for name, data in contents.items() if data is not None})
         assert numbers(open_in(again).read()) == list(range(24, 60))
+
+
+def test_a_cursor_that_was_dropped_says_nothing_about_a_new_one_of_its_name(files):
+    queue = filled(files, 10)
+    old = queue.cursor("c")
+    old.read(10)
+    old.drop()
+    new = queue.cursor("c")
+    for call in (old.commit, old.drop):
+        with pytest.raises(NotFound):
+            call()
+    assert queue.cursor("c") is new
+    queue.close()
+    assert numbers(open_in(files).cursor("c").read(100)) == list(range(10))
