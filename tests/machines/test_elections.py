@@ -107,6 +107,15 @@ class Elections(Twins):
         self.seen = term.place if may else self.seen
 
     @precondition(lambda self: self.terms)
+    @rule(name=st.sampled_from(NAMES))
+    def hand_over(self, name):
+        """The leader resigns, and whoever succeeds goes on where the office has seen the last one."""
+        self.lead(0)
+        self.resign(0)
+        self.stand(name)
+        self.lead(0)
+
+    @precondition(lambda self: self.terms)
     @rule(pick=picks)
     def check_from_elsewhere(self, pick):
         term = self.terms[-1 - pick % len(self.terms)]
