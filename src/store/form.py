@@ -1,7 +1,7 @@
 """Forms: an update that is made once, with a `Param` for whatever differs from call to call, and filled in for each.
 
-What does not differ from call to call is checked once and made ready by the backend once; that is worth it on paths
-that every message takes. A parameter may stand for the amount of an `Add`, the key of a `MapPut`, `MapGet` or
+What does not differ from call to call is checked once, and made ready for the Aerospike client once; that is worth it
+on paths that every message takes. A parameter may stand for the amount of an `Add`, the key of a `MapPut`, `MapGet` or
 `MapAdd`, the place in a `ListSet` or `ListRange`, the value of any of them, or be part of an expression:
 
     TAKE = Form(Put("owner", Param("me", str)), Put("locked", 1), when=FREE, ttl=NEVER)
@@ -28,8 +28,8 @@ _ANY_KEY = Key("set", "name")
 class Form:
     """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
 
-    once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and the backend
-    have made of it, kept here for the next call.
+    once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and
+    `aerospike_form.py` have made of it, kept here for the next call.
     """
 
     __slots__ = ("exists", "once", "ops", "or_absent", "ready", "tokened", "ttl", "when")
