@@ -49,7 +49,7 @@ class Form:
         self.tokened: Form | None = None
         self.ready: Any = None
 
-    def fill(self, key: Key, **params: Any) -> Update:
+    def fill(self, key: Key, /, **params: Any) -> Update:
         """The update of one record with these values."""
         when = None if self.when is None else Bound(self.when, params)
         return Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params)
