@@ -22,7 +22,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, SQLiteStore
 from latchwork.store.once import TokenClock
 from tests.clock import START, ManualClock
-from tests.proof import SCALE
+from tests.proof import FIRST, SCALE
 
 MACHINES, ON_A_SERVER, STEPS = 500 * SCALE, 20 * SCALE, 10
 SET_BY_A_CLOCK = range(10**12, 2**61)
@@ -209,7 +209,7 @@ def run(machine, machines: int) -> int:
             max_examples=machines,
             stateful_step_count=STEPS,
             deadline=None,
-            derandomize=SCALE == 1,
+            derandomize=FIRST == 0,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -44,8 +44,6 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-LEAST = 2
-"""Times as much as in the test run: with no more than there, hypothesis would draw what it draws there."""
 RANDOM, PAIRS = 0.33, 0.04
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 REPEATED = (
@@ -192,14 +190,14 @@ class Soak:
             list(pool.map(lambda place: self.go_on(layer, files, 1 + place * ALL, end), range(workers)))
 
     def go_on(self, layer: str, files: Sequence[str], first: int, end: float) -> None:
-        """A little, to see how long they take; then for a stretch at a time, until `end` or two failures."""
-        scale, failed = LEAST, 0
-        while scale >= LEAST and failed < 2 and not self.commands.ended:
+        """A little, to see how long they take; then for a stretch at a time, until `end` or five failures."""
+        scale, failed = 1, 0
+        while scale >= 1 and failed < 5 and not self.commands.ended:
             began = time.monotonic()
             failed += not self.test(files, end - began + GRACE, scale, first)
             now, first = time.monotonic(), first + _APART
             once = (now - began) / scale
-            scale = min(int((end - now) / once), max(int(STRETCH / once), LEAST), _APART // 10)
+            scale = min(int((end - now) / once), max(int(STRETCH / once), 1), _APART // 10)
             figures = ", ".join(f"{self.proof.sums(layer)[name]:,} {name}" for name in LAYERS[layer])
             _say(f"{layer}: {figures}; {max(end - now, 0):.0f} s are left")
 
