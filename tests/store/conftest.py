@@ -3,5 +3,5 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"latchwork.store.contract_{part}" for part in ("records", "ttl", "many", "once")),
+    *(f"latchwork.store.contract_{part}" for part in ("records", "forms", "ttl", "many", "once")),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import multiprocessing
 import os
 import pickle
@@ -203,6 +204,32 @@ def test_describe_says_what_the_namespace_is(aerospike_server):
         assert (info.edition, info.strong_consistency, info.nsup_period, info.replication_factor) == (
             "community", False, 2, 1,
         )  # fmt: skip
+
+
+def test_the_only_node_is_the_master_of_every_record(aerospike_store):
+    (loads,) = aerospike_store.mastered([Key("store", str(number)) for number in range(50)]).values()
+    assert loads == 50
+
+
+def test_a_record_is_counted_for_the_node_that_says_it_is_its_master():
+    """The nodes tell their partitions as bits, the first one in the highest bit of the first byte."""
+    keys = [Key("store", str(number)) for number in range(200)]
+    evens = base64.b64encode(bytes([0b10101010] * 512)).decode()
+    told = {"A": f"other:0,1,{evens};ns:0,1,{evens}", "B": f"ns:0,1,{base64.b64encode(bytes(512)).decode()}", "C": ""}
+    store = AerospikeStore(Nodes(told), "ns")
+    even = sum(aerospike.calc_digest("ns", *key)[0] % 2 == 0 for key in keys)  # the lowest bit of a partition's number
+    assert 0 < even < len(keys)
+    assert store.mastered(keys) == {"A": even, "B": 0, "C": 0}
+
+
+class Nodes:
+    """A client of nodes that answer so."""
+
+    def __init__(self, told) -> None:
+        self.told = told
+
+    def info_all(self, command):
+        return {node: (None, f"{command}\t{answer}\n") for node, answer in self.told.items()}
 
 
 def test_strong_consistency_that_is_required_and_missing_is_refused_before_anything_else(aerospike_server):
