@@ -85,8 +85,9 @@ def counted_once(farm: str, nonce: str | None, ttl: int, by: By) -> Form:
     guard = all_of(same, Bin(bins.count) >= Param("n")) if by is By.TAKING else same
     # A nonce never comes back, so a refusal by it is final; the Java library has none. A count may rise again, but
     # who is refused for want of enough goes on with the same token.
-    monotone = by is By.TAKING or nonce is not None
-    once = Once(_token_capacity(nonce), bins.ops, answer=bins.count, monotone=monotone)
+    once = Once(
+        _token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None, goes_on=by is By.TAKING
+    )  # fmt: skip
     return Form(_change(bins, by), when=guard, ttl=ttl, once=once)
 
 

@@ -48,17 +48,18 @@ class Once:
 
     capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
     remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6); or the caller goes
-    on with the token of the refusal (`details["token"]`).  answer: a bin whose value
-    after the update is the result, and which is read anew where the update turns out to have been applied before;
-    instead of `result`, cheaper where a later value serves as well.  token: a token minted
-    before, to go on with an update that was begun earlier; minted when None.
+    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  goes_on: the caller goes on
+    with the token of a refusal (`details["token"]`), so a refusal settles nothing yet; one that cannot be looked into
+    is unknown, as its request may come again.  answer: a bin whose value after the update is the result, and which is
+    read anew where the update turns out to have been applied before; instead of `result`, cheaper where a later value
+    serves as well.  token: a token minted before, to go on with an update that was begun earlier; minted when None.
     """
 
     capacity: int
     bin: str = "ops"
     result: Any | Expr | Bound = None
     monotone: bool = False
+    goes_on: bool = False
     answer: str | None = None
     token: bytes | None = None
 
@@ -222,15 +223,7 @@ class _Attempt:
     def _resolve(self, refusal: LatchworkError) -> Values | None:
         """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
         once, token = self.once, self.token
-        had, size, oldest, newest, result, answer = self.store.operate(
-            self.update.key,
-            Compute(_has(once.bin).bind(token=token)),
-            Compute(_size(once.bin)),
-            Compute(_key_at(once.bin, 0)),
-            Compute(_key_at(once.bin, -1)),
-            MapGet(once.bin, token),
-            Read(once.answer or once.bin),
-        )
+        had, size, oldest, newest, result, answer = self._look()
         if had:
             return self._remembered(result, answer)
         if size is not None and size >= once.capacity and oldest is not None and oldest >= token:
@@ -240,9 +233,27 @@ class _Attempt:
             return None
         if isinstance(refusal, AlreadyExists):
             raise refusal
-        if self.doubt and not once.monotone:
+        if self.doubt and not (once.monotone or once.goes_on):
             return self._cancel()
         raise self._refused()
+
+    def _look(self) -> Values:
+        """What the record has of the token, and of those around it."""
+        once = self.once
+        try:
+            return self.store.operate(
+                self.update.key,
+                Compute(_has(once.bin).bind(token=self.token)),
+                Compute(_size(once.bin)),
+                Compute(_key_at(once.bin, 0)),
+                Compute(_key_at(once.bin, -1)),
+                MapGet(once.bin, self.token),
+                Read(once.answer or once.bin),
+            )
+        except Unavailable as failure:
+            if once.goes_on:
+                raise self._unknown("it was refused, and why could not be read") from failure
+            raise
 
     def _remembered(self, result: Any, answer: Any) -> Values:
         if result == CANCELLED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.coord.latch import CountDownLatch
+from latchwork.coord.latch import CountDownLatch, CountUpDownLatch
 from latchwork.coord.lock import LOCKS, FencedLock
 from latchwork.errors import OutcomeUnknown, Refused
 from latchwork.queue.circular import LargeQueue
@@ -59,6 +59,19 @@ def test_a_refused_create_whose_outcome_cannot_be_read_but_was_never_in_doubt_ch
     stage.act("a", lambda store: CountDownLatch.create(store, "c", "l", 5), after=0.1)
     stage.play()
     assert stage.said["a"].code == "UNAVAILABLE"
+
+
+def test_a_count_that_was_refused_for_want_of_enough_and_then_could_not_go_on_is_unknown():
+    """It was `Unavailable`, though the request that was refused may come again when the count has risen."""
+    stage = Stage({"a": {2: Fault(Kind.DUPLICATE, 2.0), **unanswered(3)}})
+    stage.act("setup", lambda store: CountUpDownLatch.create(store, "c", "l", 1))
+    stage.act("a", lambda store: CountUpDownLatch.get(store, "c", "l").count_down(2), after=0.1)
+    stage.act("b", lambda store: CountUpDownLatch.get(store, "c", "l").count_up(4), after=1)
+    stage.act("c", lambda store: CountUpDownLatch.get(store, "c", "l").count(), after=60)
+    stage.play()
+    assert stage.said["b"] == 5
+    assert stage.said["c"] == 3
+    assert isinstance(stage.said["a"], OutcomeUnknown)
 
 
 def test_a_refused_update_that_arrives_again_after_it_was_given_up_is_applied_not_promised():
