@@ -7,7 +7,7 @@ hold is ended first, so that no late commit of it can land any more; then the tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,26 +26,26 @@ from .circular_lock import LeaseTaker
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
 _HEAD, _TAIL, _WAITED_FOR, _DUE = Read(HEAD), Read(TAIL), Compute(WAITED_FOR), Compute(transactions.DUE)
+MOST_NAMED = 64
+"""Transactions with an id of the caller's in one hold."""
+_TXN, _ENTRY = (tuple(f"{name}{place}" for place in range(MOST_NAMED + 1)) for name in ("txn", "entry"))
+"""Names of parameters, for those and for the one that all others share."""
 
 
 @lru_cache(maxsize=512)
 def _reads(head_moves: bool, asks: bool, named: int) -> tuple[Op, ...]:
     """What an acquisition reads: whether head may move, whether it is time to ask for all transactions, how many."""
     look: list[Op] = [_HEAD, _TAIL, *[_WAITED_FOR] * head_moves, *[_DUE] * asks]
-    return (*look, *[MapGet(TXNS, Param(f"txn{place}", str)) for place in range(named)])
+    return (*look, *[MapGet(TXNS, Param(txn, str)) for txn in _TXN[:named]])
 
 
 @lru_cache(maxsize=512)
 def _committing(guard: Expr, moves: tuple[str, ...], named: int) -> Form:
     """A commit that moves these bins and remembers so many transactions."""
     moving = [Put(bin, Param(bin)) for bin in moves]
-    remember = [MapPut(TXNS, Param(f"txn{place}", str), Param(f"entry{place}", list)) for place in range(named)]
+    names = zip(_TXN[:named], _ENTRY, strict=False)
+    remember = [MapPut(TXNS, Param(txn, str), Param(entry, list)) for txn, entry in names]
     return Form(*moving, *remember, *rules.RELEASE, when=guard, ttl=NEVER)
-
-
-def _named(name: str, values: Iterable[Any]) -> dict[str, Any]:
-    """Parameters by number."""
-    return {f"{name}{place}": value for place, value in enumerate(values)}
 
 
 class Hold(Struct, frozen=True):
@@ -82,7 +82,7 @@ class QueueLock:
         """
         asks = self._holds % transactions.ASK_EVERY == 0
         self._holds += 1
-        reads, asked = _reads(head_moves, asks, len(txns)), _named("txn", txns) if txns else NO_PARAMS
+        reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else NO_PARAMS
         fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, asked, timeout)
         waited_for = more.pop(0) if head_moves else 0
         due = more.pop(0) if asks else NO_PARAMS
@@ -130,8 +130,9 @@ class QueueLock:
     def _commit(
         self, hold: Hold, txns: Mapping[str, tuple[int, int]], moves: Mapping[str, int], guard: Bound
     ) -> Update:
-        entries = [transactions.committed(*span, hold.fence) for span in txns.values()]
-        params = {**guard.params, **moves, **_named("txn", txns), **_named("entry", entries)}
+        params: dict[str, Any] = {**guard.params, **moves}
+        for place, (txn, (first, last)) in enumerate(txns.items()):
+            params[_TXN[place]], params[_ENTRY[place]] = txn, transactions.committed(first, last, hold.fence)
         update = _committing(guard.expr, tuple(moves), len(txns)).fill(self._key, **params)
         if not hold.due:
             return update

@@ -15,14 +15,12 @@ from msgspec import Struct
 from ..errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ..store.ops import MapRemove, Put
 from . import transactions
-from .circular_hold import Hold, QueueLock
+from .circular_hold import MOST_NAMED, Hold, QueueLock
 from .circular_layout import HEAD, TAIL, TXNS
 from .circular_slots import Slots
 
 ROUNDS = 8
 """Holds that may be lost in a row before it is given up: the lease is too short for the work."""
-MOST_NAMED = 64
-"""Transactions with an id of the caller's in one hold."""
 ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 
 
@@ -79,7 +77,7 @@ class Rounds:
             left = None if end is None else max(0.0, end - seams.monotonic())
             hold = self._take(shared, asked[0], named, left)
             if not requests:
-                requests = collect(partial(_admitted, set(named)))
+                requests = collect(partial(_admitted, set(named)) if named else _unnamed)
             if self._done(hold, shared, requests):
                 return
             requests = [request for request in requests if request.error is None]
@@ -237,6 +235,11 @@ def _admitted(named: set[str], request: Request) -> bool:
         return False
     named.remove(request.txn)
     return True
+
+
+def _unnamed(request: Request) -> bool:
+    """The same where it looked for none."""
+    return request.txn is None
 
 
 def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:

@@ -116,6 +116,9 @@ class GroupCommit(Generic[W]):
 
         def collect(admitted: Callable[[W], bool]) -> list[W]:
             with self._guard:
+                if len(self._waiting) == 1 and admitted(mine.work):
+                    self._waiting.clear()
+                    return [mine.work]
                 taken[:] = [ticket for ticket in self._same(mine) if admitted(ticket.work)]
                 for ticket in taken:
                     self._waiting.remove(ticket)

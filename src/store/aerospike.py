@@ -126,17 +126,15 @@ class AerospikeStore(RecordStore):
     def _operate(self, update: Update) -> Values:
         form = update.form
         if form is None:
-            built, answers = request_of(update.ops)
-            policy = _policy(_WRITE, update)
+            (built, answers), policy = request_of(update.ops), _policy(_WRITE, update)
         else:
             ready = form.ready or _made_ready(form)
-            built, policy = ready.filled(update.params)
-            answers = ready.answers
+            (built, policy), answers = ready.filled(update.params), ready.answers
         try:
             found = self._client().operate_ordered((self.namespace, *update.key), built, None, policy)
         except _FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
-        return answers.results(found[2])
+        return answers.results(found[2]) if answers.any else ()
 
     def _delete(self, removal: Removal) -> bool:
         key = removal.key

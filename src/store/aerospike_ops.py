@@ -52,16 +52,16 @@ def _unknown(op: Any, _: int) -> Built:
 class Answers:
     """How the server answers operations of these kinds; the same for every update that is made of them.
 
-    unclear: it would answer some of them only, and it could not be told which.
+    any: whether one of them reads.  unclear: it would answer some of them only, and it could not be told which.
     """
 
-    __slots__ = ("_expected", "_lists", "_reads", "unclear")
+    __slots__ = ("_expected", "_lists", "_reads", "any", "unclear")
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
         asked = [kind for kind in kinds if kind is not o.Touch]  # never answered
         reads = [place for place, kind in enumerate(asked) if kind in _READS]
         alone = len(reads) == 1 and _SILENT.issuperset(set(kinds) - _READS)
-        self._expected, self._reads = len(asked), reads
+        self._expected, self._reads, self.any = len(asked), reads, bool(reads)
         self._lists = [at for at, place in enumerate(reads) if asked[place] is o.ListRange]
         self.unclear = bool(reads) and not alone and _LOUD.isdisjoint(kinds)
 

@@ -103,7 +103,11 @@ class RecordStore(ABC):
 
     def repeat(self, update: Update) -> Values:
         """The same for an update that is made already and whose repeat is harmless: `operate(repeatable=True)`."""
-        return self._repeated([], self._operate, checked(update))
+        checked(update)
+        try:
+            return self._operate(update)
+        except LatchworkError as failure:
+            return self._repeated(failure, [], self._operate, update)
 
     def once(self, update: Update, *, token: bytes | None = None) -> Values:
         """The same for an update whose form says how it is remembered: `operate(once=...)`.
@@ -134,7 +138,10 @@ class RecordStore(ABC):
         if not repeatable:
             return self.policy.run(self.seams, self._delete, removal)
         doubts: list[bool] = []
-        return self._repeated(doubts, self._delete, removal) or bool(doubts)
+        try:
+            return self._delete(removal)
+        except LatchworkError as failure:
+            return self._repeated(failure, doubts, self._delete, removal) or bool(doubts)
 
     def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
         """The same for many records: for each row True, False, or the error that `delete` would have raised."""
@@ -183,12 +190,12 @@ class RecordStore(ABC):
 
     # ---- retrying
 
-    def _repeated(self, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
+    def _repeated(self, first: LatchworkError, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
+        """What comes of a row whose first attempt failed so, and whose repeat is harmless; `doubts` grows by each."""
         try:
-            try:
-                return call(row)
-            except (Unavailable, OutcomeUnknown) as failure:
-                return self.policy.after(failure, self.seams, call, row, doubt=lambda: doubts.append(True))
+            if not isinstance(first, Unavailable | OutcomeUnknown):
+                raise first
+            return self.policy.after(first, self.seams, call, row, doubt=lambda: doubts.append(True))
         except LatchworkError as failure:
             if doubts and isinstance(failure, Unavailable):
                 raise OutcomeUnknown(f"an attempt may have been applied; the last one was not: {failure}") from failure

@@ -174,10 +174,11 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
 
     known_ops: its operations were checked before.
     """
-    key, ops, when, exists, or_absent, ttl, form, _ = update
-    checked_key(key)
-    if form is not None:  # which was checked when it was made
+    if update.form is not None:  # which was checked when it was made
+        checked_key(update.key)
         return update
+    key, ops, when, exists, or_absent, ttl, _, _ = update
+    checked_key(key)
     if not ops:
         raise InvalidRequest(f"no operation for {key}: name at least one")
     if not known_ops:

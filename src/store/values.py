@@ -27,7 +27,7 @@ HEADER = 9
 def taken(value: Any) -> Any:
     """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it."""
     try:
-        return _TAKE.get(type(value), _unusual)(value)
+        return _taken(value)
     except RecursionError:
         raise InvalidRequest("a value that is nested too deeply: store it as JSON text or bytes") from None
 
@@ -124,7 +124,11 @@ def map_key(key: Any) -> Any:
 
 
 def _taken(value: Any) -> Any:
-    return _TAKE.get(type(value), _unusual)(value)
+    kind = type(value)
+    # Nearly every value is one of these; they go through here with each message several times.
+    if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is str and value.isascii()) or kind is bytes:
+        return value
+    return _TAKE.get(kind, _unusual)(value)
 
 
 def _integer(value: int) -> int:
