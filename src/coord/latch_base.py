@@ -125,7 +125,8 @@ class Latch:
 
     def _once(self, by: By, n: int, change: int, token: bytes | None = None) -> int:
         nonce = self._identity()
-        form = layout.counted_once(self._farm, nonce, self._ttl, by)
+        # Not of the nonce itself: latches of the same size share the form, which takes longer to make than a count.
+        form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, by)
         return int(self._store.once(form.fill(self._key, nonce=nonce, n=n, change=change), token=token)[0])
 
     def _count_party(self, by: By, n: int, party: str | int) -> int:

@@ -78,16 +78,14 @@ class By(Enum):
 
 
 @lru_cache(maxsize=1024)
-def counted_once(farm: str, nonce: str | None, ttl: int, by: By) -> Form:
+def counted_once(farm: str, unmarked: bool, capacity: int, ttl: int, by: By) -> Form:
     """A count that is remembered by its token. Parameters: `nonce`, and those of `By`."""
     bins = bins_of(farm)
-    same = bins.is_unmarked if nonce is None else bins.is_mine
+    same = bins.is_unmarked if unmarked else bins.is_mine
     guard = all_of(same, Bin(bins.count) >= Param("n")) if by is By.TAKING else same
     # A nonce never comes back, so a refusal by it is final; the Java library has none. A count may rise again, but
     # who is refused for want of enough goes on with the same token.
-    once = Once(
-        _token_capacity(nonce), bins.ops, answer=bins.count, monotone=nonce is not None, goes_on=by is By.TAKING
-    )  # fmt: skip
+    once = Once(capacity, bins.ops, answer=bins.count, monotone=not unmarked, goes_on=by is By.TAKING)
     return Form(_change(bins, by), when=guard, ttl=ttl, once=once)
 
 
@@ -181,7 +179,7 @@ def checked_store(store: RecordStore) -> RecordStore:
     return store
 
 
-def _token_capacity(nonce: str | None) -> int:
+def token_capacity(nonce: str | None) -> int:
     """How many tokens a farm's `ops#` bin keeps: fixed when the latch is made, and carried by its nonce."""
     return int(nonce.rpartition("/")[2]) if nonce else MAX_TOKENS
 

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
-from latchwork.coord.latch_layout import MAX_TOKENS
+from latchwork.coord.latch_layout import MAX_TOKENS, counted_once
 from latchwork.coord.progress import line
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from latchwork.store import MemoryStore
@@ -434,6 +434,19 @@ def test_a_latch_remembers_as_many_tokens_as_it_has_counts_within_bounds(memory,
     for _ in range(kept + 10):
         latch.count_down()
     assert len(memory.get(key()).bins["ops#dc1"]) == kept
+
+
+def test_latches_of_the_same_size_share_what_a_count_is_made_of(memory):
+    """So that a count of a new latch costs no more than one of an old latch."""
+    counted_once.cache_clear()
+    counts = []
+    for latch_id, size in (("one", 10), ("two", 10), ("large", 100)):
+        latch = CountDownLatch.create(memory, "shop", f"{ID}-{latch_id}", size, farm_id="dc1")
+        made = counted_once.cache_info().misses
+        latch.count_down()
+        latch.count_down(size)
+        counts.append(counted_once.cache_info().misses - made)
+    assert counts == [2, 0, 2]
 
 
 def test_deleting_twice_is_no_error_and_waiters_are_told(store):
