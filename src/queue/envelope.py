@@ -14,8 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from ..errors import InvalidRequest, Unreadable
+from ..store.expr import Param
+from ..store.form import Form
 from ..store.ops import Op, Put, Read
-from ..store.port import Values
+from ..store.port import Exists, Values
 
 VERSION = 1
 """The version of the layout, bin `v`."""
@@ -67,6 +69,11 @@ class Envelope(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"
 
+    @property
+    def bare(self) -> bool:
+        """Whether it has nothing but what every message has."""
+        return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id)
+
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """What writes it into a new record. Bins that would be empty are left out."""
         written = (
@@ -77,7 +84,7 @@ class Envelope(Struct, frozen=True):
             _put("modified_at", now_ms),
             _PUT_VERSION,
         )
-        if not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id):
+        if self.bare:
             return written
         optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id)
         return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
@@ -90,6 +97,23 @@ def _put(bin: str, value: int) -> Put:
 
 
 _PUT_VERSION = Put("v", VERSION)
+
+
+@lru_cache(maxsize=256)
+def writing_bare(ttl: int) -> Form:
+    """What writes a bare message into a new record, as `ops` does; its parameters are those of `bare_params`."""
+    written = [Put(bin, Param(bin)) for bin in ("data", "msgId", "attempts", "enqueuedAt", "modified_at")]
+    return Form(*written, _PUT_VERSION, exists=Exists.CREATE, ttl=ttl)
+
+
+def bare_params(envelope: Envelope, now_ms: int) -> dict[str, Any]:
+    """The values of a bare message."""
+    return {
+        "data": envelope.data, "msgId": envelope.msg_id, "attempts": envelope.attempts,
+        "enqueuedAt": envelope.enqueued_at, "modified_at": now_ms,
+    }  # fmt: skip
+
+
 _OPTIONAL = BINS[4:]
 
 

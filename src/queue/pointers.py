@@ -14,7 +14,7 @@ from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Re
 from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ..store.expr import Bound, ListOf, smallest
 from ..store.form import Form, plain
-from .envelope import READS, Envelope, from_bins, from_values, tombstone
+from .envelope import READS, Envelope, bare_params, from_bins, from_values, tombstone, writing_bare
 from .rows import delete_rows, settle
 
 CLAIMS = 64
@@ -22,6 +22,7 @@ CLAIMS = 64
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -128,10 +129,7 @@ class PointerQueue:
 
         It needs no token: a reservation made twice leaves holes, which are harmless (P1).
         """
-        rows = [
-            Update(self.pointers_key(shard), (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)), exists=Exists.ANY, ttl=NEVER)
-            for shard, n in counts.items()
-        ]
+        rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
         return {
             shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
             for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
@@ -146,10 +144,13 @@ class PointerQueue:
         """
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
-        rows = [
-            Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
-            for slot, envelope in zip(slots, envelopes, strict=True)
-        ]
+        if len(slots) == 1 and envelopes[0].bare and not fired:
+            rows = [writing_bare(self.ttl).fill(self.key(slots[0]), **bare_params(envelopes[0], now))]
+        else:
+            rows = [
+                Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
+                for slot, envelope in zip(slots, envelopes, strict=True)
+            ]
         outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
