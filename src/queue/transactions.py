@@ -58,7 +58,11 @@ def checked(txn_id: str | int | None) -> str | None:
         txn = str(txn_id)
     if not isinstance(txn, str) or not 0 < len(txn) <= 256:
         raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text of 1 to 256 characters")
-    return txn
+    try:
+        txn.encode()
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"txn_id is {txn_id!r}, which is no valid Unicode ({failure.reason})") from None
+    return str.__str__(txn)  # plain text also where it was an enumeration's member: nothing else can be a map key
 
 
 def checked_new(txn_id: str | int | None) -> str | None:

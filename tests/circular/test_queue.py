@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,12 @@ def test_transaction_id_may_be_used_again(store, name):
     assert queue.transaction("same") is None
 
 
+def test_transaction_id_may_be_a_member_of_an_enumeration(store, name):
+    queue, job = LargeQueue.create(store, name, 10), Enum("Job", {"NIGHTLY": "nightly"}, type=str).NIGHTLY
+    queue.enqueue("a", txn_id=job)
+    assert queue.transaction(job) == queue.transaction("nightly") == Transaction("nightly", range(1))
+
+
 def test_transaction_that_may_be_forgotten_is_unknown(store, name):
     queue = LargeQueue.create(store, name, 10)
     for number in range(1300):
@@ -302,6 +309,7 @@ def test_bad_input_is_refused_before_any_call():
         (lambda: queue.enqueue("x", txn_id=""), "txn_id"),
         (lambda: queue.enqueue("x", txn_id=1.5), "txn_id"),
         (lambda: queue.enqueue("x", txn_id="~x"), "queue's own"),
+        (lambda: queue.enqueue("x", txn_id="\ud800"), "txn_id.*Unicode"),
         (lambda: queue.enqueue("x", timeout=-1), "timeout"),
         (lambda: queue.enqueue_many(range(11), overwrite_if_full=True), "capacity is 10"),
         (lambda: queue.dequeue_many(0), "n is 0"),
