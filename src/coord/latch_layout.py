@@ -151,13 +151,13 @@ def checked_ttl(ttl: int) -> int:
 
 
 def checked_party(party: str | int) -> str | int:
-    """The party's name: a string or a whole number."""
+    """The party's name: a string or a whole number, plain ones also where it was an enumeration's member."""
     if isinstance(party, int) and not isinstance(party, bool):
-        return checked_number("party", party, -(2**63), 2**63 - 1)
+        return int(checked_number("party", party, -(2**63), 2**63 - 1))
     name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
     if len(name.encode()) > 255:
         raise InvalidRequest(f"party {name[:40]!r}... is too long: at most 255 bytes")
-    return name
+    return str.__str__(name)
 
 
 def checked_parties(parties: Iterable[str | int]) -> tuple[str | int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import uuid
+from enum import Enum
 
 import pytest
 
@@ -62,6 +63,15 @@ def test_a_party_counts_once_however_often_it_is_repeated(store):
     assert [other.count_down(party="b"), latch.count_down(party=3)] == [1, 0]
     assert latch.parties() == {"a", "b", 3}
     assert latch.wait(0)
+
+
+@pytest.mark.parametrize(("kind", "names"), [(str, ("a", "b")), (int, (1, 2))])
+def test_a_party_may_be_a_member_of_an_enumeration(store, kind, names):
+    one, other = Enum("Job", dict(zip(("ONE", "OTHER"), names, strict=True)), type=kind)
+    latch = CountDownLatch.create(store, "shop", ID, parties=[one, other])
+    assert latch.count_down(party=one) == 1
+    assert latch.parties() == {names[0]}
+    assert latch.missing() == {other}
 
 
 def test_a_dc_latch_never_goes_below_zero(store):
