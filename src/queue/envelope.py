@@ -17,7 +17,7 @@ from ..errors import InvalidRequest, Unreadable
 from ..store.expr import Param
 from ..store.form import Form
 from ..store.ops import Op, Put, Read
-from ..store.port import Exists, Values
+from ..store.port import Exists, Key, Update, Values
 
 VERSION = 1
 """The version of the layout, bin `v`."""
@@ -97,24 +97,21 @@ def _put(bin: str, value: int) -> Put:
 
 
 _PUT_VERSION = Put("v", VERSION)
+_OPTIONAL = BINS[4:]
 
 
 @lru_cache(maxsize=256)
-def writing_bare(ttl: int) -> Form:
-    """What writes a bare message into a new record, as `ops` does; its parameters are those of `bare_params`."""
+def _writing_bare(ttl: int) -> Form:
     written = [Put(bin, Param(bin)) for bin in ("data", "msgId", "attempts", "enqueuedAt", "modified_at")]
     return Form(*written, _PUT_VERSION, exists=Exists.CREATE, ttl=ttl)
 
 
-def bare_params(envelope: Envelope, now_ms: int) -> dict[str, Any]:
-    """The values of a bare message."""
-    return {
-        "data": envelope.data, "msgId": envelope.msg_id, "attempts": envelope.attempts,
-        "enqueuedAt": envelope.enqueued_at, "modified_at": now_ms,
-    }  # fmt: skip
-
-
-_OPTIONAL = BINS[4:]
+def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
+    """What writes a bare message into a new record, as `Envelope.ops` does."""
+    return _writing_bare(ttl).fill(
+        key, data=envelope.data, msgId=envelope.msg_id, attempts=envelope.attempts, enqueuedAt=envelope.enqueued_at,
+        modified_at=now_ms,
+    )  # fmt: skip
 
 
 def from_values(values: Values) -> Envelope | None:

@@ -14,7 +14,7 @@ from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Re
 from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ..store.expr import Bound, ListOf, smallest
 from ..store.form import Form, plain
-from .envelope import READS, Envelope, bare_params, from_bins, from_values, tombstone, writing_bare
+from .envelope import READS, Envelope, bare_update, from_bins, from_values, tombstone
 from .rows import delete_rows, settle
 
 CLAIMS = 64
@@ -145,7 +145,7 @@ class PointerQueue:
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
         if len(slots) == 1 and envelopes[0].bare and not fired:
-            rows = [writing_bare(self.ttl).fill(self.key(slots[0]), **bare_params(envelopes[0], now))]
+            rows = [bare_update(self.key(slots[0]), envelopes[0], now, self.ttl)]
         else:
             rows = [
                 Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
