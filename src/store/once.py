@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
-_TOKEN = Param("token", bytes)
+_TOKEN = Param("\0token", bytes)
+"""Named like none of the caller's, whose guard and operations it joins."""
 CANCELLED = "cancelled"
 """Remembered instead of a result for an update that was given up: a first attempt that lands late is refused."""
 
@@ -211,10 +212,10 @@ class _Attempt:
         update, once, token = self.update, self.once, self.token
         if update.form is not None:
             tokened = update.form.tokened or _tokened(update.form, once)
-            return tokened.fill(update.key, token=token, **update.params)
+            return tokened.fill(update.key, **update.params, **{_TOKEN.name: token})
         when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
         ops = (*update.ops, *_remembering(once, token))
-        bound = Bound(_guard(once, when), {**params, "token": token})
+        bound = Bound(_guard(once, when), {**params, _TOKEN.name: token})
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _doubted(self) -> None:
@@ -243,7 +244,7 @@ class _Attempt:
         try:
             return self.store.operate(
                 self.update.key,
-                Compute(_has(once.bin).bind(token=self.token)),
+                Compute(_has(once.bin, self.token)),
                 Compute(_size(once.bin)),
                 Compute(_key_at(once.bin, 0)),
                 Compute(_key_at(once.bin, -1)),
@@ -263,12 +264,12 @@ class _Attempt:
     def _cancel(self) -> Values:
         """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
         once, token = self.once, self.token
-        guard = Bound(_fresh(once.bin, once.capacity, None), {"token": token})
+        guard = Bound(_fresh(once.bin, once.capacity, None), {_TOKEN.name: token})
         ops = (MapPut(once.bin, token, CANCELLED, new=True), _trim(once.bin, once.capacity))
         try:
             self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
         except Refused:
-            reads = (Compute(_has(once.bin).bind(token=token)), MapGet(once.bin, token), Read(once.answer or once.bin))
+            reads = (Compute(_has(once.bin, token)), MapGet(once.bin, token), Read(once.answer or once.bin))
             had, result, answer = self.store.operate(self.update.key, *reads)
             if not had:
                 raise self._unknown("it could not be cancelled") from None
@@ -290,8 +291,12 @@ class _Attempt:
         )
 
 
+def _has(bin: str, token: bytes) -> Bound:
+    return Bound(_there(bin), {_TOKEN.name: token})
+
+
 @lru_cache(maxsize=256)
-def _has(bin: str) -> Expr:
+def _there(bin: str) -> Expr:
     return exists(bin) & MapHas(bin, _TOKEN)
 
 

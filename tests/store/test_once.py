@@ -18,7 +18,8 @@ from latchwork.errors import (
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once, Put, SQLiteStore, exists
 from latchwork.store.contract_records import raises
-from latchwork.store.expr import ListOf
+from latchwork.store.expr import ListOf, Param
+from latchwork.store.form import Form
 from tests.clock import ManualClock
 from tests.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
@@ -48,6 +49,17 @@ def count(store):
 
 def add(store, once=ONCE, **options):
     return store.operate(KEY, Add("n", 1), once=once, **options)
+
+
+# ---- what it may be made of
+
+
+def test_parameters_may_have_any_name(inner):
+    guard = Bin("open").eq(Param("token"))
+    assert add(inner, when=guard.bind(token=1)) == (1,)
+    assert inner.once(Form(Add("n", 1), when=guard, once=ONCE).fill(KEY, token=1)) == (2,)
+    with pytest.raises(Refused):
+        add(inner, when=guard.bind(token=2))
 
 
 # ---- what it costs
