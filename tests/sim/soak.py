@@ -187,7 +187,7 @@ class Soak:
         """The tests of a layer in several processes, under other seeds each time, for its part of the time."""
         end, workers = time.monotonic() + self.seconds(part), self.jobs * crowd
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda place: self.go_on(layer, files, 1 + place * ALL, end), range(workers)))
+            list(pool.map(lambda place: self.go_on(layer, files, self.first + 1 + place * ALL, end), range(workers)))
 
     def go_on(self, layer: str, files: Sequence[str], first: int, end: float) -> None:
         """A little, to see how long they take; then for a stretch at a time, until `end` or five failures."""

@@ -107,6 +107,14 @@ def test_stretches_have_other_seeds_than_each_other_and_than_the_test_run(soak, 
     assert all(one.stop <= other.start for one, other in pairwise(seeds))
 
 
+def test_a_campaign_from_another_seed_tests_under_other_seeds(monkeypatch):
+    begun = []
+    monkeypatch.setattr(Soak, "test", lambda _, files, limit, scale, first: begun.append(first))
+    for first in (0, 5):
+        Soak(minutes=60, jobs=1, first=first).repeat("crashed disks", 0.5, 1, ("a",))
+    assert begun[5:] == [seed + 5 for seed in begun[:5]]
+
+
 def test_a_layer_that_fails_five_times_is_given_up(soak, monkeypatch):
     soak.minutes, begun = 60, []
     monkeypatch.setattr(Soak, "test", lambda *_: begun.append(1))
