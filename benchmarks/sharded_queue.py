@@ -41,7 +41,7 @@ CREATE = {**SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
 CREATE_ROW = {"key": aerospike.POLICY_KEY_SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
 UPDATE_ROW = {"key": aerospike.POLICY_KEY_SEND, "exists": aerospike.POLICY_EXISTS_UPDATE, "ttl": -2}
 LOAD, FIRE = "LOAD_POINTER", "FIRE_POINTER"
-BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
+READ_ALL = {"op": aerospike.OPERATOR_READ, "bin": ""}
 STAMPABLE = exp.And(
     exp.BinExists("data"), exp.Or(exp.Not(exp.BinExists("delivery")), exp.NE(exp.StrBin("delivery"), "me"))
 ).compile()
@@ -111,7 +111,7 @@ class Raw:
     def envelope(self) -> list[object]:
         now = int(time.time() * 1000)
         writes = [operations.write("delivery", "me"), operations.write("fireTS", now)]
-        return [*writes, operations.increment("attempts", 1), *[operations.read(bin) for bin in BINS]]
+        return [*writes, operations.increment("attempts", 1), READ_ALL]
 
     def drain_guarded(self, next_pointer=None) -> None:
         """The three calls with the guards and the envelope of the protocol, but no token for the claim."""

@@ -16,15 +16,14 @@ from msgspec import Struct
 from ..errors import InvalidRequest, Unreadable
 from ..store.expr import Param
 from ..store.form import Form
-from ..store.ops import Op, Put, Read
-from ..store.port import Exists, Key, Update, Values
+from ..store.ops import Op, Put
+from ..store.port import Exists, Key, Update
 
 VERSION = 1
 """The version of the layout, bin `v`."""
 
 BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
 """What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
-READS = tuple(Read(bin) for bin in BINS)
 MAX_ERROR = 1_000
 """Characters of an error that are kept with the message."""
 
@@ -114,19 +113,15 @@ def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
     )  # fmt: skip
 
 
-def from_values(values: Values) -> Envelope | None:
-    """The message that `READS` read; None for a record without a payload: a tombstone, or an id that was kept."""
-    data, msg_id, attempts, enqueued_at, not_before, reason, last_error, headers, keep_id = values
+def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
+    """The message in these bins; None for a record without a payload: a tombstone, or an id that was kept."""
+    data, found = bins.get("data"), bins.get
     if data is None:
         return None
     return Envelope(
-        data, msg_id or "", attempts or 0, enqueued_at or 0, not_before or 0, reason, last_error, headers, keep_id or 0
-    )
-
-
-def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
-    """The same from the bins of a record."""
-    return from_values(tuple(bins.get(bin) for bin in BINS))
+        data, found("msgId") or "", found("attempts") or 0, found("enqueuedAt") or 0, found("notBefore") or 0,
+        found("reason"), found("lastError"), found("headers"), found("keepId") or 0,
+    )  # fmt: skip
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:

@@ -14,7 +14,8 @@ from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Re
 from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ..store.expr import Bound, ListOf, smallest
 from ..store.form import Form, plain
-from .envelope import READS, Envelope, bare_update, from_bins, from_values, tombstone
+from ..store.ops import ReadAll
+from .envelope import Envelope, bare_update, from_bins, tombstone
 from .rows import delete_rows, settle
 
 CLAIMS = 64
@@ -32,7 +33,7 @@ MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
 _NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
 _STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
 _STAMPING = {
-    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), *READS, when=_NOT_MINE) for count in (True, False)
+    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
 }
 _ANY_KEY = Key("set", "name")
 _DROPPED = ("data", "headers", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "fireTS")
@@ -201,7 +202,7 @@ class PointerQueue:
 
     def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         if not isinstance(row, LatchworkError):
-            return from_values(row) or Found.TAKEN
+            return from_bins(row[0]) or Found.TAKEN
         if isinstance(row, NotFound):
             return Found.ABSENT
         return self._whose(slot, me) if isinstance(row, Refused) else row

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from ..errors import FencedOut, LatchworkError, NotFound, Refused
 from ..store import Add, Bin, Compute, MapPut, Once, Param, Put, Read, RecordStore, Update, exists, lacks, missing
 from ..store.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue, all_of
-from ..store.ops import Op
-from .envelope import READS, Envelope, Reason, from_values
+from ..store.ops import Op, ReadAll
+from .envelope import Envelope, Reason, from_bins
 from .loading import move
 from .pointers import Held, PointerQueue, Slot
 from .records import QueueRecords, lifetime, sweep_note
@@ -175,7 +175,7 @@ class _Sweep:
 
     def _step(self, slots: Sequence[Slot]) -> int:
         """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
-        ops = (*self._stamp_ops(), *READS)
+        ops = (*self._stamp_ops(), ReadAll())
         guard = Bound(_ABANDONED, {"age": self.age_ms})
         taken: list[Held] = []
         others: list[Slot] = []
@@ -190,7 +190,7 @@ class _Sweep:
             elif isinstance(row, LatchworkError):
                 self._refused(slot)
             else:
-                envelope = from_values(row)
+                envelope = from_bins(row[0])
                 assert envelope is not None  # noqa: S101 - the guard asks for a payload
                 taken.append(Held(slot, self.me, envelope))
         self._not_abandoned(others)

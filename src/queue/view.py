@@ -15,7 +15,7 @@ from ..errors import InvalidRequest, LatchworkError, Unreadable
 from ..retry import Poll
 from .delivery import Delivery, lost
 from .discovery import IDLE_LOOK, ActiveShards
-from .envelope import MAX_ERROR, READS, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of
+from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of
 from .loading import move
 from .pointers import Found, Held, PointerQueue, Slot
 
@@ -255,7 +255,7 @@ class QueueView:
         for state in self.pointers.states():
             first, last = state.fired + 1, min(state.loaded, state.fired + limit - len(slots))
             slots += [Slot(state.shard, pointer) for pointer in range(first, last + 1)]
-        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
+        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
 
@@ -269,7 +269,7 @@ class QueueView:
         return found
 
     def _messages(self, slots: Sequence[Slot]) -> list[Message]:
-        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *(read.bin for read in READS))
+        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
 

@@ -16,6 +16,7 @@ from .ops import (
     MapTrim,
     Put,
     Read,
+    ReadAll,
     Touch,
 )
 from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
@@ -23,6 +24,6 @@ from .sqlite import SQLiteStore
 
 __all__ = [
     "KEEP", "NEVER", "Add", "Bin", "Compute", "Exists", "Key", "ListAppend", "ListRange", "ListSet", "MapAdd", "MapGet",
-    "MapPut", "MapRemove", "MapTrim", "MemoryStore", "Once", "Param", "Put", "Read", "Record", "RecordStore", "Removal",
-    "SQLiteStore", "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
+    "MapPut", "MapRemove", "MapTrim", "MemoryStore", "Once", "Param", "Put", "Read", "ReadAll", "Record", "RecordStore",
+    "Removal", "SQLiteStore", "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
 ]  # fmt: skip

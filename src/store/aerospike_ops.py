@@ -55,9 +55,11 @@ class Answers:
     any: whether one of them reads.  unclear: it would answer some of them only, and it could not be told which.
     """
 
-    __slots__ = ("_expected", "_lists", "_reads", "any", "unclear")
+    __slots__ = ("_all", "_expected", "_lists", "_reads", "any", "unclear")
 
     def __init__(self, kinds: tuple[type, ...]) -> None:
+        o.check_kinds(kinds)
+        self._all = o.ReadAll in kinds
         asked = [kind for kind in kinds if kind is not o.Touch]  # never answered
         reads = [place for place, kind in enumerate(asked) if kind in _READS]
         alone = len(reads) == 1 and _SILENT.issuperset(set(kinds) - _READS)
@@ -67,6 +69,8 @@ class Answers:
 
     def results(self, answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
         """What the reading operations returned, from an ordered answer."""
+        if self._all:
+            return (dict(answers),)
         if len(answers) < self._expected:
             # Only the one read was answered, or nothing where its bin is missing.
             found = [answers[0][1] if answers else None for _ in self._reads]
@@ -119,23 +123,28 @@ class RowShape:
 
     __slots__ = ("_names", "built", "writes")
 
-    def __init__(self, built: list[Built], writes: bool, names: Names) -> None:
+    def __init__(self, built: list[Built], writes: bool, names: Names | None) -> None:
         self.built, self.writes, self._names = built, writes, names
 
     def results(self, bins: dict[str, Any]) -> tuple[Any, ...]:
         """What the reading operations returned, from the answer of the row, which is named by bin."""
+        if self._names is None:
+            return (bins,)
         return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in self._names])
 
 
-def _answers(key: Any, ops: tuple[o.Op, ...]) -> tuple[bool, Names]:
-    """Whether the operations write, and for each answer its name and what its absence means."""
+def _answers(key: Any, ops: tuple[o.Op, ...]) -> tuple[bool, Names | None]:
+    """Whether the operations write, and for each answer its name and what its absence means; None for all bins."""
+    o.check_kinds(tuple(map(type, ops)))
+    if isinstance(ops[-1], o.ReadAll):
+        return o.writes(ops), None
     if _READS.isdisjoint(map(type, ops)):
         return True, ()
     check_row(key, ops)
     names: Names = [
         (_name(place) if isinstance(op, o.Compute) else op.bin, [] if isinstance(op, o.ListRange) else None)
         for place, op in enumerate(ops)
-        if isinstance(op, o.READS)
+        if isinstance(op, o.READS) and not isinstance(op, o.ReadAll)
     ]
     return o.writes(ops), names
 
@@ -144,7 +153,7 @@ def check_row(key: Any, ops: Sequence[o.Op]) -> None:
     """Raises `InvalidRequest` where a batch could not tell the results of two operations apart."""
     read: set[str] = set()
     for op in ops:
-        if isinstance(op, o.Compute | o.Touch):
+        if isinstance(op, o.Compute | o.Touch | o.ReadAll):
             continue
         if op.bin in read:
             raise InvalidRequest(
@@ -249,6 +258,7 @@ _BUILD: dict[type, Callable[[Any, int], Built]] = {
     o.Put: _put,
     o.Add: _add,
     o.Read: _read,
+    o.ReadAll: lambda _op, _: _READ_ALL,
     o.Compute: _compute,
     o.MapPut: _map_put,
     o.MapAdd: _map_add,
@@ -260,6 +270,8 @@ _BUILD: dict[type, Callable[[Any, int], Built]] = {
     o.ListRange: _list_range,
     o.Touch: lambda _op, _: on_bin.touch(),
 }
+_READ_ALL: Built = {"op": aerospike.OPERATOR_READ, "bin": ""}
+"""What the client's `operations.read("")` would be, which it refuses to make."""
 _READS = frozenset(o.READS)
 _LOUD = frozenset({o.Compute, o.MapPut, o.MapAdd, o.MapRemove, o.MapTrim, o.MapGet})
 """With one of these among the operations, the server answers every operation, in order."""

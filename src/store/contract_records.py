@@ -36,11 +36,13 @@ from .ops import (
     Op,
     Put,
     Read,
+    ReadAll,
     Touch,
 )
 from .port import NEVER, Exists, Key, RecordStore, Update
 
 SET = "contract"
+ANY = Exists.ANY
 
 
 def new_key(set: str = SET) -> Key:
@@ -152,6 +154,29 @@ class RecordContract(Contract):
             found = bins(store, key)
             assert found == {"v": value, "other": 1}, value
             assert type(found["v"]) is type(value)
+
+    def test_all_bins_are_read_as_the_operations_before_left_them(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1), Put("s", "é"), Put("l", [1, [2]]), Put("m", {"b": 1, "a": {}}), Put("gone", 1))
+        expected = {"n": 3, "s": "é", "l": [1, [2]], "m": {"a": {}, "b": 1}, "new": b"x"}
+        assert store.operate(key, Add("n", 2), Put("gone", None), Put("new", b"x"), ReadAll()) == (expected,)
+        assert store.operate(key, ReadAll()) == (expected,)
+        assert store.operate(key, Touch(), ReadAll()) == (expected,)
+        raises(NotFound, store.operate, new_key(), ReadAll())
+
+    def test_all_bins_are_read_last_and_beside_no_other_answer(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1))
+        for ops in (
+            (ReadAll(), Put("n", 2)),
+            (Read("n"), ReadAll()),
+            (MapPut("m", "k", 1), ReadAll()),
+            (ReadAll(),) * 2,
+        ):
+            raises(InvalidRequest, store.operate, key, *ops)
+            made = Update(new_key(), (Put("n", 1), ReadAll()), exists=ANY)
+            row, *rest = store.operate_many([Update(key, ops), made, Update(key, (ReadAll(),))])
+            assert isinstance(row, InvalidRequest)
+            assert rest == [({"n": 1},), ({"n": 1},)]
+        assert bins(store, key) == {"n": 1}
 
     def test_what_was_read_is_the_callers_own(self, store: RecordStore) -> None:
         given: list[Any] = [1, {"k": [2]}]

@@ -63,6 +63,7 @@ def as_record(key: Key, stored: Stored, bins: Sequence[str], now: int) -> Record
 def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | None, Values]:
     """The record after the update, and what the update read. Raises as `RecordStore.operate`; then nothing changed."""
     update = plain(update)
+    o.check_kinds(tuple(map(type, update.ops)))
     record, writes = live(record, now), o.writes(update.ops)
     if record is None:
         if update.exists is Exists.UPDATE or not writes or any(type(op) is o.Touch for op in update.ops):
@@ -241,6 +242,7 @@ _RUN: dict[type, Callable[[Any, _Change], Any]] = {
     o.Put: _put,
     o.Add: _add,
     o.Read: _read,
+    o.ReadAll: lambda _op, change: {name: given(value) for name, value in change.bins.items()},
     o.Compute: _compute,
     o.MapPut: _map_put,
     o.MapAdd: _map_add,

@@ -1,8 +1,8 @@
 """Operations: what one atomic update does to the bins of one record, in order, as values.
 
 `Put`, `MapPut` take a plain value, or an expression that the server evaluates against the record as the operations
-before it left it. The operations named `Read`, `Compute`, `MapGet` and `ListRange` give results, in their order; the
-others give none.
+before it left it. The operations named `Read`, `ReadAll`, `Compute`, `MapGet` and `ListRange` give results, in their
+order; the others give none.
 
 In a batch, a bin that is read by `Read`, `MapGet` or `ListRange` must not be touched by another operation *after*
 that read in the same row, and is read once a row: the Aerospike client names batch results by bin.
@@ -10,10 +10,12 @@ that read in the same row, and is read once a row: the Aerospike client names ba
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from ..errors import InvalidRequest
 from .expr import Bound, Expr
 
 Filled = Any
@@ -38,6 +40,12 @@ class Read(Struct, frozen=True):
     """Read a bin; None where it is missing."""
 
     bin: str
+
+
+class ReadAll(Struct, frozen=True):
+    """Read all bins, as a dictionary; cheaper than many by name. The last, after none but `Put`, `Add`, `Touch`."""
+
+    bin: ClassVar[None] = None
 
 
 class Compute(Struct, frozen=True):
@@ -121,6 +129,7 @@ Op = (
     Put
     | Add
     | Read
+    | ReadAll
     | Compute
     | MapPut
     | MapAdd
@@ -132,7 +141,7 @@ Op = (
     | ListRange
     | Touch
 )
-READS = (Read, Compute, MapGet, ListRange)
+READS = (Read, ReadAll, Compute, MapGet, ListRange)
 """The operations that give a result."""
 _READS = frozenset(READS)
 
@@ -140,3 +149,13 @@ _READS = frozenset(READS)
 def writes(ops: tuple[Op, ...]) -> bool:
     """Whether any of them changes the record."""
     return not _READS.issuperset(map(type, ops))
+
+
+@lru_cache(maxsize=1024)
+def check_kinds(kinds: tuple[type, ...]) -> None:
+    """Raises `InvalidRequest` where operations of these kinds, in this order, cannot be told apart in an answer."""
+    if ReadAll in kinds and (kinds[-1] is not ReadAll or not _BESIDE_ALL.issuperset(kinds[:-1])):
+        raise InvalidRequest("ReadAll comes last, and after no other operations than Put, Add and Touch")
+
+
+_BESIDE_ALL = frozenset({Put, Add, Touch})

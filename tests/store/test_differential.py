@@ -33,6 +33,7 @@ from latchwork.store import (
     Once,
     Put,
     Read,
+    ReadAll,
     Removal,
     SQLiteStore,
     Touch,
@@ -91,6 +92,7 @@ ops = st.one_of(
     st.builds(ListSet, bins, st.integers(-1, 4), plain),
     st.builds(ListRange, bins, st.integers(-1, 4), st.integers(-1, 4)),
     st.just(Touch()),
+    st.just(ReadAll()),
 )
 updates = st.builds(
     Update,
