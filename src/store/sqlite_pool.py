@@ -17,12 +17,14 @@ from typing import TypeVar
 
 from ..errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import Poll
-from ..seams import Seams
+from ..seams import Lock, Seams
 from .sqlite_file import is_busy, meaning, never_commits, open_file
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
 """Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
+FORK_PATIENCE = 1.0
+"""Seconds that a fork waits for a write of another thread, which takes milliseconds."""
 _ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
 """Errors that say nothing against the connection."""
 
@@ -64,6 +66,13 @@ class SQLitePool:
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def before_fork(self) -> Lock | None:
+        """Let no thread be within a write; the lock that keeps them out, or None where one was for too long.
+
+        A child has a copy of what SQLite knows of its locks. One that was held is held there for ever, by nobody.
+        """
+        return self._writing if self._writing.acquire(timeout=FORK_PATIENCE) else None
 
     def after_fork(self) -> None:
         """Let go of the parent process's connections, which a child may neither use nor close."""
@@ -137,9 +146,23 @@ _ABANDONED: list[list[sqlite3.Connection]] = []
 """Kept from being collected, which would close them (sqlite.org/howtocorrupt.html, 2.6)."""
 
 
+_PAUSED: list[Lock] = []
+"""While a process forks: what lets its writers go on."""
+
+
+def _before_fork() -> None:
+    _PAUSED.extend(lock for pool in tuple(_POOLS) if (lock := pool.before_fork()) is not None)
+
+
+def _after_fork_in_parent() -> None:
+    while _PAUSED:
+        _PAUSED.pop().release()
+
+
 def _after_fork() -> None:
+    _PAUSED.clear()
     for pool in _POOLS:
         pool.after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

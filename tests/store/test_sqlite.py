@@ -229,7 +229,42 @@ def test_a_forked_child_makes_its_own_connections_and_leaves_its_parents_alone(s
     assert add(store) == 2
 
 
-def test_a_fork_while_another_thread_writes_does_not_stop_the_child(store):
+class Told:
+    """A lock that says when somebody asks for it."""
+
+    def __init__(self, lock) -> None:
+        self._lock, self.asked, self.release = lock, threading.Event(), lock.release
+
+    def acquire(self, timeout):
+        self.asked.set()
+        return self._lock.acquire(timeout=timeout)
+
+
+def test_a_fork_waits_for_the_write_of_another_thread(store, monkeypatch):
+    """A child made in the middle of it could never write: for its copy of SQLite the write would have no end."""
+    monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 60)
+    told, begun = Told(store._pool._writing), threading.Event()
+    thread = threading.Thread(target=store._pool.write, args=(lambda _: (begun.set(), told.asked.wait(60)),))
+    thread.start()
+    assert begun.wait(60)
+    monkeypatch.setattr(store._pool, "_writing", told)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, b"%d" % add(store))
+        finally:
+            os._exit(0)
+    told.asked.set()
+    thread.join()
+    os.waitpid(child, 0)
+    os.close(writing)
+    assert os.read(reading, 100) == b"1"
+    assert add(store) == 2
+
+
+def test_a_fork_while_another_thread_writes_for_long_does_not_stop_the_child(store, monkeypatch):
+    monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 0)
     store._pool._writing.acquire()
     sqlite_file._opening.acquire()
     reading, writing = os.pipe()
