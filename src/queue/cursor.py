@@ -108,7 +108,7 @@ class Cursor:
         return distance(self._view, self._committed)
 
     def drop(self) -> None:
-        """Forget the name, durably; it no longer holds pages back from being reclaimed."""
+        """Forget the name, durably; it no longer holds pages back from being reclaimed. `NotFound`: it was dropped."""
         with self._lock:
             self._store(self, None)
 
