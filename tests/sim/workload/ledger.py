@@ -34,8 +34,8 @@ class Ledgers(Sharded):
         super().wrote(key, change)
         if key.set != "c_data_set" or not key.name.startswith("q_SHARD"):
             return
-        if not change.before and "fireTS" in change.after:
-            self.moved.add(key.name)  # the shovel brings it back: that is no publishing
+        if "msgId" not in change.before and "fireTS" in change.after:
+            self.moved.add(key.name)  # the shovel brings it back, perhaps where a tombstone was: that is no publishing
         if change.after.get("delivery") != change.before.get("delivery") and key.name not in self.moved:
             self.slots[change.after["msgId"]].add(key.name)
 
