@@ -171,14 +171,19 @@ class AerospikeStore(RecordStore):
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         shapes, policies = RowShapes(), _Policies()
-        updates = [plain(update) for update in updates]
-        rows = [self._row(update, shapes, policies) for update in updates]
+        made: list[Update] = []  # kept while the batch lasts, since shapes and policies go by identity
+        rows = [self._row(update, shapes, policies, made) for update in updates]
         whole = self._batch([row for row, _ in rows if row is not None])
         return [self._row_outcome(update, *row, whole) for update, row in zip(updates, rows, strict=True)]
 
-    def _row(self, update: Update, shapes: RowShapes, policies: _Policies) -> tuple[Any, RowShape | LatchworkError]:
+    def _row(
+        self, update: Update, shapes: RowShapes, policies: _Policies, made: list[Update]
+    ) -> tuple[Any, RowShape | LatchworkError]:
         """The row as the client takes it and its shape, or what is wrong with it."""
         try:
+            if update.form is not None:
+                update = plain(update)
+                made.append(update)
             shape = shapes.of(update.key, update.ops)
             policy = policies.of(update, shape.writes)
         except LatchworkError as failure:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from ..errors import InvalidRequest
 from .expr import Bound, Expr, Param
-from .ops import Op
+from .ops import Compute, MapPut, Op, Put, check_kinds
 from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Form:
         once: Once | None = None,
     ) -> None:
         checked(Update(_ANY_KEY, ops, when, exists, or_absent, ttl))
+        check_kinds(tuple(map(type, ops)))
+        if isinstance(when, Bound) or (once is not None and isinstance(once.result, Bound)):
+            raise InvalidRequest("a form binds its parameters itself: give the expression without bind")
+        for op in ops:
+            _check_params(op)
         self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
         self.once = once
         self.tokened: Form | None = None
@@ -53,6 +58,20 @@ class Form:
         """The update of one record with these values."""
         when = None if self.when is None else Bound(self.when, params)
         return Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params)
+
+
+def _check_params(op: Op) -> None:
+    """Raises `InvalidRequest` for an expression or a parameter where a form cannot put a value in."""
+    for name, value in asdict(op).items():
+        computed = name in _COMPUTED.get(type(op), ())
+        wrong = isinstance(value, Expr) and not (computed or (isinstance(value, Param) and name in FILLED))
+        if wrong or isinstance(value, Bound) or (name == "keys" and any(isinstance(key, Expr) for key in value)):
+            raise InvalidRequest(f"{op!r} in a form: {name} cannot be that; a form puts values in for {FILLED}")
+
+
+FILLED = ("value", "amount", "key", "index", "count")
+"""The fields of operations that a parameter may stand for."""
+_COMPUTED: dict[type, tuple[str, ...]] = {Put: ("value",), MapPut: ("value",), Compute: ("expr",)}
 
 
 def plain(update: Update) -> Update:

@@ -115,7 +115,7 @@ def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
 
 def map_key(key: Any) -> Any:
     """The key, where a map can have it. Raises `InvalidRequest`."""
-    if type(key) not in (str, int, bytes):
+    if not isinstance(key, str | int | bytes) or isinstance(key, bool):
         raise InvalidRequest(f"{key!r} cannot be a map key; use str, int or bytes")
     return _taken(key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from latchwork.errors import InvalidRequest
-from latchwork.store import Add, Bin, Exists, Key, Once, Param, Put
+from latchwork.store import Add, Bin, Exists, Key, ListAppend, MapRemove, MapTrim, Once, Param, Put, ReadAll
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.form import Form
 
@@ -20,6 +20,13 @@ N = Param("n")
         lambda: Form(Put("n", N), when=Bin("n") < N, exists=Exists.CREATE),
         lambda: Form(Put("n", N), ttl=0),
         lambda: Form("put"),
+        lambda: Form(ReadAll(), Put("n", N)),
+        lambda: Form(Put("n", N), when=(Bin("n") < N).bind(n=1)),
+        lambda: Form(Put("n", (Bin("n") + N).bind(n=1))),
+        lambda: Form(Put("n", N), once=Once(8, result=(Bin("n") + N).bind(n=1))),
+        lambda: Form(ListAppend("l", Bin("n") + N)),
+        lambda: Form(MapTrim("m", N)),
+        lambda: Form(MapRemove("m", (N,))),
     ],
 )
 def test_a_form_that_no_store_takes_cannot_be_made(make):
