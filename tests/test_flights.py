@@ -177,13 +177,13 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
 
     With every tenth flight, for most of the time goes into four starts of Spark anyway.
     """
-    folder, patience = tmp_path / "run", ("--timeout", 280)
+    folder, patience = tmp_path / "run", ("--timeout", 580)
     first = run("--partitions", 4, "--every", 10, *patience, "--dir", folder, "--out", tmp_path / "first")
     pid = int(re.search(r"JFK \(process (\d+)\)", first.stdout.readline()).group(1))
     until((folder / "stream-JFK" / "checkpoint" / "offsets" / "0").exists)
     os.kill(pid, signal.SIGKILL)
     second = run("--resume", folder, "--farm", "JFK", *patience, "--out", tmp_path / "second")
-    output, again = (one.communicate(timeout=300)[0] for one in (first, second))
+    output, again = (one.communicate(timeout=600)[0] for one in (first, second))
     assert "JFK was killed by signal 9" in output
     assert f"--resume {folder} --farm JFK" in output
     assert "checker-0 was killed by signal 9" in output
@@ -198,7 +198,7 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
         assert chart.read_bytes().startswith(b"\x89PNG")
 
 
-def until(condition, timeout=240.0):
+def until(condition, timeout=580.0):
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
