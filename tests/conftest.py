@@ -88,6 +88,15 @@ def proved(record_property):
     return report
 
 
+LONGEST_FIRST = ("test_flights.py", "test_exhaustive_faults.py", "test_random_mixes.py")
+"""Files that take long, begun first: a worker that begins one at the end keeps all others waiting."""
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fail a run of all tests that has proved less than it should; write the figures down where they are asked for."""
