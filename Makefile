@@ -33,7 +33,7 @@ demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, 
 	@$(PYTHON) examples/flights/run.py
 
 test: java $(STAMP) ## every test, with a table of what was proved
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .
