@@ -14,9 +14,9 @@ from benchmarks._harness import table
 
 HEAD = ("what", "target", "measured", "met")
 PYTHON = (
-    "What is left is Python: our own takes about 20 us between two calls of the network (10 while caches are warm), "
-    "where the loop by hand takes 4. The slower the network, the less it weighs. Mend: updates whose operations and "
-    "guard the store has built beforehand, with places for a call's values; or an extension module."
+    "What is left is Python: our own takes about 9 us a call while caches are warm, and two to three times as much "
+    "between two calls of the network, where the loop by hand takes 4. The faster the network, the more it weighs. Mend: "
+    "an extension module for what every call goes through."
 )
 INCREMENT = "The raw guarded add, which remembers a token, is itself half to two thirds of a raw increment. " + PYTHON
 CLAIM = (
@@ -25,7 +25,7 @@ CLAIM = (
     "instead of a list, which is another layout."
 )
 GUARDS = (
-    "The guards and the nine bins of an envelope alone hold a loop by hand to half of one that reads a single bin "
+    "The guards and the bins of an envelope alone hold a loop by hand to half of one that reads a single bin "
     "unguarded. Mend: one bin for the envelope, which would break the stored layout."
 )
 SPARK = (
@@ -33,9 +33,9 @@ SPARK = (
     "plain Python does not. Mend: more messages a query (the table shows the rate without the start), several cores."
 )
 ROUND = (
-    "34 us a message of Python while caches are warm, 85 between calls of the network, where the loop by hand has 20. "
-    "Two fifths are the queue's own (group commit, plan, hold), the rest the store's (checks, retries, operations and "
-    "guards as the client takes them). Mend: as for `once`."
+    "24 us a message of Python while caches are warm, and some 50 more than the loop by hand between calls of the "
+    "network. Half is the queue's own (group commit, plan, hold), half the store's (values, retries, operations and "
+    "guards filled in). The faster the network, the more it weighs. Mend: an extension module for the store's half."
 )
 WHY: dict[str, str] = {
     "large queue, enqueue / raw loop: enqueue": ROUND,
