@@ -15,8 +15,8 @@ from benchmarks._harness import table
 HEAD = ("what", "target", "measured", "met")
 PYTHON = (
     "What is left is Python: our own takes about 9 us a call while caches are warm, and two to three times as much "
-    "between two calls of the network, where the loop by hand takes 4. The faster the network, the more it weighs. Mend: "
-    "an extension module for what every call goes through."
+    "between two calls of the network, where the loop by hand takes 4. The faster the network, the more it weighs. "
+    "Mend: an extension module for what every call goes through."
 )
 INCREMENT = "The raw guarded add, which remembers a token, is itself half to two thirds of a raw increment. " + PYTHON
 CLAIM = (
