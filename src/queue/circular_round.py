@@ -107,11 +107,22 @@ class Rounds:
         if plan is None:
             self._lock.let_go(hold)
             return all(request.error for request in requests)
-        if not plan.parts:
-            self._lock.let_go(hold)
+        if plan.parts:
+            return self._committed(hold, shared, plan)
+        if plan.told:
+            return self._told(hold, plan)
+        self._lock.let_go(hold)
+        return True
+
+    def _told(self, hold: Hold, plan: _Plan) -> bool:
+        """What is full, or has no entries, is so only if the hold still was: some may have asked after it was lost."""
+        try:
+            held = self._lock.release(hold)
+        except OutcomeUnknown as failure:
+            raise _nothing_done(failure) from failure
+        if held:
             plan.tell()
-            return True
-        return self._committed(hold, shared, plan)
+        return held
 
     def _committed(self, hold: Hold, shared: str, plan: _Plan) -> bool:
         try:
