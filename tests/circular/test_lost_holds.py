@@ -94,6 +94,22 @@ def test_an_id_that_is_used_again_is_judged_anew_though_the_hold_was_lost_in_bet
     assert values(queue) == ["first", "other", "second"]
 
 
+def test_a_queue_is_called_empty_or_full_only_while_the_hold_that_saw_it_is(store, queue, clock):
+    """Who asks after the hold was lost may join it, and would be told what was so long ago."""
+    before(store, {2: overtaking(store, clock)})
+    assert queue.dequeue().value == "other"
+    other = LargeQueue.create(store.inner, "small", 1)
+    other.enqueue("first")
+
+    def emptied():
+        clock.advance(1)
+        assert other.dequeue(timeout=5).value == "first"
+
+    small = LargeQueue.open(store, "small")
+    before(store, {2: emptied})
+    assert small.enqueue("second") == 1
+
+
 def test_a_long_write_that_loses_its_hold_on_the_way_is_written_once(store, queue, clock):
     before(store, {3: overtaking(store, clock)})
     assert queue.enqueue_many(range(2000)) == range(1, 2001)
