@@ -46,7 +46,7 @@ lint: $(STAMP)  ## format, rules and types
 COVERED := src/retry.py src/coord/contender.py src/coord/election.py src/coord/fenced.py src/coord/latch*.py src/coord/lease.py \
   src/coord/lock.py src/queue/background.py src/queue/circular.py src/queue/paged.py src/queue/sharded.py \
   src/queue/sweeper.py \
-  src/store/aerospike*.py src/store/form.py src/store/once.py src/store/interpret.py src/store/local.py src/store/memory.py src/store/sqlite*.py
+  src/store/aerospike*.py src/store/form.py src/store/interpret.py src/store/local.py src/store/memory.py src/store/sqlite*.py
 COVERED_BY := tests/test_retry.py tests/coord tests/store tests/circular tests/sharded tests/paged
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 

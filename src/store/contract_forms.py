@@ -47,6 +47,10 @@ class FormContract(Contract):
             assert store.repeat(form.fill(filled, n=n, k=k, v=v)) == expected
             assert bins(store, filled) == bins(store, plain)
 
+    def test_the_answers_of_a_form_are_told_apart(self, store: RecordStore) -> None:
+        key, form = make(store, Put("n", 1)), Form(Read("absent"), Read("n"), Put("text", _V))
+        assert store.repeat(form.fill(key, v="x")) == (None, 1)
+
     def test_a_form_is_filled_in_anew_for_each_call(self, store: RecordStore) -> None:
         key, form = make(store, Put("l", [])), Form(Put("l", _V), Read("l"))
         first = form.fill(key, v=[1])

@@ -20,6 +20,8 @@ from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once
 from latchwork.store.contract_records import raises
 from latchwork.store.expr import ListOf, Param
 from latchwork.store.form import Form
+from latchwork.store.ops import writes
+from latchwork.store.port import PolicyView
 from tests.clock import ManualClock
 from tests.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
@@ -399,3 +401,22 @@ def test_many_clients_under_chance_faults_count_what_they_were_told(seed):
 def test_a_fault_names_its_kind():
     store = FaultyStore(MemoryStore(), {1: Fault("reply_lost")})
     assert "reply_lost" in str(raises(OutcomeUnknown, store.operate, KEY, Put("n", 1), exists=Exists.ANY))
+
+
+class Mute(PolicyView):
+    """A store that takes writes and answers no reads."""
+
+    def _operate(self, update):
+        if writes(update.ops):
+            return super()._operate(update)
+        raise Unavailable("no reply came")
+
+
+@pytest.mark.parametrize(("goes_on", "told"), [(True, OutcomeUnknown), (False, Unavailable)])
+def test_a_refusal_that_settles_nothing_and_cannot_be_looked_into_is_unknown(goes_on, told):
+    store, key = MemoryStore(ManualClock()), Key("s", "k")
+    store.operate(key, Put("n", 1), exists=Exists.CREATE)
+    once = Once(8, answer="n", goes_on=goes_on)
+    with pytest.raises(told):
+        Mute(store, RetryPolicy(attempts=1)).operate(key, Add("n", -2), when=Bin("n") >= 2, once=once)
+    assert store.get(key).bins == {"n": 1}
