@@ -126,7 +126,7 @@ class CountUpDownLatch(Latch):
         Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
         late to hold the latch.
         """
-        return self._count(By.ADDING, layout.checked_number("n", n, 1), n)
+        return self._count(By.ADDING, layout.checked_number("n", n, 1))
 
 
 def _already(latch: Latch) -> AlreadyExists:

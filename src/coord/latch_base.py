@@ -104,7 +104,7 @@ class Latch:
         floor = self._level is LatchLevel.DC
         if party is not None:
             return self._count_party(By.FLOORED if floor else By.ADDING, n, layout.checked_party(party))
-        return self._count_to_floor(n) if floor else self._count(By.ADDING, n, -n)
+        return self._count_to_floor(n) if floor else self._count(By.ADDING, -n)
 
     def _count_to_floor(self, n: int) -> int:
         """Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
@@ -113,21 +113,21 @@ class Latch:
         when the count has risen again, finds it.
         """
         try:
-            return self._once(By.TAKING, n, -n)
+            return self._once(By.TAKING, -n)
         except Refused as refusal:
-            return self._count(By.FLOORED, n, -n, token=refusal.details["token"])
+            return self._count(By.FLOORED, -n, token=refusal.details["token"])
 
-    def _count(self, by: By, n: int, change: int, token: bytes | None = None) -> int:
+    def _count(self, by: By, change: int, token: bytes | None = None) -> int:
         try:
-            return self._once(by, n, change, token)
+            return self._once(by, change, token)
         except Refused:
             raise self._gone() from None
 
-    def _once(self, by: By, n: int, change: int, token: bytes | None = None) -> int:
+    def _once(self, by: By, change: int, token: bytes | None = None) -> int:
         nonce = self._identity()
         # Not of the nonce itself: latches of the same size share the form, which takes longer to make than a count.
         form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, by)
-        return int(self._store.once(form.fill(self._key, nonce=nonce, n=n, change=change), token=token)[0])
+        return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
 
     def _count_party(self, by: By, n: int, party: str | int) -> int:
         bins, nonce = bins_of(self._farm), self._identity()

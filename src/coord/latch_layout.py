@@ -70,7 +70,7 @@ def first_time(farm: str, unmarked: bool) -> Expr:
 
 
 class By(Enum):
-    """How a count changes the counter: by the parameters `n` and `change`, the latter with its sign."""
+    """How a count changes the counter: by the parameter `change`, with its sign, of which `n` is the opposite."""
 
     ADDING = "adding"
     TAKING = "taking"  # where there is enough

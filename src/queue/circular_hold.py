@@ -19,13 +19,13 @@ from ..store.expr import Bound, Expr, Param
 from ..store.form import Form, plain
 from ..store.ops import Compute, MapGet, MapPut, Op, Put, Read
 from ..store.port import NEVER, RecordStore, Update
-from ..store.record import NO_PARAMS
 from . import transactions
 from .circular_layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
 from .circular_lock import LeaseTaker
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
 _HEAD, _TAIL, _WAITED_FOR, _DUE = Read(HEAD), Read(TAIL), Compute(WAITED_FOR), Compute(transactions.DUE)
+_NOTHING: dict[str, Any] = {}
 MOST_NAMED = 64
 """Transactions with an id of the caller's in one hold."""
 _TXN, _ENTRY = (tuple(f"{name}{place}" for place in range(MOST_NAMED + 1)) for name in ("txn", "entry"))
@@ -82,11 +82,11 @@ class QueueLock:
         """
         asks = self._holds % transactions.ASK_EVERY == 0
         self._holds += 1
-        reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else NO_PARAMS
+        reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else _NOTHING
         fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, asked, timeout)
         waited_for = more.pop(0) if head_moves else 0
-        due = more.pop(0) if asks else NO_PARAMS
-        known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else NO_PARAMS
+        due = more.pop(0) if asks else _NOTHING
+        known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else _NOTHING
         return Hold(fence, head, tail, waited_for, due, known)
 
     def renew(self, hold: Hold) -> bool:

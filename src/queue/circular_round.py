@@ -77,7 +77,7 @@ class Rounds:
             left = None if end is None else max(0.0, end - seams.monotonic())
             hold = self._take(shared, asked[0], named, left)
             if not requests:
-                requests = collect(partial(_admitted, set(named)) if named else _unnamed)
+                requests = collect(partial(_admitted, set(named)))
             if self._done(hold, shared, requests):
                 return
             requests = [request for request in requests if request.error is None]
@@ -246,11 +246,6 @@ def _admitted(named: set[str], request: Request) -> bool:
         return False
     named.remove(request.txn)
     return True
-
-
-def _unnamed(request: Request) -> bool:
-    """The same where it looked for none."""
-    return request.txn is None
 
 
 def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:

@@ -149,8 +149,6 @@ class GroupCommit(Generic[W]):
 
     def _same(self, mine: _Ticket[W]) -> list[_Ticket[W]]:
         """What can be done together with this one, in order."""
-        if len(self._waiting) == 1:
-            return [mine]
         kind = mine.work.kind
         return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
 
