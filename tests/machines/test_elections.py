@@ -147,14 +147,7 @@ class Elections(Twins):
     @time_passes
     @rule()
     def outlast_the_lease(self):
-        before = len(self.terms)
-        for _ in range(3):
-            self.stand("a")
-            if len(self.terms) > before:
-                return
-            for clock in self.clocks:
-                clock.advance(LEASE + 0.1)
-        raise AssertionError("nobody has succeeded")
+        self.outlasted(LEASE, lambda: self.stand("a"), self.terms)
 
 
 def test_elections_choose_alike_over_both_stores_and_never_two(agree):

@@ -116,15 +116,7 @@ class Locks(Twins):
     @time_passes
     @rule(pick=picks)
     def outlast_the_lease(self, pick):
-        """Whoever looks for two leases breaks the lock of one who does not renew."""
-        before = len(self.grants)
-        for _ in range(3):
-            self.take(pick, None)
-            if len(self.grants) > before:
-                return
-            for clock in self.clocks:
-                clock.advance(LEASE + 0.1)
-        raise AssertionError("it was not broken")
+        self.outlasted(LEASE, lambda: self.take(pick, None), self.grants)
 
 
 def test_locks_grant_alike_over_both_stores_and_never_to_two(agree):

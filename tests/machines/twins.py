@@ -63,6 +63,17 @@ class Twins(RuleBasedStateMachine):
         assert first == second
         return tuple(came)
 
+    def outlasted(self, lease, attempt, successes):
+        """Whoever looks for two leases breaks the lock of one who does not renew."""
+        before = len(successes)
+        for _ in range(3):
+            attempt()
+            if len(successes) > before:
+                return
+            for clock in self.clocks:
+                clock.advance(lease + 0.1)
+        raise AssertionError("it was not broken")
+
     @time_passes
     @rule(seconds=st.sampled_from((0.001, 0.3, 1.0, 7.0, 45.0, 400.0)))
     def pass_time(self, seconds):

@@ -213,16 +213,27 @@ def test_processes_that_make_the_file_at_the_same_moment_share_it(path):
 # ---- forks
 
 
-def test_a_forked_child_makes_its_own_connections_and_leaves_its_parents_alone(store):
-    kept = list(store._pool._idle)
+def forked(answer):
+    """A child that answers and ends: its process id, and where to read the answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         try:
-            own = store._pool._idle == [] and store._pool._idle is not kept
-            os.write(writing, b"%d %d" % (own, add(store)))
+            os.write(writing, answer())
         finally:
             os._exit(0)
+    os.close(writing)
+    return child, reading
+
+
+def test_a_forked_child_makes_its_own_connections_and_leaves_its_parents_alone(store):
+    kept = list(store._pool._idle)
+
+    def answer():
+        own = store._pool._idle == [] and store._pool._idle is not kept
+        return b"%d %d" % (own, add(store))
+
+    child, reading = forked(answer)
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"1 1"
     assert store._pool._idle == kept
@@ -248,17 +259,10 @@ def test_a_fork_waits_for_the_write_of_another_thread(store, monkeypatch):
     thread.start()
     assert begun.wait(60)
     monkeypatch.setattr(store._pool, "_writing", told)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writing, b"%d" % add(store))
-        finally:
-            os._exit(0)
+    child, reading = forked(lambda: b"%d" % add(store))
     told.asked.set()
     thread.join()
     os.waitpid(child, 0)
-    os.close(writing)
     assert os.read(reading, 100) == b"1"
     assert add(store) == 2
 
@@ -267,13 +271,7 @@ def test_a_fork_while_another_thread_writes_for_long_does_not_stop_the_child(sto
     monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 0)
     store._pool._writing.acquire()
     sqlite_file._opening.acquire()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writing, b"%d" % add(store))
-        finally:
-            os._exit(0)
+    child, reading = forked(lambda: b"%d" % add(store))
     store._pool._writing.release()
     sqlite_file._opening.release()
     os.waitpid(child, 0)
