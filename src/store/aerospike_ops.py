@@ -30,7 +30,7 @@ EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
 
 def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
     """The client's operations, one for each of ours, in order."""
-    return [_BUILD.get(type(op), _unknown)(op, place) for place, op in enumerate(ops)]
+    return [compile_op(op, place) for place, op in enumerate(ops)]
 
 
 def compile_op(op: o.Op, place: int) -> Built:
@@ -112,7 +112,7 @@ class RowShapes:
         return shape
 
     def _build(self, op: o.Op, place: int) -> Built:
-        built = _BUILD.get(type(op), _unknown)(op, place)
+        built = compile_op(op, place)
         if type(op) is not o.Compute:  # whose answer is named after its place
             self._built[id(op)] = built
         return built
