@@ -18,14 +18,15 @@ from ..store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exist
 from ..store.expr import SERVER_NOW, Bin, Bound
 from .envelope import Envelope, tombstone
 from .ledger_chunk import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
-from .pointers import FIRE, LOAD, Slot, Written
+from .pointers import FIRE, LOAD, SEEN, Slot, Written
 from .rows import settle
 from .sharded import ShardedQueue
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
 _TOMBSTONE = missing("msgId") & missing("data")
-_UNREAD = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
+_NOBODYS = missing("delivery") | Bin("delivery", str).eq(SEEN)
+_UNREAD = exists("data") & _NOBODYS & Bin("msgId", str).eq(Param("id", str))
 _WITHDRAW = _TOMBSTONE | _UNREAD
 
 
@@ -136,7 +137,7 @@ class ChunkWriter:
             raise buried
         if buried:
             return True
-        drop = (Put("data", None), Put("msgId", None), Put("headers", None))
+        drop = tuple(Put(bin, None) for bin in ("data", "msgId", "headers", "delivery"))
         key = self._pointers.key(slot)
         try:
             guard = Bound(_WITHDRAW, {"id": msg_id})

@@ -29,6 +29,8 @@ _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
 _CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
 
+SEEN = "seen"
+"""The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
 MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
 _NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
 _STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))

@@ -20,7 +20,7 @@ from ..store.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue
 from ..store.ops import Op, ReadAll
 from .envelope import Envelope, Reason, from_bins
 from .loading import move
-from .pointers import Held, PointerQueue, Slot
+from .pointers import SEEN, Held, PointerQueue, Slot
 from .records import QueueRecords, lifetime, sweep_note
 from .rows import settle
 from .sharded import pointer_queues
@@ -175,7 +175,7 @@ class _Sweep:
 
     def _step(self, slots: Sequence[Slot]) -> int:
         """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
-        ops = (*self._stamp_ops(), ReadAll())
+        ops = (*self._stamp_ops(self.me), ReadAll())
         guard = Bound(_ABANDONED, {"age": self.age_ms})
         taken: list[Held] = []
         others: list[Slot] = []
@@ -226,7 +226,7 @@ class _Sweep:
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
             else:
                 shard.keep(slot.pointer, Stop.LIVE, "live")
-        ops = self._stamp_ops()
+        ops = self._stamp_ops(SEEN)
         settle(self.store, [Update(self.queue.key(slot), ops, _UNSTAMPED) for slot in unstamped])
 
     def _rehome(self, taken: Sequence[Held]) -> int:
@@ -244,8 +244,8 @@ class _Sweep:
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 
-    def _stamp_ops(self) -> tuple[Op, ...]:
-        return Put("delivery", self.me), Put("fireTS", self.queue.now_ms())
+    def _stamp_ops(self, delivery: str) -> tuple[Op, ...]:
+        return Put("delivery", delivery), Put("fireTS", self.queue.now_ms())
 
     # ---- the sweep pointers
 

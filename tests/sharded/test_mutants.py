@@ -64,7 +64,7 @@ def take_what_is_live(patch) -> None:
 
 def take_without_stamping(patch) -> None:
     """The sweeper reads and moves, but does not take first."""
-    patch.setattr(sweeping._Sweep, "_stamp_ops", lambda self: ())
+    patch.setattr(sweeping._Sweep, "_stamp_ops", lambda self, delivery: ())
 
 
 def no_deadline_for_producers(patch) -> None:

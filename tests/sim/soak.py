@@ -44,7 +44,7 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, PAIRS = 0.33, 0.04
+RANDOM, PAIRS = 0.36, 0.03
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 REPEATED = (
     ("processes", 0.05, 1, (
@@ -52,10 +52,10 @@ REPEATED = (
         "tests/circular/test_processes.py", "tests/sharded/test_kills.py", "tests/paged/test_kills.py",
         "tests/outbox/test_background.py",
     )),
-    ("processes", 0.11, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
-    ("crashed disks", 0.29, 1, ("tests/paged/test_crash_states.py",)),
-    ("state machines", 0.08, 1, ("tests/store/test_differential.py", "tests/machines")),
-    ("histories", 0.02, 1, ("tests/sim/test_real_server.py",)),
+    ("processes", 0.08, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
+    ("crashed disks", 0.31, 1, ("tests/paged/test_crash_states.py",)),
+    ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
+    ("histories", 0.05, 2, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
 """Layers that are tests: their parts of the time, and how many of them a processor bears at once, as some mostly wait.
 

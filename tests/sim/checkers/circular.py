@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from latchwork.coord.lease import LOCKED
 from latchwork.queue.circular_layout import HEAD, TAIL
 
 from ..faults.kinds import Kind
@@ -13,6 +13,7 @@ from ..history.record import Entry
 from .lock import a_live_holder_never_loses_it, tokens_go_up_for_ever
 
 if TYPE_CHECKING:
+    from ..faults.network import Change
     from ..workload.circular import Circular
 
 WRITES = ("enqueue", "overwrite")
@@ -29,10 +30,11 @@ def check(run: Circular) -> None:
     a_live_holder_never_loses_it(run, run.changes)
     pointers_never_go_back(run)
     each_offset_has_one_value(run)
+    overwriting_drops_no_more_than_it_needs(run)
     if run.style == "group":
         a_holding_group_misses_nothing(run)
         return
-    entries = [part for entry in run.history.entries for part in _parts(run, entry)]
+    entries = [*filter(_modelled, run.history.entries), *map(_shed, _sheds(run))]
     run.check_linearizable(entries, Fifo(run.capacity), "the queue")
 
 
@@ -99,16 +101,41 @@ def _handed_out(run: Circular) -> list[tuple[int, Any]]:
 NOTHING_DONE = ("UNAVAILABLE", "LOCK_UNAVAILABLE", "LEASE_LOST")
 
 
-def _parts(run: Circular, entry: Entry) -> list[Entry]:
-    """What the model sees. An overwrite may have moved head on in a round that it lost: that is an effect apart."""
-    if entry.name not in (*WRITES, "dequeue", "info", "transaction"):
-        return []
-    if entry.name == "info" and run.style == "overwrite":
-        return []  # head and tail move at two moments there
-    if entry.name == "overwrite":
-        shed = replace(entry, name="shed", outcome="unknown")
-        return [entry, shed] if entry.outcome not in NOTHING_DONE else [shed]
-    return [] if entry.outcome in NOTHING_DONE else [entry]
+def _modelled(entry: Entry) -> bool:
+    return entry.name in (*WRITES, "dequeue", "info", "transaction") and entry.outcome not in NOTHING_DONE
+
+
+def _sheds(run: Circular) -> list[Change]:
+    """Overwriting moves head first, in a step of its own, which stays even if the hold is lost before the commit."""
+    return [
+        change
+        for change in run.changes
+        if change.after[HEAD] > change.before.get(HEAD, 0)
+        and change.after[TAIL] == change.before.get(TAIL)
+        and change.after[LOCKED]
+    ]
+
+
+def _shed(change: Change) -> Entry:
+    """What the model is given of it, as nobody is told: an operation that nothing comes between."""
+    dropped, order = change.after[HEAD] - change.before[HEAD], change.order
+    return Entry(change.who, "shed", (dropped,), change.when, order, returned=order + 0.5, outcome="ok")
+
+
+def overwriting_drops_no_more_than_it_needs(run: Circular) -> None:
+    """Head moves on by itself only for overwrites that are under way, or came to nothing, and only so far."""
+    for change in _sheds(run):
+        wanted = sum(len(entry.args[0]) for entry in run.history.named("overwrite") if _may_want(entry, change))
+        size = change.after[TAIL] - change.after[HEAD]
+        run.require(
+            size + wanted >= run.capacity, "only what is to be overwritten is dropped",
+            f"{size} of {run.capacity} were left for {wanted} that were to come",
+        )  # fmt: skip
+
+
+def _may_want(overwrite: Entry, change: Change) -> bool:
+    mine = overwrite.actor == change.who and overwrite.order < change.order
+    return mine and not (overwrite.ok and overwrite.ended < change.order)
 
 
 class Fifo:
@@ -142,11 +169,10 @@ class Fifo:
         return self._append((head + surplus, values[surplus:], txns), entry)
 
     def _shed(self, state: Any, entry: Entry) -> Sequence[Any]:
-        """Head moved on in a round that was not committed: for this overwrite, or for those that shared its hold."""
+        """Head moved on for an overwrite that is still to be committed, or never will be."""
         head, values, txns = state
-        surplus = len(values) + len(entry.args[0]) - self.capacity
-        drops = [surplus] if entry.result else range(1, min(len(entry.args[0]), len(values)) + 1)
-        return tuple((head + drop, values[drop:], txns) for drop in drops if drop > 0)
+        (drop,) = entry.args
+        return ((head + drop, values[drop:], txns),) if drop <= len(values) else ()
 
     def _dequeue(self, state: Any, entry: Entry) -> Sequence[Any]:
         head, values, txns = state

@@ -25,12 +25,16 @@ TIMEOUT = 0.05
 
 
 class Change(NamedTuple):
-    """One write to a watched record: when by true time, by which process, and the bins before and after."""
+    """One write to a watched record: when by true time, by which process, and the bins before and after.
+
+    order: its place among all that happens in the run.
+    """
 
     when: float
     who: str
     before: dict[str, Any]
     after: dict[str, Any]
+    order: int
 
 
 def altered(stored: Any, **changes: Any) -> Any:
@@ -66,7 +70,8 @@ class Server(MemoryStore):
             self._near_the_wrap(update.key)
         after = self._records.get(update.key) if seen else None
         if after is not before and after is not None:
-            change = Change(self.world.now, self.caller, before.bins if before else {}, after.bins)
+            bins = before.bins if before else {}
+            change = Change(self.world.now, self.caller, bins, after.bins, self.world.tick())
             if log is not None:
                 log.append(change)
             if self.observer is not None:

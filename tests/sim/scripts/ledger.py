@@ -6,12 +6,14 @@ from unittest import mock
 
 from msgspec import structs
 
-from latchwork.queue import ledger, ledger_chunk, ledger_writer, pointers
+from latchwork.queue import ledger, ledger_chunk, ledger_writer, pointers, sweeping
 from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.queue.sweeper import Sweeper
 from latchwork.spark import ranges
 from latchwork.store import Exists
 
 from ..stage import Fault, Kind, Stage
+from ..workload.sharded import Office, Term
 from .sharded import queue_on
 
 ROWS = [Outgoing("m"), Outgoing("n")]
@@ -84,6 +86,32 @@ def tombstones_left_to_expire():
     return mock.patch.object(ledger_writer.ChunkWriter, "_closed", lambda self, slots: set(slots))
 
 
+def late_record_seen_by_a_deposed_leader():
+    """P6: a slot was passed by the sweep, is then filled, and stamped by a leader who has not heard of the pass."""
+    late, asleep = {5: 30.0, 6: 5.0}, {5: 31.5}
+    stage = Stage({"a": late, "c": {3: Fault(Kind.CRASH_AFTER)}, "deposed": asleep})
+
+    def sweeps(store, epoch, times):
+        sweeper = Sweeper(queue_on(store).registry, Office(Term(epoch)))
+        for _ in range(times):
+            sweeper.run_once()
+            store.seams.sleep(5)
+
+    stage.act("setup", queue_on)
+    stage.act("a", lambda store: Ledger(queue_on(store), "job").publish(0, [Outgoing("m")]), after=0.1)
+    stage.act("c", consume, after=0.3)
+    stage.act("deposed", lambda store: sweeps(store, 1, 1), after=1)
+    stage.act("leader", lambda store: sweeps(store, 2, 10), after=1.5)
+    stage.act("b", consume, after=60)
+    stage.play()
+    left = [stored for stored in stage.server.snapshot().values() if stored.bins.get("data") is not None]
+    return stage.said["a"].new == 1 and stage.said["b"] == ["m"] and not left
+
+
+def seen_is_like_taken():
+    return mock.patch.object(sweeping, "SEEN", "taken")
+
+
 def ledger_read_while_it_grows():
     """P6: while a batch reads the chunks, the second and the third are made; the third's row is read once more."""
     stage = Stage({"a": {7: 0.1}, "b": {4: Fault(Kind.DROPPED)}})
@@ -132,6 +160,7 @@ RULES = [
     ("P6 keepId", attempt_that_dies_before_it_says_written, nothing_kept_of_the_deleted),
     ("P6 first", two_attempts_at_once, ledger_of_the_first_is_overwritten),
     ("P6 closed", attempt_slower_than_the_tombstones, tombstones_left_to_expire),
+    ("P6 seen", late_record_seen_by_a_deposed_leader, seen_is_like_taken),
     ("P6 gap", ledger_read_while_it_grows, chunks_behind_a_gap_count),
     ("P7 replay", range_read_twice_while_its_producer_is_slow, nothing_buried),
 ]

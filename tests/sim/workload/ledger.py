@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.queue.pointers import SEEN
 from latchwork.queue.sharded import ShardedQueue
 
 from ..checkers import ledger as promises
@@ -36,7 +37,8 @@ class Ledgers(Sharded):
             return
         if "msgId" not in change.before and "fireTS" in change.after:
             self.moved.add(key.name)  # the shovel brings it back, perhaps where a tombstone was: that is no publishing
-        if change.after.get("delivery") != change.before.get("delivery") and key.name not in self.moved:
+        given = change.after.get("delivery")
+        if given not in (None, SEEN, change.before.get("delivery")) and key.name not in self.moved:
             self.slots[change.after["msgId"]].add(key.name)
 
     def _producer(self, process: Process, store: SimStore) -> None:
