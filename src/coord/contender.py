@@ -12,6 +12,7 @@ first. Otherwise a holder that comes straight back would always win against thos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
@@ -38,7 +39,8 @@ class Claim:
 class Contender:
     """One party that wants the lease on one record. Safe to share between threads.
 
-    A record that is absent is a free lease.  extra: operations that belong to the acquisition.
+    A record that is absent is a free lease.  extra: operations that belong to the acquisition. Pickles without what it
+    has seen: the times of that are those of this host's clock, and mean nothing on another.
     """
 
     def __init__(
@@ -54,6 +56,9 @@ class Contender:
         self.extra = extra
         self.observed: Observation | None = None
         self._marked = self._asked_for = self._yielded = float("-inf")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), extra=self.extra), (self.store, self.key, self.owner, self.lease)
 
     def renew(self, fence: int) -> Claim:
         """Start the lease again. Raises `Refused` or `NotFound` where it is not held under this fence any more."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ..errors import FencedOut, Refused
+from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
 from ..seams import Seams
 from ..store.expr import Bin, Bound, Expr, Guard, Param, missing
 from ..store.once import Once
@@ -89,7 +89,9 @@ class Fenced:
         a bin, that is not there has seen no fence. Everything else is as for `RecordStore.operate`; with a `when` of
         your own the record must exist (`exists=UPDATE`), unless `or_absent=True`.
 
-        Raises `FencedOut` if a higher fence was seen, or if this one is known to be lost already; nothing was written.
+        Raises `FencedOut` if a higher fence was seen, or if this one is known to be lost already; nothing was written,
+        unless its `details["doubt"]` is True: with `repeatable`, an earlier attempt that was not answered may have been
+        applied. Raises `OutcomeUnknown` after such an attempt where, besides, the resource cannot be read any more.
         Not promised: that a holder who was succeeded is refused by a resource that its successor has not touched; the
         successor calls `seal` (or any `operate`) on it before its first read. After `OutcomeUnknown` the write may
         still land until the resource has seen a higher fence: before you write again what follows from what was read,
@@ -121,8 +123,13 @@ class Fenced:
         """
         self.operate(key, bin=bin, repeatable=True)
 
-    def _refusal(self, key: Key, bin: str, refusal: Refused) -> Refused:
-        record = self._store.get(key, bin)
+    def _refusal(self, key: Key, bin: str, refusal: Refused) -> LatchworkError:
+        """What a refusal comes to; it says "in doubt" where the store's refusal does."""
+        doubt = bool(refusal.details.get("doubt"))
+        try:
+            record = self._store.get(key, bin)
+        except LatchworkError as failure:
+            return self._unread(key, failure) if doubt else refusal
         seen = record.bins.get(bin) if record else None
         if not isinstance(seen, int) or seen <= self._fence:
             return refusal
@@ -132,6 +139,15 @@ class Fenced:
             "has taken over; stop, and acquire again",
             key=key,
             seen=seen,
+            fence=self._fence,
+            doubt=doubt,
+        )
+
+    def _unread(self, key: Key, failure: LatchworkError) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the write to {key} under the fence {self._fence} may have been applied: an attempt was not answered, a "
+            f"later one was refused, and the record cannot be read ({failure.code}); read it before going on",
+            key=key,
             fence=self._fence,
         )
 
