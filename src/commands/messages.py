@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -67,7 +69,7 @@ def consume(
     command: Annotated[
         list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
     ] = None,
-    limit: Annotated[int, typer.Option("--max", help="stop after so many")] = 10,
+    limit: Annotated[int, typer.Option("--max", min=1, help="stop after so many")] = 10,
     timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
     follow: Annotated[
         bool, typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the consumers asked for")
@@ -76,23 +78,25 @@ def consume(
 ) -> None:
     """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
 
-    With --json they are printed together before they are acknowledged; with --follow each in a line.
+    With --json they are printed together before they are acknowledged; with --follow each in a line. Where the command
+    fails the message goes into the sideline, and the exit code is 1, but for --follow. What was taken when Ctrl-C or an
+    error comes goes there too.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
     session: Session = context.obj
+    _check_command(command)
     queue = queue_of(session, name, client, farm)
     if follow:
-        done = Consumer(queue, lambda given: _each(given, command)).run()
+        done = Consumer(queue, lambda given: _each(given, command, json_lines=session.json)).run()
         raise typer.Exit(0 if done else 1)
     if session.json and not command:
-        found = _receive(queue, limit, timeout)
-        session.table([_facts(delivery) for delivery in found])
-        queue.ack_many(found)
+        _print_together(session, queue, limit, timeout)
     else:
         outcomes = [_settled(delivery, command) for delivery in _received(queue, limit, timeout)]
         if session.json:
             session.table(outcomes)
+        _tell_failed(outcomes)
 
 
 def redrive(
@@ -137,29 +141,64 @@ def _received(queue: ShardedQueue, limit: int, timeout: float) -> Iterator[Deliv
         yield found[0]
 
 
-def _receive(queue: ShardedQueue, limit: int, timeout: float) -> list[Delivery]:
+def _print_together(session: Session, queue: ShardedQueue, limit: int, timeout: float) -> None:
     found: list[Delivery] = []
-    while len(found) < limit and (more := queue.receive(min(limit - len(found), 1_000), timeout=timeout)):
-        found += more
-    return found
+    try:
+        while len(found) < limit and (more := queue.receive(min(limit - len(found), 1_000), timeout=timeout)):
+            found += more
+        session.table([_facts(delivery) for delivery in found])
+    except BaseException as failure:
+        _give_back(found, failure)
+        raise
+    queue.ack_many(found)
 
 
 def _settled(delivery: Delivery, command: list[str] | None) -> dict[str, Any]:
-    done = _consumed(delivery, command)
+    try:
+        done = _consumed(delivery, command)
+    except BaseException as failure:
+        _give_back([delivery], failure)
+        raise
     delivery.ack() if done else delivery.nack()
     return {"message_id": delivery.message_id, "acked": done}
 
 
-def _each(given: Delivery | list[Delivery], command: list[str] | None) -> bool | list[bool]:
+def _give_back(deliveries: Sequence[Delivery], failure: BaseException) -> None:
+    """Into the sideline, so that nothing waits for a sweep; what does not get there is swept all the same."""
+    for delivery in deliveries:
+        with suppress(LatchworkError):
+            delivery.nack("exception", error=f"{type(failure).__name__}: {failure}")
+
+
+def _tell_failed(outcomes: Sequence[dict[str, Any]]) -> None:
+    """Says how many are in the sideline now, and exits with 1 if any is."""
+    failed = sum(not outcome["acked"] for outcome in outcomes)
+    if failed:
+        print(f"latchwork: {failed} of {len(outcomes)} failed: in the sideline", file=sys.stderr)  # noqa: T201 - the command's own message
+        raise typer.Exit(1)
+
+
+def _check_command(command: list[str] | None) -> None:
+    """A command that cannot be run would fail every message: it is refused before the first one is taken."""
+    if command and shutil.which(command[0]) is None:
+        raise InvalidRequest(f"cannot run {command[0]!r}: there is no such program, or it may not be run")
+
+
+def _each(
+    given: Delivery | list[Delivery], command: list[str] | None, *, json_lines: bool = False
+) -> bool | list[bool]:
     """What a consumer's handler answers, for one message or for a batch."""
-    return [_consumed(one, command) for one in given] if isinstance(given, list) else _consumed(given, command)
+    if isinstance(given, list):
+        return [_consumed(one, command, json_lines=json_lines) for one in given]
+    return _consumed(given, command, json_lines=json_lines)
 
 
-def _consumed(delivery: Delivery, command: list[str] | None) -> bool:
+def _consumed(delivery: Delivery, command: list[str] | None, *, json_lines: bool = False) -> bool:
     payload = delivery.payload
     data = payload if isinstance(payload, bytes) else json.dumps(payload, default=str).encode()
     if not command:
-        print(data.decode(errors="backslashreplace"), flush=True)  # noqa: T201 - the command's output
+        line = json.dumps(_facts(delivery), default=str) if json_lines else data.decode(errors="backslashreplace")
+        print(line, flush=True)  # noqa: T201 - the command's output
         return True
     facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
     try:

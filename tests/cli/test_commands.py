@@ -280,3 +280,69 @@ def test_the_waiting_bar_is_drawn_on_a_terminal_only(run, url):
     CountDownLatch.create(connect(url), "shop", "bar", 1, farm_id="dc1")
     piped = run("latch", "wait", "bar", *SHOP, "--farm", "dc1", "--timeout", "0.1")
     assert piped.err == ""
+
+
+def test_a_program_that_cannot_be_run_is_refused_before_a_message_is_taken(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", "2", *SHOP)
+    for more in ((), ("--follow",)):
+        done = lw("queue", "consume", "q", *SHOP, *more, "--", "./no-such.sh")
+        assert (done.code, "./no-such.sh" in done.err) == (2, True)
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["ready"], facts["sideline"]) == (2, 0)
+
+
+@pytest.mark.parametrize(("more", "target"), [(("--", "true"), "subprocess.run"), (("--json",), "json.dumps")])
+def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, more, target):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(target, _interrupted_once(target))
+        done = lw("queue", "consume", "q", *SHOP, *more)
+    assert done.code == 130
+    (row,) = lw("queue", "peek", "q", *SHOP, "--side", "sideline", "--json").json
+    assert (row["reason"], row["last_error"]) == ("exception", "KeyboardInterrupt: ")
+
+
+def _interrupted_once(target):
+    """Raises where the messages are handled or printed; what comes after it works."""
+    real = {"subprocess.run": None, "json.dumps": json.dumps}[target]
+    left = [1]
+
+    def call(value, **options):
+        rows = target == "subprocess.run" or (isinstance(value, list) and value and "attempts" in value[0])
+        if rows and left:
+            left.pop()
+            raise KeyboardInterrupt
+        return real(value, **options)
+
+    return call
+
+
+def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    done = lw("queue", "consume", "q", *SHOP, "--", "false")
+    assert (done.code, done.err) == (1, "latchwork: 1 of 1 failed: in the sideline\n")
+    lw("queue", "publish", "q", "1", *SHOP)
+    assert lw("queue", "consume", "q", *SHOP, "--", "true").code == 0
+
+
+def test_followed_messages_are_documents_with_json(lw, monkeypatch):
+    from latchwork.commands import messages
+
+    monkeypatch.setattr(messages, "Consumer", _Following)
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    (first,) = lw("queue", "publish", "q", '{"a": 1}', *SHOP, "--header", "h=v", "--json").json["published"]
+    told = lw("queue", "consume", "q", *SHOP, "--follow", "--json").json
+    assert (told["payload"], told["headers"], told["message_id"]) == ({"a": 1}, {"h": "v"}, first)
+
+
+class _Following:
+    """A consumer that stops after one message."""
+
+    def __init__(self, queue, handler):
+        self.queue, self.handler = queue, handler
+
+    def run(self):
+        return self.handler(self.queue.receive()[0])
