@@ -76,8 +76,8 @@ class PageReader:
                     yield from self._page(file, page, position, until[1] if live else None)
                 finally:
                     file.close()
-            if not live:
-                self._at = (page + 1, 0)
+            if file is None or not live:
+                self._at = until if live else (page + 1, 0)
 
     def _open(self, page: int) -> File | None:
         path = self._view.layout.page(page)
@@ -122,10 +122,13 @@ class PageReader:
             yield PagedEntry(arrival / 1000, data if decode is None else decode(data, begun), *begun)
 
     def _whole(self, kind: int, payload: bytes, begun: Place) -> bool:
-        """Take in a piece. Pieces whose first or last is not there belong to an append that was never acknowledged."""
+        """Take in a piece. Pieces whose first or last is not there belong to an append that was never acknowledged.
+
+        Each has a page of its own, one after another: where a page was passed over, what follows goes with nothing.
+        """
         if kind == FIRST:
             self._pieces, self._begun = [payload], begun
-        elif self._pieces and kind in {MIDDLE, LAST}:
+        elif self._pieces and kind in {MIDDLE, LAST} and begun[0] == self._begun[0] + len(self._pieces):
             self._pieces.append(payload)
             return kind == LAST
         return False
@@ -147,9 +150,11 @@ class PageReader:
 def seek(view: View, arrival: int) -> Place:
     """Where the first message that did not arrive before `arrival` (ms) is, or will be: by binary search.
 
-    A page's index counts only as far as the page agrees with it; otherwise the page's own records do.
+    A page's index counts only as far as the page agrees with it; otherwise the page's own records do. The tail is
+    looked at first: what is before it is in an index that is read later, so nothing appended meanwhile is missed.
     """
-    low, (high, end) = view.first(), view.tail()
+    low, tail = view.first(), view.tail()
+    high = tail[0]
     while low < high:  # the last page that begins before `arrival`; messages of one instant may fill several
         middle = (low + high + 1) // 2
         index = view.index(middle)
@@ -163,8 +168,7 @@ def seek(view: View, arrival: int) -> Place:
     number = index.at_or_after(arrival)
     if number < len(index):
         return low, index.entry(number)[1]
-    tail = view.tail()
-    return (low + 1, 0) if low < tail[0] else max(tail, (low, end))
+    return (low + 1, 0) if low < tail[0] else tail
 
 
 def _agrees(view: View, page: int, index: PageIndex, arrival: int) -> bool:

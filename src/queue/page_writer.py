@@ -25,7 +25,8 @@ class PageWriter:
     """Appends to the last page. `tail` is where the next record goes: everything before it may be read.
 
     After a write or a sync that failed it refuses everything with `StorageFailed`: what the disk holds of the page is
-    not known then, and trying again could take a lost page for a clean one. Opening the queue again finds out.
+    not known then, and trying again could take a lost page for a clean one. Opening the queue again finds out. So it
+    is where a batch, or the change to a new page, was interrupted (KeyboardInterrupt).
     """
 
     def __init__(
@@ -152,15 +153,15 @@ class PageWriter:
             self._write([frame], [ENTRY.pack(arrival, 0)])
 
     def _write(self, frames: list[bytes], entries: list[bytes]) -> None:
-        self._guarded(lambda: self._put(b"".join(frames), b"".join(entries)))
+        self._entirely(lambda: self._guarded(lambda: self._put(b"".join(frames), b"".join(entries))))
 
     def _put(self, frames: bytes, entries: bytes) -> None:
         page, position = self.tail
         content = TERMINATOR + frames[4:] + TERMINATOR
         self._page.write(content[: self._page_size - position], position)
         self._page.write(frames[:4], position)
-        self.tail = (page, position + len(frames))
         self._index.write(entries, self._index_size)
+        self.tail = (page, position + len(frames))  # after the index: a search relies on it for all before the tail
         self._index_size += len(entries)
 
     def _next_arrival(self) -> int:
@@ -183,11 +184,14 @@ class PageWriter:
             self._sync()
             self._guarded(self._index.sync)
             old = (self._page, self._index)
-            self._create(number)
-            self.tail = self._synced = (number, 0)
+            self._entirely(lambda: self._move(number))
         for file in old:
             file.close()
         self._rolled()
+
+    def _move(self, number: int) -> None:
+        self._create(number)
+        self.tail = self._synced = (number, 0)
 
     def _create(self, number: int) -> None:
         """Reserve and sync the files of a new page. A full disk is found here, before anything is promised."""
@@ -233,9 +237,20 @@ class PageWriter:
         except OSError as error:
             raise self._poison(error) from error
 
-    def _poison(self, error: OSError) -> LatchworkError:
+    def _entirely(self, step: Callable[[], None]) -> None:
+        """Do what must not be left half done: whoever interrupts it ends the appending, as a failed write does."""
+        try:
+            step()
+        except LatchworkError:
+            raise
+        except BaseException as error:
+            self._poison(error)
+            raise
+
+    def _poison(self, error: BaseException) -> LatchworkError:
+        why = str(error) or type(error).__name__
         self._failure = StorageFailed(
-            f"{self._layout.page(self.tail[0])} could not be written or synced ({error}); what was acknowledged before "
+            f"{self._layout.page(self.tail[0])} could not be written or synced ({why}); what was acknowledged before "
             "is safe; open the queue again to go on",
             file=self._layout.page(self.tail[0]),
         )

@@ -6,6 +6,7 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import dropwhile
 from typing import Any
@@ -149,8 +150,7 @@ class PagedQueue:
         Letters, digits and `_ . -`, at most 100. Until it is dropped it holds back the pages that it has not passed.
         """
         file_safe(name)
-        self._check_open()
-        with self._admin, disk(self._layout):
+        with self._administering():
             if name not in self._cursors:
                 self._layout.store_cursor(name, (self._first, 0))
                 self._add_cursor(name, (self._first, 0))
@@ -160,10 +160,12 @@ class PagedQueue:
         """Delete the pages whose messages are all older than the lifetime and passed by every cursor; how many.
 
         The page being written stays. Runs by itself whenever a page is full. Age is by the wall clock.
+        `InvalidRequest`: the queue is closed. `StorageFailed` if the disk refuses.
         """
+        self._check_open()
         if self._lifetime is None:
             return 0
-        with self._admin, disk(self._layout):
+        with self._administering():
             horizon = int((self._seams.wall() - self._lifetime) * 1000)
             held = [cursor.committed[0] for cursor in self._cursors.values()]
             limit, keep = min([self._writer.tail[0], *held]), self._first
@@ -193,7 +195,8 @@ class PagedQueue:
             self._writer.close()
         finally:
             self._bell.ring()
-            self._owned.close()
+            with self._admin:  # whoever is at the files has done with them before they are another owner's
+                self._owned.close()
 
     def __enter__(self) -> PagedQueue:
         return self
@@ -241,9 +244,8 @@ class PagedQueue:
 
     def _store_cursor(self, cursor: Cursor, place: Place | None) -> None:
         """Make a cursor's place durable; with None, forget the cursor. One that was dropped speaks for no other."""
-        self._check_open()
         name = cursor.name
-        with self._admin, disk(self._layout):
+        with self._administering():
             if self._cursors.get(name) is not cursor:
                 raise NotFound(f"cursor {name} was dropped; ask the queue for it again to start anew", name=name)
             if place is not None:
@@ -276,6 +278,15 @@ class PagedQueue:
             self.reclaim()
         except LatchworkError as error:
             _log.warning("%s could not be reclaimed: %s", self._layout.path("*"), error)
+
+    @contextmanager
+    def _administering(self) -> Iterator[None]:
+        """Alone with the cursors and the list of pages, while the queue is open: later they are another owner's."""
+        self._check_open()  # before the lock: a forked child may find it held for ever
+        with self._admin:
+            self._check_open()
+            with disk(self._layout):
+                yield
 
     def _check_open(self) -> None:
         if self._closed:

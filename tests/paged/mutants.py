@@ -35,8 +35,8 @@ def length_written_first(patch) -> None:
         self._page.write(frames[:4], position)
         content = frames[4:] + TERMINATOR
         self._page.write(content[: self._page_size - position - 4], position + 4)
-        self.tail = (page, position + len(frames))
         self._index.write(entries, self._index_size)
+        self.tail = (page, position + len(frames))
         self._index_size += len(entries)
 
     patch.setattr(PageWriter, "_put", put)
@@ -46,8 +46,8 @@ def no_zero_length_after_the_record(patch) -> None:
     def put(self, frames, entries):
         page, position = self.tail
         self._page.write(frames, position)
-        self.tail = (page, position + len(frames))
         self._index.write(entries, self._index_size)
+        self.tail = (page, position + len(frames))
         self._index_size += len(entries)
 
     patch.setattr(PageWriter, "_put", put)

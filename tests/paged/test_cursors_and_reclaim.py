@@ -1,5 +1,6 @@
 """Durable positions of consumers, and the room that is given back."""
 
+import threading
 from random import Random
 
 import pytest
@@ -244,3 +245,46 @@ def test_a_cursor_that_was_dropped_says_nothing_about_a_new_one_of_its_name(file
     assert queue.cursor("c") is new
     queue.close()
     assert numbers(open_in(files).cursor("c").read(100)) == list(range(10))
+
+
+def test_a_closed_queue_reclaims_nothing_of_its_next_owner(files):
+    clock = ManualClock()
+    old = aged(files, clock)
+    old.close()
+    cursor = open_in(files, seams=clock).cursor("slow")
+    clock.advance(1000)
+    with pytest.raises(InvalidRequest, match="closed"):
+        old.reclaim()
+    assert numbers(cursor.read(100)) == list(range(60))
+
+
+def test_a_forked_child_reclaims_nothing(files):
+    clock = ManualClock()
+    queue = aged(files, clock)
+    clock.advance(1000)
+    queue.disown()  # as it is called in a child
+    before = files.contents()
+    with pytest.raises(InvalidRequest, match="closed"):
+        queue.reclaim()
+    assert files.contents() == before
+
+
+def test_the_files_are_let_go_of_only_when_a_reclaim_under_way_has_ended(files):
+    clock = ManualClock()
+    queue = aged(files, clock)
+    clock.advance(1000)
+    closing = threading.Thread(target=queue.close)
+    held = []
+
+    def close_meanwhile(kind, name):
+        if kind == "unlink":
+            files.before_step = lambda *_: held.append("q-lock" in files.locked)
+            closing.start()
+            while not queue._closed:  # it comes to its end, but for the lock
+                pass
+
+    files.before_step = close_meanwhile
+    assert queue.reclaim() == 4
+    closing.join(30)
+    assert all(held)
+    assert not files.locked

@@ -125,3 +125,46 @@ def test_appending_nothing_touches_no_file_not_even_one_that_fails():
     with pytest.raises(StorageFailed):
         queue.append(b"something")
     queue.append_many(iter([]))
+
+
+@pytest.mark.parametrize("name", ["q-2.page", "q-2.idx", "/", "q-writeMeta"])
+def test_a_change_to_a_new_page_that_is_interrupted_loses_nothing_acknowledged(name):
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    sent = [b"m%02d" % number + bytes(40) for number in range(4)]  # four of them fill a page
+    queue.append_many(sent)
+
+    def interrupt(kind, step):
+        if "q-2.page" in files.contents() and step == name:
+            files.before_step = lambda *_: None
+            raise KeyboardInterrupt
+
+    files.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        queue.append(bytes(60))
+    with pytest.raises(StorageFailed, match="KeyboardInterrupt"):
+        queue.append(b"x")
+    assert [entry.data for entry in queue.read()] == sent
+    queue.close()
+    queue = open_in(files, force_every=1)
+    queue.append(b"after")
+    assert messages(files.killed()) == [*sent, b"after"]
+
+
+def test_a_batch_that_is_interrupted_ends_the_appending():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"before")
+
+    def interrupt(kind, name):
+        if name == "q-1.idx":
+            files.before_step = lambda *_: None
+            raise KeyboardInterrupt
+
+    files.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        queue.append_many([b"a", b"b"])
+    with pytest.raises(StorageFailed, match="open the queue again"):
+        queue.append(b"x")
+    queue.close()
+    assert messages(files)[0] == b"before"

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from latchwork.errors import Corrupt, Expired, InvalidRequest, Unreadable
+from latchwork.queue.page_reader import View
 from latchwork.queue.paged import PagedQueue
 from tests.clock import START, ManualClock
 
@@ -262,3 +263,52 @@ def test_bytes_that_the_codec_does_not_understand_are_unreadable(files):
 
 def test_a_lifetime_may_be_a_timedelta(files):
     assert open_in(files, lifetime=timedelta(hours=1), seams=Ticking())._lifetime == 3600
+
+
+def test_a_message_whose_middle_page_is_missing_is_passed_over_whole(files):
+    queue = open_in(files, page_size=64)
+    queue.append(b"a" * 47 + b"b" * 47 + b"c" * 10)
+    queue.append(b"next")
+    queue.close()
+    files.remove("q-2.page")
+    queue = open_in(files, page_size=64)
+    assert datas(queue.read(skip_corrupt=True)) == [b"next"]
+    assert datas(queue.cursor("c").read(5, skip_corrupt=True)) == [b"next"]
+
+
+def test_a_reader_that_skips_comes_to_its_end_where_the_last_page_is_missing(files):
+    queue = open_in(files, page_size=64)
+    queue.append(b"gone")
+    files.remove("q-1.page")
+    assert datas(queue.read(skip_corrupt=True)) == []
+    with pytest.raises(Corrupt):
+        list(queue.read())
+
+
+def test_a_search_misses_nothing_that_is_being_written(files, clock):
+    queue = filled(files, clock, 3)
+    since, readers = clock.wall(), []
+
+    def search(kind, name):
+        if (kind, name) == ("write", "q-1.idx"):
+            readers.append(queue.read(since, follow=True, timeout=1))
+
+    files.before_step = search
+    queue.append(b"first")
+    files.before_step = lambda kind, name: None
+    queue.append(b"second")
+    assert datas(readers[0]) == [b"first", b"second"]
+
+
+def test_a_search_misses_nothing_that_arrives_during_it(files, clock, monkeypatch):
+    queue = filled(files, clock, 3)
+    since, original, late = clock.wall(), View.index, [b"late"]
+
+    def index(view, page):
+        found = original(view, page)
+        if late:
+            queue.append(late.pop())
+        return found
+
+    monkeypatch.setattr(View, "index", index)
+    assert datas(queue.read(since, follow=True, timeout=1)) == [b"late"]
