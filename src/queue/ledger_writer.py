@@ -91,16 +91,29 @@ class ChunkWriter:
         for outcome in written:
             if isinstance(outcome, LatchworkError):
                 raise outcome
-        now, moves = self._seams.boottime(), dict.fromkeys(examined, True)
+        moves = dict.fromkeys(examined, True)
+        now = self._seams.boottime()
+        late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
+        passed = self._passed({slot for slot, what in zip(slots, written, strict=True) if what is Written.DONE} & late)
         closed = self._closed([slot for slot, outcome in zip(slots, written, strict=True) if outcome is Written.SPENT])
         for msg_id, slot, outcome in zip(open_ids, slots, written, strict=True):
             if outcome is Written.SPENT:
                 moves[msg_id] = slot not in closed
-            elif now - fresh.get(slot, chunk.born) > self._late:
+            elif slot in passed:
                 moves[msg_id] = True
         if moves:
             self._move(chunk, moves, fresh)
         return not moves
+
+    def _passed(self, slots: set[Slot]) -> set[Slot]:
+        """Those of them that somebody may have passed while they were empty. One call, or none.
+
+        Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
+        """
+        if not slots:
+            return slots
+        fired = {state.shard: state.fired for state in self._pointers.states(sorted({slot.shard for slot in slots}))}
+        return {slot for slot in slots if slot.pointer <= fired[slot.shard]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
         """Give messages other slots; those that are to be examined first may turn out to be read already."""

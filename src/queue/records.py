@@ -57,10 +57,12 @@ class QueueRecords:
             )
         return record.bins
 
-    def create(self, config: QueueConfig, fired: Sequence[int], sideline_fired: Sequence[int]) -> bool:
-        """Create the record, its sweep pointers at what was fired under this name before. False if there is one."""
-        pointers = {str(shard): fire for shard, fire in enumerate(fired)}
-        sideline = {str(shard): fire for shard, fire in enumerate(sideline_fired)}
+    def create(self, config: QueueConfig, fired: Sequence[Sequence[int]]) -> bool:
+        """Create the record, its sweep pointers at what was fired under this name before. False if there is one.
+
+        fired: of the queue, its sideline and its parked messages, by shard.
+        """
+        pointers, sideline, parked = ({str(n): fire for n, fire in enumerate(each)} for each in fired)
         try:
             self.store.operate(
                 self.key(config.name),
@@ -69,8 +71,10 @@ class QueueRecords:
                 Put("active", "true"),
                 Put("sweepPointers", pointers),
                 Put("sidelineSweep", sideline),
+                Put("parkedSweep", parked),
                 Put("sweptCounter", 0),
                 Put("sidelineSwept", 0),
+                Put("parkedSwept", 0),
                 Put("sweepMarks", {}),
                 Put("lastSweep", {}),
                 Put("epoch", 0),

@@ -60,9 +60,8 @@ class QueueRegistry:
         self._ensure_index()
         bins = self._found(config.name)
         if bins is None:
-            main, sideline, _ = pointer_queues(self.store, self.client_id, config)
-            fired, sideline_fired = ([state.fired for state in queue.states()] for queue in (main, sideline))
-            self.records.create(config, fired, sideline_fired)
+            queues = pointer_queues(self.store, self.client_id, config)
+            self.records.create(config, [[state.fired for state in queue.states()] for queue in queues])
             bins = self.records.read(config.name)
         unequal = differences(config, config_of(config.name, bins))
         if unequal:

@@ -139,6 +139,8 @@ class _Redrive:
             return self._queue.parked.pointers, envelope
         self._left -= 1
         self._chosen.append(message_of(envelope, self._queue.codec, *held.slot))
-        before = int((envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "0"))
+        told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
+        # Anybody may have published such a header.
+        before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
         headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
         return self._queue.pointers, replace(envelope, attempts=0, headers=headers)

@@ -13,10 +13,11 @@ TOLD = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
 
 
 class Kind(str, Enum):
-    """Which of a queue's two pointer queues is swept. Parked messages never are."""
+    """Which of a queue's three pointer queues is swept."""
 
     MAIN = "main"
     SIDELINE = "sideline"
+    PARKED = "parked"
 
 
 class Stop(str, Enum):
@@ -55,10 +56,10 @@ class ShardTask:
 class ShardReport:
     """What the sweep of one shard did.
 
-    scanned: slots looked at.  acked: empty ones, settled.  rehomed: messages put into the sideline.  live: messages in
-    somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep duration from now.
-    tombstones: of producers that were too late.  refused: messages that could not be moved, and stay for the next
-    sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
+    scanned: slots looked at.  acked: empty ones, settled.  rehomed: messages put into the sideline, or parked again.
+    live: messages in somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep
+    duration from now.  tombstones: of producers that were too late.  refused: messages that could not be moved, and
+    stay for the next sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
     """
 
     queue: str
@@ -112,7 +113,7 @@ class SweepReport:
 
     @property
     def rehomed(self) -> int:
-        """Messages put into a sideline."""
+        """Messages put into a sideline, or parked again."""
         return sum(shard.rehomed for shard in self.shards)
 
     @property

@@ -190,8 +190,9 @@ class Sweeper:
         return tasks
 
     def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
-        """The fire pointers of both pointer queues, and the server's time when they were read."""
-        sides = {Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers}
+        """The fire pointers of all pointer queues, and the server's time when they were read."""
+        views = {Kind.MAIN: queue, Kind.SIDELINE: queue.sideline, Kind.PARKED: queue.parked}
+        sides = {kind: view.pointers for kind, view in views.items()}
         places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
         ops = (Read(FIRE), Compute(SERVER_NOW))
         rows = settle(self.registry.store, [Update(sides[kind].pointers_key(shard), ops) for kind, shard in places])
@@ -240,7 +241,7 @@ class Sweeper:
     def _age_ms(queue: ShardedQueue, kind: Kind) -> int:
         """How long a message must have been left alone. In the sideline at least two intervals of its shovel."""
         duration = milliseconds(queue.config.sweep_duration)
-        if kind is Kind.MAIN or queue.live.shovel is None:
+        if kind is not Kind.SIDELINE or queue.live.shovel is None:
             return duration
         return max(duration, 2 * milliseconds(queue.live.shovel.interval))
 
@@ -266,7 +267,7 @@ _FAILURES = (Stop.DEPOSED, Stop.FAILED, Stop.REFUSED)
 
 
 def _complaint(shard: ShardReport) -> str:
-    what = shard.error or f"{shard.refused} messages could not be moved to the sideline"
+    what = shard.error or f"{shard.refused} messages could not be moved"
     return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
 
 

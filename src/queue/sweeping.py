@@ -1,5 +1,7 @@
 """Sweeping shards: what was handed out and never acknowledged goes to the sideline (docs/protocols.md P5).
 
+Parked messages that a redrive took, and did not bring anywhere, are parked again.
+
 `sweep_shards` needs nothing but a store, tasks, an epoch and a way to ask whether it still leads, so it runs in the
 sweeper's process or on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does the same
 at once: records are protected by stamps, the sweep pointer by the epoch.
@@ -39,6 +41,7 @@ _MARK = ListOf((Param("fired"), SERVER_NOW))
 _BINS = {
     Kind.MAIN: ("sweepPointers", "sweptCounter", ""),
     Kind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
+    Kind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
 }
 EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 """No later leader has written to the queue's record."""
@@ -128,14 +131,22 @@ class _Shard:
         )
 
 
+def _from_and_to(
+    kind: Kind, main: PointerQueue, sideline: PointerQueue, parked: PointerQueue
+) -> tuple[PointerQueue, PointerQueue]:
+    """What is swept, and where its messages go."""
+    if kind is Kind.PARKED:
+        return parked, parked
+    return (main if kind is Kind.MAIN else sideline), sideline
+
+
 class _Sweep:
     """One run over shards of one pointer queue."""
 
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        main, self.sideline, _ = pointer_queues(store, first.client_id, first.config)
-        self.queue: PointerQueue = main if first.kind is Kind.MAIN else self.sideline
+        self.queue, self.target = _from_and_to(first.kind, *pointer_queues(store, first.client_id, first.config))
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
@@ -232,7 +243,7 @@ class _Sweep:
     def _rehome(self, taken: Sequence[Held]) -> int:
         if not taken:
             return 0
-        outcomes = move(self.queue, taken, self.sideline, [self._swept(held.envelope) for held in taken])
+        outcomes = move(self.queue, taken, self.target, [self._swept(held.envelope) for held in taken])
         for held, outcome in zip(taken, outcomes, strict=True):
             if outcome is True:
                 self.shards[held.slot.shard].count("rehomed")
@@ -241,6 +252,8 @@ class _Sweep:
         return sum(outcome is True for outcome in outcomes)
 
     def _swept(self, envelope: Envelope) -> Envelope:
+        if self.kind is Kind.PARKED:
+            return envelope  # with the reason for which it was parked
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..coord.inputs import checked_timeout
-from ..errors import InvalidRequest, LatchworkError, Unreadable
+from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ..retry import Poll
 from .delivery import Delivery, lost
 from .discovery import IDLE_LOOK, ActiveShards
@@ -45,6 +45,12 @@ class Rules:
     parked: PointerQueue | None
     max_deliveries: int
     backoff: Poll | None
+
+
+_Stamped = tuple[list[Held], LatchworkError | None]
+"""The messages of some slots, and the first error of those that could not be read."""
+_FOR_A_WHILE = (Unavailable, OutcomeUnknown)
+"""Errors of a stamp after which it is worth while to try the same slot again."""
 
 
 class QueueView:
@@ -87,20 +93,20 @@ class QueueView:
         publishes again. A message that was delivered too often is parked instead, and one that cannot be decoded is put
         into the sideline.
 
-        Raises `QueueOwned` where a stream owns the queue, and the store's errors; messages that were claimed before an
-        error come back through the sweeper.
+        Raises `QueueOwned` where a stream owns the queue, and the store's errors where there is nothing to return;
+        what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         _checked("max_messages", max_messages)
         checked_timeout(timeout)
         seams = self.store.seams
         began = seams.monotonic()
         while True:
-            now = timeout == 0 and not self._aside
+            now = timeout == 0 and not self.awaits(shards)
             deliveries = self._round(max_messages, shards, count=count, now=now) if self._open() else []
             left = None if timeout is None else began + timeout - seams.monotonic()
             if deliveries:
                 return deliveries
-            if self._aside and (left is None or left > -GRACE - GRACE_POLL):
+            if self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
                 seams.sleep(GRACE_POLL)
             elif left is not None and left <= 0:
                 return []
@@ -111,13 +117,26 @@ class QueueView:
         """Whether messages may be handed out now."""
         return True
 
+    def awaits(self, shards: Collection[int] | None = None) -> bool:
+        """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
+        return any(_among(entry, shards) for entry in self._aside) if self._aside else False
+
     def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
-        held = self._revisit(max_messages, count=count)
+        held, failure = self._revisit(max_messages, shards, count=count)
         if len(held) < max_messages:
-            me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
-            slots = self._claim(max_messages - len(held), shards, now=now)
-            held += self._stamp([_Claimed(slot, me, end) for slot in slots], count=count)
+            try:
+                new, failed = self._fresh(max_messages - len(held), shards, count=count, now=now)
+                held, failure = held + new, failure or failed
+            except LatchworkError as failed:
+                failure = failed
+        if failure and not held:
+            raise failure
         return self._deliverable(held)
+
+    def _fresh(self, wanted: int, shards: Collection[int] | None, *, count: bool, now: bool) -> _Stamped:
+        me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
+        slots = self._claim(wanted, shards, now=now)
+        return self._stamp([_Claimed(slot, me, end) for slot in slots], count=count)
 
     def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
@@ -129,7 +148,12 @@ class QueueView:
     def _claim_from(self, shards: Iterable[int], wanted: int) -> list[Slot]:
         slots: list[Slot] = []
         for shard in shards:
-            claim = self.pointers.claim(shard, wanted - len(slots))
+            try:
+                claim = self.pointers.claim(shard, wanted - len(slots))
+            except LatchworkError:
+                if slots:
+                    break  # what was claimed is handed out; the next look meets the same trouble
+                raise
             self.active.claimed(shard, claim)
             if claim is not None:
                 slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
@@ -137,32 +161,45 @@ class QueueView:
                 break
         return slots
 
-    def _stamp(self, claimed: Sequence[_Claimed], *, count: bool) -> list[Held]:
-        """The messages at claimed slots; slots that are empty are set aside. One call.
+    def _stamp(self, claimed: Sequence[_Claimed], *, count: bool) -> _Stamped:
+        """The messages at claimed slots, and what kept one from being read. One call.
 
-        A slot keeps its delivery id, so that a first stamp that lands after a later one is refused (P5).
+        Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them. A slot
+        keeps its delivery id, so that a first stamp that lands after a later one is refused (P5).
         """
         if not claimed:
-            return []
+            return [], None
         found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed], count=count)
-        absent = [entry for entry, what in zip(claimed, found, strict=True) if what is Found.ABSENT]
-        if absent:
+        held: list[Held] = []
+        again: list[_Claimed] = []
+        failure: LatchworkError | None = None
+        for entry, what in zip(claimed, found, strict=True):
+            if isinstance(what, Envelope):
+                held.append(Held(entry.slot, entry.me, what))
+            elif what is Found.ABSENT:
+                again.append(entry)
+            elif isinstance(what, LatchworkError):
+                failure = failure or what
+                if isinstance(what, _FOR_A_WHILE) and self._still(entry):
+                    again.append(entry)
+        if again:
             with self._lock:
-                self._aside += absent
-        return [
-            Held(entry.slot, entry.me, what)
-            for entry, what in zip(claimed, found, strict=True)
-            if isinstance(what, Envelope)
-        ]
+                self._aside += again
+        return held, failure
+
+    def _still(self, entry: _Claimed) -> bool:
+        return self.store.seams.monotonic() < entry.until + self.pointers.sweep / 2
 
     # ---- slots that were empty
 
-    def _revisit(self, max_messages: int, *, count: bool) -> list[Held]:
-        """Try slots that were set aside again; bury those whose grace is over."""
+    def _revisit(self, max_messages: int, shards: Collection[int] | None, *, count: bool) -> _Stamped:
+        """Try slots of these shards that were set aside again; bury those whose grace is over."""
         if not self._aside:
-            return []
+            return [], None
         with self._lock:
-            again, self._aside = self._aside[:max_messages], self._aside[max_messages:]
+            again = [entry for entry in self._aside if _among(entry, shards)][:max_messages]
+            chosen = set(again)
+            self._aside = [entry for entry in self._aside if entry not in chosen]
         now = self.store.seams.monotonic()
         over = [entry for entry in again if entry.until <= now]
         full = set(self._bury([entry.slot for entry in over])) if over else set()
@@ -272,6 +309,10 @@ class QueueView:
         records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+
+
+def _among(entry: _Claimed, shards: Collection[int] | None) -> bool:
+    return shards is None or entry.slot.shard in shards
 
 
 def _checked(what: str, number: int) -> None:

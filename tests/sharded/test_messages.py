@@ -9,8 +9,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig
+from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
+from latchwork.queue.envelope import Envelope
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
@@ -361,6 +362,49 @@ def test_what_others_publish_is_found_within_a_second_whatever_this_process_publ
         clock.advance(0.1)
     found += [delivery.payload for delivery in queue.receive(100)]
     assert "theirs" in found
+
+
+class Torn(MemoryStore):
+    """While it is torn its pointers can be reached and its messages cannot, as without the master of a partition."""
+
+    torn = False
+
+    def _operate(self, update):
+        if self.torn and update.key.set.endswith("_data_set"):
+            raise Unavailable("no node has the partition")
+        return super()._operate(update)
+
+
+def test_messages_that_could_not_be_read_when_they_were_claimed_come_with_a_later_receive():
+    store = Torn(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue.publish_many(list("abcdef"))
+    first = queue.receive()
+    store.torn = True
+    for _ in range(5):
+        with pytest.raises(Unavailable):
+            queue.receive(2)
+    store.torn = False
+    while found := queue.receive(4):
+        first += found
+    assert {(delivery.payload, delivery.attempts) for delivery in first} == {(one, 1) for one in "abcdef"}
+
+
+def test_a_slot_that_waits_for_its_message_is_nobodys_who_asks_for_other_shards():
+    clock = ManualClock()
+    queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", shards=2))
+    queue.pointers.reserve({0: 1})
+    others = []
+
+    def meanwhile():
+        queue.pointers.write([Slot(0, 1)], [Envelope('"m"', "m")])
+        assert (queue.awaits({0}), queue.awaits({1})) == (True, False)
+        others.extend(queue.receive(1, shards={1}))
+
+    clock.at(0.01, meanwhile)
+    assert [delivery.payload for delivery in queue.receive(1, shards={0})] == ["m"]
+    assert others == []
+    assert not queue.awaits()
 
 
 def test_an_error_names_what_was_published_nevertheless(world):

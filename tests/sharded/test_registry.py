@@ -50,6 +50,7 @@ def test_the_record_of_a_queue_has_the_bins_of_the_sources(registry, world):
         "handlerType": "email", "shards": 3, "queueExpiry": 7200, "messageExpiry": 3600, "concurrency": 4,
         "shovelConcur": 2, "shovelInterval": 30, "active": "true", "sweptCounter": 0, "sidelineSwept": 0,
         "sweepPointers": {"0": 0, "1": 0, "2": 0}, "sidelineSweep": {"0": 0, "1": 0, "2": 0},
+        "parkedSweep": {"0": 0, "1": 0, "2": 0}, "parkedSwept": 0,
         "sweepDuration": 600_000, "maxBatchSize": 100, "maxWaitTime": 5, "sweepMarks": {}, "lastSweep": {},
         "epoch": 0, "v": 1,
     }  # fmt: skip

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import FencedOut, InvalidRequest
-from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig, Sweeper
+from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
+from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sweep_report import Kind, ShardReport, SweepReport
 from latchwork.queue.sweeping import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
@@ -124,6 +124,29 @@ def test_the_sideline_waits_for_two_intervals_of_its_shovel(sim):
     sim.lapse()
     report = process.sweeper().run_once()
     assert [s.kind for s in report.shards if s.rehomed] == [Kind.SIDELINE]
+
+
+def test_parked_messages_that_a_redrive_took_and_lost_are_parked_again_with_their_reason(sim):
+    sim.options = {"max_deliveries": 1}
+    process = sim.process()
+    ids = process.queue.publish_many(["x", "y"])
+    for delivery in process.receive():
+        delivery.nack("rejected")
+    Shovel(process.queue).run_once()
+    assert process.receive() == []
+    assert process.queue.depth().parked == 2
+    lost = sim.process()
+    lost.fails(range(3, 40), "dropped")
+    with pytest.raises(LatchworkError):
+        lost.queue.redrive(1)
+    assert process.queue.parked.peek() == []
+    sweeper = process.sweeper()
+    for _ in range(3):
+        sweeper.run_once()
+        sim.lapse()
+    parked = process.queue.parked.peek()
+    assert {(message.message_id, message.reason) for message in parked} == {(one, "exhausted") for one in ids}
+    assert len(process.queue.redrive(2)) == 2
 
 
 def test_a_deactivated_queue_is_swept_until_it_is_empty_and_then_left_to_expire(sim):

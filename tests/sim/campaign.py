@@ -58,7 +58,7 @@ def _in_time(things: Iterable[T], seconds: float | None) -> Iterator[T]:
 def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
     """The first run, by seed, in which a checker catches the mutant; None where none of so many does."""
     with mutant.patch():
-        for seed in range(most):
+        for seed in range(mutant.first, mutant.first + most):
             outcome = simulate(SCENARIOS[mutant.primitive], seed)
             if outcome.violations:
                 return outcome
