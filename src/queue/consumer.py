@@ -14,9 +14,9 @@ from ..retry import Poll
 from ..seams import Task
 from .config import check_concurrency
 from .delivery import Delivery
-from .envelope import MAX_ERROR, Reason
+from .envelope import Reason
 from .ordered import ShardLocks
-from .runs import Run, Runs
+from .runs import Run, Runs, Verdict, judged, raised
 from .sharded import ShardedQueue
 from .view import MAX_RECEIVE
 
@@ -36,16 +36,16 @@ class Consumer:
     `handler([delivery, ...])` for each batch.
 
     What the handler returns decides: True or None = done, acknowledged; False = rejected, into the sideline; for a
-    batch also a sequence of these, one for each. An exception puts it into the sideline too, one of `ignorable`
-    acknowledges it. While a handler runs its messages are extended; after the queue's `handler_timeout` they go to the
-    sideline as `timeout`, and what the handler returns later counts for nothing. Python cannot end the thread, so its
-    place is taken by another, up to `concurrency` of them: then the consumer is `saturated`, says so in the log, and
-    takes no more messages until one returns; what it still had goes to the sideline as `saturated`.
+    batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one of
+    `ignorable` acknowledges it. While a handler runs its messages are extended; after the queue's `handler_timeout`
+    they go to the sideline as `timeout`, and what the handler returns later counts for nothing. Python cannot end the
+    thread, so its place is taken by another, up to `concurrency` of them: then the consumer is `saturated`, says so in
+    the log, and takes no more messages until one returns; what it still had goes to the sideline as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails; a consumer of the same queue that is not ordered breaks that.  grace: seconds that `stop` gives
-    handlers to finish.
+    unless one fails, or is given up, which leaves the shard to others at once; a consumer of the same queue that is not
+    ordered breaks that.  grace: seconds that `stop` gives handlers to finish.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -171,6 +171,9 @@ class Consumer:
                 saturated = self.saturated
             except LatchworkError as failure:
                 self._troubled(failure)
+            except Exception:  # a thread that could not be started, or a defect: neither may end the keeper
+                self.stats["troubles"] += 1
+                log.exception("%r met trouble", self)
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
 
     def _staff(self) -> None:
@@ -178,16 +181,28 @@ class Consumer:
         wanted = self.concurrency
         with self._lock:
             missing = 0 if self.saturated else wanted + min(self._runs.stuck, wanted) - self._workers
-            self._workers += max(0, missing)
         if missing > 0:
             self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
+            self._hire(number)
+
+    def _hire(self, number: int) -> None:
+        self._count(1)
+        try:
             self._tasks.append(self._seams.spawn(self._work, f"{self.queue.name}-worker-{number}"))
+        except BaseException:
+            self._count(-1)
+            raise
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._workers += more
 
     def _retires(self) -> bool:
-        """Whether this worker is one too many; counts it out if it is."""
+        """Whether this worker is one too many, as all that do not hang are once so many do; counts it out if it is."""
         with self._lock:
-            over = self._workers - self._runs.stuck > self.concurrency or self._stopping.is_set()
+            wanted = 0 if self.saturated else self.concurrency
+            over = self._workers - self._runs.stuck > wanted or self._stopping.is_set()
             if over:
                 self._workers -= 1
             return over
@@ -205,8 +220,7 @@ class Consumer:
                 self._troubled(failure)
                 self._stopping.wait(TROUBLE.pause(troubles, self._seams))
             except BaseException:
-                with self._lock:
-                    self._workers -= 1
+                self._count(-1)
                 raise
 
     def _once(self) -> None:
@@ -215,12 +229,12 @@ class Consumer:
             return
         with self._locks.hold_one(self._stopping) as held:
             while held is not None and held.mine() and not self._stopping.is_set():
-                run = self._gather({held.shard})
+                run = self._gather({held.shard}, held.end)
                 if run is None:
                     return
                 self._handle(run)
 
-    def _gather(self, shards: Collection[int] | None) -> Run | None:
+    def _gather(self, shards: Collection[int] | None, given_up: Callable[[], object] | None = None) -> Run | None:
         """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
         batching = self.queue.config.batching
         wait = 0.0 if self._locks else ASK
@@ -229,7 +243,7 @@ class Consumer:
         )
         if not first:
             return None
-        run = self._runs.open(first)
+        run = self._runs.open(first, given_up)
         if batching is not None:
             self._fill(run, batching.max_size, batching.max_wait.total_seconds(), shards)
         return run
@@ -257,25 +271,19 @@ class Consumer:
         self._runs.start(run)
         verdicts = self._verdicts(run)
         if self._runs.close(run):
-            self._settle(run.deliveries, verdicts)
+            self._runs.settle(self.queue, run.deliveries, verdicts)
 
-    def _verdicts(self, run: Run) -> list[tuple[Reason, str | None] | None]:
+    def _verdicts(self, run: Run) -> list[Verdict]:
         """For each delivery None = acknowledge, or why it failed."""
-        batch = self.queue.config.batching is not None
-        self.stats["handled"] += len(run.deliveries)
+        batch, messages = self.queue.config.batching is not None, len(run.deliveries)
+        self.stats["handled"] += messages
         try:
-            answer = self._call(run.deliveries)
+            return judged(self._call(run.deliveries), messages, batch=batch)
         except self._ignorable:
-            answer = True
-        except Exception as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
+            return [None] * messages
+        except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
             log.warning("the handler of %r raised %s", self.queue.name, type(failure).__name__)
-            told = f"{type(failure).__name__}: {failure}"[:MAX_ERROR]
-            return [(Reason.EXCEPTION, told)] * len(run.deliveries)
-        each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * len(run.deliveries)
-        if len(each) != len(run.deliveries):
-            told = f"the handler gave {len(each)} answers for {len(run.deliveries)} messages"
-            return [(Reason.EXCEPTION, told)] * len(run.deliveries)
-        return [None if one in (True, None) else (Reason.REJECTED, None) for one in each]
+            return raised(failure, messages)
 
     def _call(self, deliveries: list[Delivery]) -> Any:
         """The handler's answer; it runs in the trace in which its message was published."""
@@ -288,18 +296,6 @@ class Consumer:
             return answer
         finally:
             self._seams.note("handling", self._seams.monotonic() - began, queue=name, outcome=outcome)
-
-    def _settle(self, deliveries: list[Delivery], verdicts: list[tuple[Reason, str | None] | None]) -> None:
-        done = [delivery for delivery, verdict in zip(deliveries, verdicts, strict=True) if verdict is None]
-        try:
-            self.queue.ack_many(done)
-            self.stats["acked"] += len(done)
-        except LatchworkError as failure:
-            self.stats["acked"] += len(done) - len(failure.details.get("message_ids", done))
-            self._runs.note(failure)
-        for delivery, verdict in zip(deliveries, verdicts, strict=True):
-            if verdict is not None:
-                self._runs.fail(delivery, *verdict)
 
     def _troubled(self, failure: LatchworkError) -> None:
         self.stats["troubles"] += 1

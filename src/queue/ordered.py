@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from ..coord.lock import FencedLock, Grant
+from ..errors import LatchworkError
 from ..seams import Event, Seams
 from .sharded import ShardedQueue
+
+log = logging.getLogger(__name__)
 
 LEASE = 10.0
 """Seconds after which a dead consumer's shard is taken over."""
@@ -19,12 +24,16 @@ ASK = 1.0
 
 @dataclass(frozen=True)
 class HeldShard:
-    """A shard that this worker has to itself, until its turn is over."""
+    """A shard that this worker has to itself, until its turn is over.
+
+    end: lets others have it, now rather than at the end of the turn; harmless when repeated.
+    """
 
     shard: int
     grant: Grant
     until: float
     seams: Seams
+    end: Callable[[], None]
 
     def mine(self) -> bool:
         """Whether the next message may be taken."""
@@ -37,7 +46,7 @@ class ShardLocks:
     def __init__(self, queue: ShardedQueue) -> None:
         self._queue, self._seams = queue, queue.store.seams
         self._guard = self._seams.lock()
-        self._busy: set[int] = set()
+        self._busy: dict[int, Grant | None] = {}
         self._locks: dict[int, FencedLock] = {}
 
     @contextmanager
@@ -52,8 +61,7 @@ class ShardLocks:
         try:
             yield held
         finally:
-            self._give_back(held.shard)
-            held.grant.release()
+            held.end()
 
     def _take_one(self) -> HeldShard | None:
         for shard in self._queue.active.candidates():
@@ -63,21 +71,35 @@ class ShardLocks:
             try:
                 grant = self._lock_of(shard).try_acquire(keep_alive=True)
             finally:
-                if grant is None:
-                    self._give_back(shard)
+                self._settle(shard, grant)
             if grant is not None:
-                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._seams)
+                end = partial(self._end, shard, grant)
+                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._seams, end)
         return None
+
+    def _end(self, shard: int, grant: Grant) -> None:
+        with self._guard:
+            if self._busy.get(shard) is grant:  # else it ended before, and may be under another grant by now
+                del self._busy[shard]
+        try:
+            grant.release()
+        except LatchworkError as failure:
+            log.warning("the lock of shard %d is left to its lease (%s): %s", shard, failure.code, failure)
 
     def _reserve(self, shard: int) -> bool:
         with self._guard:
-            free = shard not in self._busy
-            self._busy.add(shard)
-            return free
+            if shard in self._busy:
+                return False
+            self._busy[shard] = None
+            return True
 
-    def _give_back(self, shard: int) -> None:
+    def _settle(self, shard: int, grant: Grant | None) -> None:
+        """What came of the reservation."""
         with self._guard:
-            self._busy.discard(shard)
+            if grant is None:
+                del self._busy[shard]
+            else:
+                self._busy[shard] = grant
 
     def _lock_of(self, shard: int) -> FencedLock:
         """The same handle each time: only one that has watched a dead consumer's lease may break it (P2)."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..errors import LatchworkError, LeaseLost
 from ..seams import Seams
 from .delivery import Delivery
-from .envelope import Reason
+from .envelope import MAX_ERROR, Reason
+from .view import QueueView
 
 log = logging.getLogger(__name__)
 
@@ -17,11 +19,33 @@ EXTENSIONS = 4
 """How often per sweep duration a delivery is extended."""
 
 
-class Run:
-    """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic."""
+Verdict = tuple[Reason, str | None] | None
+"""What becomes of a message: None = acknowledged, else why it failed."""
 
-    def __init__(self, deliveries: Sequence[Delivery], received: float) -> None:
-        self.deliveries = list(deliveries)
+
+def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
+    """A verdict for each message, by what the handler returned: True or None is a success, for a batch also in each."""
+    each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
+    if len(each) != messages:
+        return [(Reason.EXCEPTION, f"the handler gave {len(each)} answers for {messages} messages")] * messages
+    return [None if one in (True, None) else (Reason.REJECTED, None) for one in each]
+
+
+def raised(failure: BaseException, messages: int) -> list[Verdict]:
+    """The verdicts where the handler raised."""
+    return [(Reason.EXCEPTION, f"{type(failure).__name__}: {failure}"[:MAX_ERROR])] * messages
+
+
+class Run:
+    """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
+
+    given_up: called once its messages are in the sideline, where the run is given up.
+    """
+
+    def __init__(
+        self, deliveries: Sequence[Delivery], received: float, given_up: Callable[[], object] | None = None
+    ) -> None:
+        self.deliveries, self.given_up = list(deliveries), given_up
         self.received = self.extended = received
         self.started: float | None = None
         self.abandoned = False
@@ -41,9 +65,9 @@ class Runs:
         with self._lock:
             return sum(run.abandoned for run in self._runs)
 
-    def open(self, deliveries: Sequence[Delivery]) -> Run:
+    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[], object] | None = None) -> Run:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
-        run = Run(deliveries, self._seams.monotonic())
+        run = Run(deliveries, self._seams.monotonic(), given_up)
         with self._lock:
             self._runs.append(run)
         return run
@@ -84,7 +108,22 @@ class Runs:
         log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(run.deliveries))
         for delivery in run.deliveries:
             self.fail(delivery, Reason.TIMEOUT, why)
+        if run.given_up is not None:
+            run.given_up()
         return True
+
+    def settle(self, queue: QueueView, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+        """Acknowledge the messages, or put them into the sideline, by their verdicts."""
+        done = [delivery for delivery, verdict in zip(deliveries, verdicts, strict=True) if verdict is None]
+        try:
+            queue.ack_many(done)
+            self._stats["acked"] += len(done)
+        except LatchworkError as failure:
+            self._stats["acked"] += len(done) - len(failure.details.get("message_ids", done))
+            self.note(failure)
+        for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if verdict is not None:
+                self.fail(delivery, *verdict)
 
     def fail(self, delivery: Delivery, reason: Reason, error: str | None) -> None:
         """Put a message into the sideline; where that fails it stays for the sweeper."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, TooManyConsumers, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.consumer import KEEP
+from latchwork.queue.ordered import ShardLocks
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore, SQLiteStore
 
@@ -136,6 +138,88 @@ def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_sat
     assert consumer.stats["acked"] == 2
 
 
+def test_a_saturated_consumer_takes_nothing_until_a_handler_returns(consumers, monkeypatch):
+    monkeypatch.setattr("latchwork.queue.consumer.ASK", 0.01)
+    queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.05))
+    released = threading.Event()
+    consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
+    for hanging in (1, 2):  # one after the other: the second finds workers that were added for the first
+        queue.publish("hang")
+        eventually(lambda hanging=hanging: consumer._runs.stuck == hanging)
+    eventually(lambda: consumer._workers == consumer._runs.stuck == 2)
+    queue.publish_many(["fine"] * 5)
+    assert len(queue.receive(10)) == 5, "nobody else took them"
+    released.set()
+    queue.publish("fine again")
+    eventually(lambda: consumer.stats["acked"] == 1)
+    assert set(reasons(queue)) == {"timeout"}
+
+
+@pytest.mark.parametrize(
+    "raised", [asyncio.CancelledError(), SystemExit(2), GeneratorExit(), KeyboardInterrupt()], ids=repr
+)
+def test_whatever_a_handler_raises_fails_its_message_and_the_worker_goes_on(consumers, raised):
+    queue = made(MemoryStore(), concurrency=1)
+    threads = []
+
+    def handler(delivery):
+        threads.append(threading.current_thread())
+        if delivery.payload == "bad":
+            raise raised
+
+    queue.publish_many(["bad", "good"], key="k")
+    consumer = consumers(queue, handler).start()
+    eventually(lambda: consumer.stats["acked"] == 1)
+    assert reasons(queue) == ["exception"]
+    assert len(set(threads)) == 1
+    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
+
+
+def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
+    class Array:
+        def __eq__(self, other):
+            raise ValueError("the truth value of an array is ambiguous")
+
+        __hash__ = None
+
+    queue = made(MemoryStore(), concurrency=1)
+    queue.publish("a")
+    consumer = consumers(queue, lambda delivery: Array()).start()
+    eventually(lambda: consumer.stats["failed"] == 1)
+    assert reasons(queue) == ["exception"]
+    assert not consumer._runs._runs
+
+
+class FewThreads(Seams):
+    """A system that starts no more than so many workers."""
+
+    def __init__(self, workers):
+        self.left = workers
+
+    def spawn(self, run, name):
+        if "-worker-" in name:
+            if not self.left:
+                raise RuntimeError("can't start new thread")
+            self.left -= 1
+        return super().spawn(run, name)
+
+
+def test_the_keeper_goes_on_where_a_thread_cannot_be_started(consumers):
+    seams = FewThreads(1)
+    queue = made(MemoryStore(seams=seams), concurrency=3, handler_timeout=timedelta(seconds=0.05))
+    released = threading.Event()
+    consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
+    eventually(lambda: consumer.stats["troubles"] > 1)
+    assert consumer._workers == 1, "those that could not be started do not count"
+    queue.publish("hang")
+    eventually(lambda: reasons(queue) == ["timeout"])
+    seams.left = 9
+    queue.publish("fine")
+    eventually(lambda: consumer.stats["acked"] == 1)
+    eventually(lambda: consumer._workers == 4)
+    released.set()
+
+
 def test_a_message_is_extended_while_its_handler_runs(consumers):
     queue = made(
         MemoryStore(), concurrency=1, sweep_duration=timedelta(seconds=1), handler_timeout=timedelta(seconds=0.5)
@@ -246,6 +330,51 @@ def test_two_ordered_consumers_never_work_one_shard_at_once(consumers, tmp_path)
         consumers(queue, handler, ordered=True).start()
     eventually(lambda: len(done) == 60)
     assert clashes == []
+
+
+def test_a_handler_that_is_given_up_leaves_its_shard_to_the_other_workers(consumers):
+    queue = made(MemoryStore(), shards=1, handler_timeout=timedelta(seconds=0.05))
+    released, seen = threading.Event(), []
+
+    def handler(delivery):
+        seen.append(delivery.payload)
+        return delivery.payload != "hang" or released.wait(PATIENCE)
+
+    queue.publish_many(["hang", "next"], key="k")
+    consumer = consumers(queue, handler, ordered=True).start()
+    eventually(lambda: consumer.stats["acked"] == 1)
+    assert seen == ["hang", "next"]
+    assert reasons(queue) == ["timeout"]
+    released.set()
+    eventually(lambda: consumer._runs.stuck == 0)
+    queue.publish("last", key="k")
+    eventually(lambda: consumer.stats["acked"] == 2)
+
+
+def test_a_handler_that_outlives_stop_leaves_its_shard_to_another_process(consumers):
+    store = MemoryStore()
+    queues = [made(store, shards=1) for _ in range(2)]
+    running, released = threading.Event(), threading.Event()
+    first = consumers(queues[0], lambda delivery: running.set() or released.wait(PATIENCE), ordered=True).start()
+    queues[0].publish_many(["hang", "next"], key="k")
+    assert running.wait(PATIENCE)
+    assert first.stop(0) is False
+    second = consumers(queues[1], lambda delivery: True, ordered=True).start()
+    eventually(lambda: second.stats["acked"] == 1)
+    assert not released.is_set()
+    released.set()
+
+
+def test_a_shard_that_ended_twice_stays_with_whoever_has_it_now():
+    queue = made(MemoryStore(), shards=1)
+    queue.publish("a")
+    locks, never = ShardLocks(queue), threading.Event()
+    with locks.hold_one(never) as first:
+        first.end()
+        with locks.hold_one(never) as second:
+            first.end()
+            assert second.mine()
+            assert locks._take_one() is None
 
 
 @pytest.mark.parametrize(
