@@ -18,4 +18,5 @@ def test_the_readmes_code_runs_word_for_word(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "epoch" in done.stdout
+    assert "{'order': 7}" in done.stdout, "the consumer handles its message before it stops"
     assert "QueueInfo(name='message-bus'" in done.stdout
