@@ -11,14 +11,20 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ..errors import InvalidRequest
 from ..store.connect import connect
 from ..store.port import RecordStore
 
 
 class Session:
-    """One run of the command. `json` turns everything on stdout into one JSON document."""
+    """One run of the command. `json` turns everything on stdout into one JSON document.
+
+    What is said has been written when the call returns, so that a message is not acknowledged before it is printed.
+    """
 
     def __init__(self, url: str | None, json: bool) -> None:
+        if url == "":
+            raise InvalidRequest("--store is empty: name a store, or leave the option out; is a variable not set?")
         self._url, self.json = url, json
 
     @cached_property
@@ -33,12 +39,12 @@ class Session:
 
     def say(self, text: str, **facts: Any) -> None:
         """One line for people, or the facts as JSON."""
-        print(json.dumps(facts, default=str) if self.json else text)  # noqa: T201 - the command's output
+        print(json.dumps(facts, default=str) if self.json else text, flush=True)  # noqa: T201 - the command's output
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
         """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
         if self.json:
-            print(json.dumps(list(rows), default=str))  # noqa: T201 - the command's output
+            print(json.dumps(list(rows), default=str), flush=True)  # noqa: T201 - the command's output
         elif not rows:
             print(empty)  # noqa: T201 - the command's output
         elif sys.stdout.isatty():

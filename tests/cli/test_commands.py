@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import subprocess
 import sys
 from datetime import timedelta
 
@@ -14,6 +16,7 @@ from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import StoreInfo
 from latchwork.store.connect import connect
+from tests.cli.conftest import command
 
 SHOP = ("--client", "shop")
 
@@ -252,6 +255,13 @@ def test_global_options_may_stand_anywhere_before_the_command_that_is_run():
     assert hoist(["--store=y", "stats", "-v"]) == ["--store=y", "-v", "stats"]
 
 
+@pytest.mark.parametrize("runner", [["lock", "run"], ["leader", "run"], ["queue", "consume"]])
+def test_a_command_that_is_run_keeps_its_own_options(runner):
+    words = hoist([*runner, "--json", "--timeout", "5", "n", "echo", "-v", "--json", "--", "x"])
+    assert words == ["--json", *runner, "--timeout", "5", "n", "--", "echo", "-v", "--json", "--", "x"]
+    assert hoist([*runner, "n", "--timeout=5", "-v"]) == ["-v", *runner, "n", "--timeout=5"]
+
+
 def test_a_pipe_gets_plain_lines(run):
     run("queue", "create", "q", *SHOP, "--shards", "1")
     lines = run("queue", "list", *SHOP).out.splitlines()
@@ -346,3 +356,50 @@ class _Following:
 
     def run(self):
         return self.handler(self.queue.receive()[0])
+
+
+@pytest.mark.parametrize("arguments", [(), ("stats", "--nope"), ("queue", "create"), ("large", "create", "b", "many")])
+def test_a_usage_error_is_a_document_with_json(lw, arguments):
+    done = lw("--json", *arguments)
+    assert (done.code, done.json["error"]) == (2, "USAGE")
+    assert "Usage: latchwork" in done.err
+    assert done.json["message"] in done.err
+
+
+def test_ctrl_c_is_a_document_with_json(lw, monkeypatch):
+    monkeypatch.setattr("latchwork.commands.latch.CountDownLatch.wait", _interrupt)
+    lw("latch", "create", "n", *SHOP, "--count", "1")
+    done = lw("latch", "wait", "n", *SHOP, "--json")
+    assert (done.code, done.err, done.json["error"]) == (130, "latchwork: interrupted\n", "INTERRUPTED")
+
+
+def _interrupt(*_arguments, **_options):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_command_is_loaded_says_so_and_exits_130(lw, monkeypatch):
+    class Interrupting:
+        def find_spec(self, name, *_):
+            return _interrupt() if name == "latchwork.commands" else None
+
+    monkeypatch.delitem(sys.modules, "latchwork.commands")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    done = lw("stats", *SHOP)
+    assert (done.code, done.err) == (130, "latchwork: interrupted\n")
+
+
+@pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("&-", 0)])
+def test_output_that_goes_nowhere_shows_no_stack_trace(sqlite_url, target, code):
+    words = shlex.join(command(sqlite_url, "queue", "list", *SHOP))
+    done = subprocess.run(f"{words} >{target}", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == code
+
+
+def test_a_message_that_could_not_be_printed_is_not_acknowledged(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    words = shlex.join(command(sqlite_url, "queue", "consume", "q", *SHOP, "--json"))
+    assert subprocess.run(f"{words} >/dev/full", shell=True, capture_output=True, check=False).returncode == 1
+    assert lw("queue", "stats", "q", *SHOP, "--json").json["sideline"] == 1
