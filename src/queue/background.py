@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ..errors import InvalidRequest
 from ..seams import Seams, Task
 
 T = TypeVar("T")
@@ -20,10 +21,13 @@ class Background:
         self.stopping = seams.event()
 
     def start(self) -> None:
-        """Start it, unless it runs."""
-        if self._task is None:
-            self.stopping.clear()
-            self._task = self._seams.spawn(self._run, self._name)
+        """Start it, unless it runs. `InvalidRequest`: it was asked to end and has not yet."""
+        if self._task is not None and self._task.is_alive():
+            if self.stopping.is_set():
+                raise InvalidRequest(f"{self._name} still does its last work; start it when stop() has returned True")
+            return
+        self.stopping.clear()
+        self._task = self._seams.spawn(self._run, self._name)
 
     def stop(self, timeout: float | None) -> bool:
         """Ask it to end; whether it has within `timeout` seconds. It may be started again then."""

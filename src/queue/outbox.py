@@ -189,7 +189,10 @@ class Outbox:
         return done
 
     def start(self) -> Outbox:
-        """Forward in the background, as messages come. After a failure it pauses, longer each time, up to 20 s."""
+        """Forward in the background, as messages come. After a failure it pauses, longer each time, up to 20 s.
+
+        `InvalidRequest`: a `stop` was not waited for, and the task has not ended yet.
+        """
         self._background.start()
         return self
 

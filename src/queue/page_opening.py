@@ -12,6 +12,8 @@ from .files import Closable
 from .page_layout import Layout
 
 MIN_PAGE, MAX_PAGE = 64, 2**31 - 1
+MAX_LIFETIME = 10**14
+"""Seconds: as much as a timedelta holds, and so little that every clock can be counted back by it."""
 _PREFIX = re.compile(r"[^/\0]{1,100}")
 
 
@@ -21,10 +23,15 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
         raise InvalidRequest(f"a prefix has 1 to 100 characters and no '/': not {prefix!r}", prefix=prefix)
     if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
-    if not isinstance(force_every, int) or force_every < 0:
+    if not isinstance(force_every, int) or isinstance(force_every, bool) or force_every < 0:
         raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every!r}")
-    if lifetime is not None and (not isinstance(lifetime, int | float) or not lifetime > 0):
-        raise InvalidRequest(f"lifetime is more than 0 seconds, or None to keep everything; not {lifetime!r}")
+    if lifetime is not None and (
+        not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME
+    ):
+        raise InvalidRequest(
+            f"lifetime is {lifetime!r}; it must be more than 0 seconds and at most {MAX_LIFETIME}, or None to keep "
+            "everything"
+        )
 
 
 def checked_directory(directory: str | os.PathLike[str]) -> Path:

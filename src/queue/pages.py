@@ -35,6 +35,7 @@ _CHECKED = struct.Struct(">IIIQB")
 _LENGTH_SIZE = 4
 _FIXED = HEADER - _LENGTH_SIZE
 _CHUNK = 256 * 1024
+_LATEST = 2**48  # ms since the epoch: the year 10889
 _NOT_ZERO = re.compile(rb"[^\0]")
 
 Record: TypeAlias = tuple[int, int, bytes, int, int]
@@ -81,14 +82,15 @@ def records(
 def next_good(file: File, page: int, start: int, end: int) -> int | None:
     """The first position from `start` on at which a whole record lies before `end`; None if there is none.
 
-    Looks at every byte: for use after damage only.
+    Looks at every byte: for use after damage only. What cannot be a header is refused before its checksum is made,
+    which for random bytes would be one of up to a whole page at every other offset.
     """
     buffer = _padded(file, start, end - start)
     at = 0
     while at + HEADER <= len(buffer):
         length, crc, arrival, kind = _FIELDS.unpack_from(buffer, at)
         stop = at + _LENGTH_SIZE + length
-        if length >= _FIXED and stop <= len(buffer):
+        if length >= _FIXED and stop <= len(buffer) and kind <= LAST and arrival < _LATEST:
             head = value(_CHECKED.pack(page, start + at, length, arrival, kind))
             if crc == extend(head, buffer[at + HEADER : stop]):
                 return start + at

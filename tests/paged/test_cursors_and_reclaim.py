@@ -1,6 +1,7 @@
 """Durable positions of consumers, and the room that is given back."""
 
 import threading
+from datetime import timedelta
 from random import Random
 
 import pytest
@@ -288,3 +289,10 @@ def test_the_files_are_let_go_of_only_when_a_reclaim_under_way_has_ended(files):
     closing.join(30)
     assert all(held)
     assert not files.locked
+
+
+def test_the_longest_lifetime_keeps_everything(files):
+    queue = open_in(files, lifetime=timedelta.max)
+    queue.append_many([b"x" * 100] * 10)
+    assert queue.reclaim() == 0
+    assert len(list(queue.read())) == 10

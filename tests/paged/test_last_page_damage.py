@@ -5,6 +5,8 @@ from random import Random
 import pytest
 
 from latchwork.errors import Corrupt
+from latchwork.queue import pages
+from latchwork.queue.pages import WHOLE, next_good, record
 
 from .promises import messages, open_in
 from .recording import RecordingFiles
@@ -136,3 +138,14 @@ def read_until_damage(queue):
     except Corrupt as error:
         return got, error
     return got, None
+
+
+def test_what_follows_damage_is_found_without_a_checksum_at_every_other_byte(monkeypatch):
+    size = 256 * 1024
+    damaged = Random(1).randbytes(size // 2)
+    good = record(1, len(damaged), 1_700_000_000_000, WHOLE, b"good")
+    file = RecordingFiles.holding({"page": (damaged + good).ljust(size, b"\0")}).open("page")
+    checksums, original = [], pages.extend
+    monkeypatch.setattr(pages, "extend", lambda crc, data: checksums.append(len(data)) or original(crc, data))
+    assert next_good(file, 1, 1, size) == len(damaged)
+    assert checksums == [len(b"good")]

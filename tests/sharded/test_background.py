@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from latchwork.errors import InvalidRequest
 from latchwork.queue.background import Background, shared
 from latchwork.seams import Seams
 from tests.clock import ManualClock
@@ -34,7 +35,8 @@ def test_a_task_is_started_once_and_again_only_when_it_has_ended():
     task.start()
     task.start()
     assert task.stop(timeout=0) is False
-    task.start()
+    with pytest.raises(InvalidRequest, match="stop"):
+        task.start()
     assert seams.names == ["task"], "the first has not ended yet"
     may_end.set()
     assert task.stop(timeout=20)
@@ -42,6 +44,27 @@ def test_a_task_is_started_once_and_again_only_when_it_has_ended():
     task.start()
     assert seams.names == ["task", "task"]
     assert task.stop(timeout=20)
+
+
+def test_a_task_that_ended_after_a_stop_that_gave_up_waiting_can_be_started_again():
+    seams, may_end, ends = Counting(), threading.Event(), []
+
+    def run():
+        assert task.stopping.wait(20)
+        assert may_end.wait(20)
+        ends.append(True)
+
+    task = Background(seams, run, "task")
+    task.start()
+    assert task.stop(timeout=0) is False
+    first = task._task
+    may_end.set()
+    first.join(20)
+    task.start()
+    assert seams.names == ["task", "task"]
+    assert ends == [True], "the second runs on"
+    assert task.stop(timeout=20)
+    assert ends == [True, True]
 
 
 @pytest.mark.parametrize(("at_once", "started"), [(1, 0), (3, 3), (64, 10)])
