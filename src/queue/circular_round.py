@@ -25,13 +25,17 @@ ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 
 
 class Request(Struct, eq=False):
-    """What one caller wants of a hold, and what came of it. `since`: the fence of the first hold it was part of."""
+    """What one caller wants of a hold, and what came of it.
+
+    since: the fence of the first hold it was part of.  until: when its time is over; None = never.
+    """
 
     kind: str
     txn: str | None
     values: Sequence[Any] = ()
     count: int = 0
     since: int = 0
+    until: float | None = None
     result: Any = None
     error: LatchworkError | None = None
 
@@ -64,18 +68,17 @@ class Rounds:
         self,
         waiting: Callable[[], list[Request]],
         collect: Callable[[Callable[[Request], bool]], list[Request]],
-        timeout: float | None,
     ) -> None:
-        """Take the lock, then do all that `collect` gives. `waiting`: what can be collected now, the leader's first."""
+        """Take the lock, then do all that `collect` gives. `waiting`: what can be collected now, the leader's first.
+
+        Raises `LockUnavailable` once the time of the leader, or of one that was collected, is over.
+        """
         requests: list[Request] = []
-        seams = self._lock.store.seams
-        end = None if timeout is None else seams.monotonic() + timeout
         for _ in range(ROUNDS):
-            shared = transactions.own(seams.unique())
+            shared = transactions.own(self._lock.store.seams.unique())
             asked = requests or waiting()
             named = _named(asked)
-            left = None if end is None else max(0.0, end - seams.monotonic())
-            hold = self._take(shared, asked[0], named, left)
+            hold = self._take(shared, asked[0], named, self._left(requests or asked[:1]))
             if not requests:
                 requests = collect(partial(_admitted, set(named)))
             if self._done(hold, shared, requests):
@@ -85,6 +88,11 @@ class Rounds:
             f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease ran out before the "
             "commit; nothing was changed: create the queue with a longer lease"
         )
+
+    def _left(self, requests: list[Request]) -> float | None:
+        """Seconds until the time of one of them is over."""
+        ends = [request.until for request in requests if request.until is not None]
+        return max(0.0, min(ends) - self._lock.store.seams.monotonic()) if ends else None
 
     def _take(self, shared: str, leader: Request, named: Sequence[str], timeout: float | None) -> Hold:
         """The lock. An attempt that may have taken it does so for nobody, so nothing can come of it."""

@@ -3,12 +3,16 @@
 A thread that finds nobody leading leads: it takes the lock, then collects what has been handed in meanwhile, does all
 of it under the one hold, and wakes the others with their results. Then it hands the lead to the next that waits, so
 that nobody works for others for ever. Work is done in the order in which it was handed in.
+
+Everybody's time is their own: where a hold does not come about, only those are told whose time is over, and the others
+go to the front again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -18,9 +22,10 @@ from ..seams import Event, Seams
 
 
 class Work(Protocol):
-    """One thread's wish: what goes together with what, and what came of it."""
+    """One thread's wish: what goes together with what, until when (None = for ever), and what came of it."""
 
     kind: Any
+    until: float | None
     result: Any
     error: LatchworkError | None
 
@@ -28,15 +33,16 @@ class Work(Protocol):
 W = TypeVar("W", bound=Work)
 
 
-Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]], float | None], None]
+Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]]], None]
 
 
 class _Ticket(Struct, Generic[W], eq=False):
-    """A wish in the queue of this process."""
+    """A wish in the queue of this process. gone: its thread was interrupted, and must not be given the lead."""
 
     work: W
     wake: Event | None = None
     leads: bool = False
+    gone: bool = False
 
     def tell(self) -> None:
         if self.wake is not None:
@@ -46,23 +52,24 @@ class _Ticket(Struct, Generic[W], eq=False):
 class GroupCommit(Generic[W]):
     """Work that several threads hand in and one of them does.
 
-    `run(waiting, collect, timeout)` does the work of one hold, which is of one kind. `waiting` says what there is to
-    do, the leader's own first; `collect(admitted)` takes what may be part of the hold, once it has begun; `run` leaves
-    a result or an error in each.
+    `run(waiting, collect)` does the work of one hold, which is of one kind. `waiting` says what there is to do, the
+    leader's own first; `collect(admitted)` takes what may be part of the hold, once it has begun; `run` leaves a result
+    or an error in each. It raises `LockUnavailable` once the time of the leader, or of one that it has collected, is
+    over; what has neither then is done in another hold, unless its own time is over too.
     """
 
     def __init__(self, seams: Seams, run: Run[W], *, most: int = 256) -> None:
         self._seams, self._run, self._most = seams, run, most
         self._led = False
         self._reset()
+        _ALL.add(self)
 
     def submit(self, work: W, timeout: float | None) -> Any:
         """Do the work, here or in another thread; its result.
 
         Raises its error, and `LockUnavailable` where nobody came to it within `timeout` seconds.
         """
-        if self._pid != os.getpid():
-            self._reset()  # a fork: the parent's threads, and their work, are not here
+        work.until = None if timeout is None else self._seams.monotonic() + timeout
         ticket = _Ticket(work)
         with self._guard:
             self._waiting.append(ticket)
@@ -75,14 +82,14 @@ class GroupCommit(Generic[W]):
             except BaseException:
                 self._withdraw(ticket)
                 raise
-        if ticket.leads:
-            self._lead(ticket, timeout)
+        while ticket.leads:
+            self._lead(ticket)
         if work.error is not None:
             raise work.error
         return work.result
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        """Nobody leads and nothing waits; so it is in a forked child, which has none of its parent's threads."""
         self._guard = self._seams.lock()
         self._waiting: list[_Ticket[W]] = []
         self._led = False
@@ -99,14 +106,17 @@ class GroupCommit(Generic[W]):
     def _withdraw(self, ticket: _Ticket[W]) -> None:
         """The thread of this ticket was interrupted while it waited; if it was given the lead, the next one gets it."""
         with self._guard:
+            ticket.gone = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
             leads = ticket.leads
         if leads:
             self._finish(ticket, [])
 
-    def _lead(self, mine: _Ticket[W], timeout: float | None) -> None:
+    def _lead(self, mine: _Ticket[W]) -> None:
+        """One hold, in which whoever waits has a part. The lead is another's afterwards, unless this one goes on."""
         taken: list[_Ticket[W]] = [mine]
+        back: list[_Ticket[W]] = []
 
         def waiting() -> list[W]:
             if len(self._waiting) == 1:
@@ -125,21 +135,36 @@ class GroupCommit(Generic[W]):
             return [ticket.work for ticket in taken]
 
         try:
-            self._run(waiting, collect, timeout)
+            self._run(waiting, collect)
+        except LockUnavailable as failure:
+            back = self._in_time(taken)
+            taken = [ticket for ticket in taken if ticket not in back]
+            _fail(taken, failure)
         except LatchworkError as failure:
             _fail(taken, failure)
         except BaseException:
             _fail(taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
             raise
         finally:
-            self._finish(mine, taken)
+            self._finish(mine, taken, back)
 
-    def _finish(self, mine: _Ticket[W], taken: list[_Ticket[W]]) -> None:
+    def _in_time(self, taken: list[_Ticket[W]]) -> list[_Ticket[W]]:
+        """Those that can wait for another hold, in order; never all of them, so that this comes to an end."""
+        undone = [ticket for ticket in taken if not _answered(ticket)]
+        ends = [ticket.work.until for ticket in undone if ticket.work.until is not None]
+        if not ends:
+            return []
+        over = max(self._seams.monotonic(), min(ends))
+        return [ticket for ticket in undone if ticket.work.until is None or ticket.work.until > over]
+
+    def _finish(self, mine: _Ticket[W], taken: list[_Ticket[W]], back: Sequence[_Ticket[W]] = ()) -> None:
+        """Give the lead to the first of those that wait, `back` before all others, and wake whoever has an answer."""
         with self._guard:
             if mine in self._waiting:
                 self._waiting.remove(mine)
+            self._waiting[:0] = [ticket for ticket in back if not ticket.gone]
             heir = self._waiting[0] if self._waiting else None
-            self._led = heir is not None
+            self._led, mine.leads = heir is not None, False
             if heir is not None:
                 heir.leads = True
         for ticket in taken:
@@ -153,7 +178,20 @@ class GroupCommit(Generic[W]):
         return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
 
 
+def _answered(ticket: _Ticket[W]) -> bool:
+    return ticket.work.result is not None or ticket.work.error is not None
+
+
 def _fail(taken: list[_Ticket[W]], failure: LatchworkError) -> None:
     for ticket in taken:
-        if ticket.work.result is None and ticket.work.error is None:
+        if not _answered(ticket):
             ticket.work.error = failure
+
+
+def _begin_anew() -> None:
+    for group in tuple(_ALL):
+        group._reset()  # noqa: SLF001 - before the child's first thread can hand in anything
+
+
+_ALL: weakref.WeakSet[GroupCommit[Any]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_begin_anew)

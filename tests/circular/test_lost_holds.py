@@ -134,7 +134,7 @@ def test_in_doubt_who_was_written_does_not_know_and_who_found_no_room_knows_of_n
     store.policy = RetryPolicy(attempts=1)
     before(store, {3: "reply_lost", 4: "dropped"})
     fits, too_many = Request(ENQUEUE, "fits", values=[1, 2, 3]), Request(ENQUEUE, "not", values=[4, 5])
-    queue._work._run(lambda: [fits, too_many], lambda admitted: [fits, too_many], None)
+    queue._work._run(lambda: [fits, too_many], lambda admitted: [fits, too_many])
     assert type(fits.error) is OutcomeUnknown
     assert (fits.error.details["txn_id"], fits.error.details["offsets"]) == ("fits", range(3))
     assert type(too_many.error) is Unavailable
@@ -248,7 +248,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_led_in_its_parent(store,
 
 
 def test_what_was_answered_before_a_failure_stays_answered(clock):
-    def run(waiting, collect, timeout):
+    def run(waiting, collect):
         (work,) = collect(lambda work: True)
         work.result = "done"
         raise Unavailable("after that")

@@ -103,7 +103,7 @@ def test_overwrites_of_one_hold_that_together_exceed_the_capacity():
     queue = LargeQueue.create(MemoryStore(), "q", 4, entries_per_record=2)
     queue.enqueue("old")
     requests = [Request(OVERWRITE, None, values=["a", "b", "c"]), Request(OVERWRITE, None, values=["d", "e", "f"])]
-    queue._work._run(lambda: requests, lambda admitted: requests, None)
+    queue._work._run(lambda: requests, lambda admitted: requests)
     assert [request.result for request in requests] == [range(1, 4), range(4, 7)]
     assert [(entry.offset, entry.value) for entry in queue.dequeue_many(9)] == [(3, "c"), (4, "d"), (5, "e"), (6, "f")]
 
@@ -116,7 +116,7 @@ def test_full_is_said_only_with_the_commit_that_makes_it_so():
     store.plan[len(store.history) + 3] = "dropped"
     requests = [Request(ENQUEUE, None, values=[1, 2, 3]), Request(ENQUEUE, None, values=[4, 5])]
     with pytest.raises(Unavailable):
-        queue._work._run(lambda: requests, lambda admitted: requests, None)
+        queue._work._run(lambda: requests, lambda admitted: requests)
     assert requests[1].error is None
 
 

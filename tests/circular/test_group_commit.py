@@ -1,0 +1,207 @@
+"""Who leads, whose time is over, and who is told what: the threads' parts are played one after the other."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from latchwork.errors import LeaseLost, LockUnavailable
+from latchwork.queue import LargeQueue
+from latchwork.queue.circular_round import ENQUEUE, Request
+from latchwork.queue.group_commit import GroupCommit, _Ticket
+from latchwork.seams import Seams
+from latchwork.store import MemoryStore
+from tests.clock import ManualClock
+from tests.faulty import FaultyStore
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock))
+
+
+@pytest.fixture
+def queue(store):
+    LargeQueue.create(store.inner, "q", 10)
+    return LargeQueue.open(store, "q")
+
+
+class Woken:
+    """A follower's event that remembers when it was set."""
+
+    def __init__(self, clock):
+        self.clock, self.at = clock, None
+
+    def set(self):
+        self.at = self.clock.monotonic()
+
+
+def follower(queue, clock, value, until=None, txn=None):
+    """Another thread's ticket, once it has handed in its work."""
+    ticket = _Ticket(Request(ENQUEUE, txn, values=[value], until=until), wake=Woken(clock))
+    queue._work._waiting.append(ticket)
+    return ticket
+
+
+def held_by_another(store, clock, *, until):
+    """Another process takes the lock, and keeps it until then."""
+    lock = LargeQueue.open(store.inner, "q")._lock
+    hold, start = lock.take("other", [], 5), clock.monotonic()
+    for place in range(int((until - start) / 0.1)):
+        clock.at(0.1 * place, lambda: lock.renew(hold))
+    clock.at(until - start, lambda: lock.let_go(hold))
+
+
+def taken_over(store, clock, *, until):
+    """The lease runs out, and another process has the lock until then."""
+
+    def take():
+        clock.advance(1)
+        held_by_another(store, clock, until=until)
+
+    return take
+
+
+def before(store, plan):
+    """What happens at the calls with these numbers, counted from now."""
+    store.plan = {store._number + call: act for call, act in plan.items()}
+
+
+# ---- forks
+
+
+def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_once():
+    """The second call comes while the first has just begun, which is when a handle would notice the fork."""
+    seams = Seams()
+
+    def run(waiting, collect, *rest):
+        for work in collect(lambda work: True):
+            work.result = work.txn
+
+    group = GroupCommit(seams, run)
+    group._led = True  # by a thread of the parent
+    child = os.fork()
+    if not child:
+        done = 1
+        try:
+            make = seams.lock
+            seams.lock = lambda: group.submit(Request(ENQUEUE, "second"), 0) and make()
+            done = int(group.submit(Request(ENQUEUE, "first"), 0) != "first")
+        finally:
+            os._exit(done)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- time
+
+
+def test_a_follower_that_is_given_the_lead_has_what_is_left_of_its_time(store, queue, clock):
+    led = queue._work
+    led._led = True  # by another thread
+    held_by_another(store, clock, until=4)
+
+    class Wake(Woken):
+        def wait(self, timeout):
+            self.clock.advance(0.75)
+            led._finish(_Ticket(None), [])
+            return True
+
+    clock.event = lambda: Wake(clock)
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1)
+    assert clock.monotonic() == pytest.approx(1)
+
+
+def test_a_leader_whose_time_is_over_does_not_fail_those_that_have_time(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c", until=1.2)]),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.2)
+    patient, hasty = others
+    assert isinstance(hasty.work.error, LockUnavailable)
+    assert patient.work.error is None
+    assert patient.leads
+    queue._work._lead(patient)
+    assert patient.work.result == range(1)
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["b"]
+
+
+def test_those_that_have_time_left_come_before_those_that_were_handed_in_later(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.append(follower(queue, clock, "b")),
+            2: lambda: others.append(follower(queue, clock, "c")),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    queue._work._lead(others[0])
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["b", "c"]
+
+
+def test_a_leader_that_has_time_goes_on_without_those_that_have_none(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.append(follower(queue, clock, "b", until=1.5)),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    assert queue.enqueue("a") == 0
+    assert clock.monotonic() >= 3
+    (hasty,) = others
+    assert isinstance(hasty.work.error, LockUnavailable)
+    assert hasty.wake.at == pytest.approx(1.5)
+    assert not queue._work._led
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["a"]
+
+
+def test_a_transaction_that_waits_for_another_hold_is_still_the_one_that_was_begun(store, queue, clock):
+    others, unique = [], clock.unique
+
+    def handed_in():
+        clock.unique = unique
+        others.append(follower(queue, clock, "b", txn="t"))
+        return unique()
+
+    clock.unique = handed_in
+    before(store, {3: taken_over(store, clock, until=3)})
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    assert LargeQueue.open(store.inner, "q").transaction("t", timeout=5) is None
+    queue._work._lead(others[0])
+    assert isinstance(others[0].work.error, LeaseLost)
+    assert queue.info().size == 0
+
+
+def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(store, queue, clock):
+    others = []
+
+    before(
+        store,
+        {
+            1: lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c")]),
+            2: lambda: queue._work._withdraw(others[0]),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    assert not others[0].leads
+    assert others[1].leads
