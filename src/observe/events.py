@@ -84,7 +84,7 @@ EVENTS: Mapping[str, Event] = _named(
     Event(
         "waits",
         Kind.HISTOGRAM,
-        "Waits for a latch to be released, or for a lock that was not free",
+        "Waits for a latch, released ones included, and for a lock that was not free at once",
         {"kind": ("latch", "lock"), "outcome": ("done", "timed_out", "failed")},
         "seconds",
     ),

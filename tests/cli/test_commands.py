@@ -389,7 +389,8 @@ def test_ctrl_c_while_the_command_is_loaded_says_so_and_exits_130(lw, monkeypatc
 
 
 @pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("&-", 0)])
-def test_output_that_goes_nowhere_shows_no_stack_trace(sqlite_url, target, code):
+def test_output_that_goes_nowhere_shows_no_stack_trace(lw, sqlite_url, target, code):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
     words = shlex.join(command(sqlite_url, "queue", "list", *SHOP))
     done = subprocess.run(f"{words} >{target}", shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import urllib.request
+from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -115,3 +119,22 @@ def test_a_scrape_survives_a_store_that_is_away(clock, registry, scrape):
     found, _ = scrape()
     assert found[("latchwork_queues_readable",)] == 0
     assert not [name for name in found if name[0] == "latchwork_queue_depth"]
+
+
+def test_the_code_in_the_operations_page_runs_as_it_stands_there():
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = code.replace("latchwork.connect()", "latchwork.connect('memory:')").replace("9_000", "0")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_queue_that_was_never_swept_is_told_by_its_depth_alone(clock, registry, scrape):
+    telemetry = PrometheusTelemetry(registry)
+    queues = QueueRegistry(MemoryStore(clock), "c", farm_id="f")
+    queues.create(QueueConfig("never", shards=1))
+    watch_queues(queues, telemetry)
+    samples, _ = scrape()
+    depths = {row[0] for row in samples if ("queue", "never") in row[1:]}
+    assert "latchwork_queue_depth" in depths, "what the alert for it is made of"
+    assert "latchwork_queue_last_sweep_seconds" not in depths
