@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import islice
+from sys import maxsize
 
 from ..coord.inputs import checked_timeout
-from ..errors import Corrupt, InvalidRequest
+from ..errors import Corrupt, InvalidRequest, Unreadable
 from ..seams import Lock
 from .backlog import Backlog, backlog, distance
 from .page_layout import Place, disk
@@ -63,11 +64,11 @@ class Cursor:
     def read(self, n: int, *, timeout: float | None = 0, skip_corrupt: bool = False) -> list[PagedEntry]:
         """The next messages, at most `n`; waits up to `timeout` seconds (None: for ever) for the first one.
 
-        An empty list if there is none. `Corrupt` if the next message fails its checks, `Expired` if its page was
-        reclaimed by another means than this package; what precedes it is returned first. With `skip_corrupt` the
-        next good message is returned instead.
+        An empty list if there is none. `Corrupt` if the next message fails its checks, `Unreadable` if the codec does
+        not understand it, `Expired` if its page was reclaimed by another means than this package; what precedes a
+        message of the first two kinds is returned first. With `skip_corrupt` the next good message is returned instead.
         """
-        if not isinstance(n, int) or n < 1:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n!r}", n=n)
         deadline = self._deadline(checked_timeout(timeout))
         while True:
@@ -118,8 +119,8 @@ class Cursor:
             found: list[PagedEntry] = []
             try:
                 with disk(self._view.layout):
-                    found.extend(islice(reader.entries(until), n))
-            except Corrupt:
+                    found.extend(islice(reader.entries(until), min(n, maxsize)))
+            except (Corrupt, Unreadable):
                 if not found:
                     raise
             self._read_to = reader.place

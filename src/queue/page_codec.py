@@ -15,28 +15,48 @@ from .page_layout import Place
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, Place], Any]
 
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
+_LATEST = 10**12
+"""Seconds, as good as the end of time, and far less than what counts in milliseconds."""
+
 
 def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     """The two directions of `bytes`, of a type (JSON by msgspec), or of an object with `encode` and `decode`.
 
     None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
-    does not take, decoding `Unreadable` with page and position.
+    does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
+    the way of all behind it. Decoding raises `Unreadable` with page and position.
     """
     if codec is bytes:
         return _raw, None
     if isinstance(codec, type):
-        return _encoding(msgspec.json.encode, codec), _decoding(msgspec.json.Decoder(codec).decode)
+        decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
+        return _encoding(msgspec.json.encode, codec, decode), _decoding(decode)
     if callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None)):
-        return _encoding(codec.encode, None), _decoding(codec.decode)
+        return _encoding(codec.encode), _decoding(codec.decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
 
 
 def milliseconds(moment: datetime | float) -> int:
-    """Whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds."""
-    seconds = moment.timestamp() if isinstance(moment, datetime) else moment
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        raise InvalidRequest(f"a moment is a datetime or seconds since the epoch, not {moment!r}")
+    """Whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds.
+
+    `InvalidRequest` for anything else, and for what lies beyond every calendar.
+    """
+    seconds = _timestamp(moment) if isinstance(moment, datetime) else moment
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not -_LATEST <= seconds <= _LATEST:
+        raise InvalidRequest(
+            f"a moment is a datetime or seconds since the epoch, at most {_LATEST} before or after, not {moment!r:.99}"
+        )
     return math.floor(round(seconds * 1000, 3))  # a millisecond is not exact in floating seconds
+
+
+def _timestamp(moment: datetime) -> float:
+    try:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidRequest(
+            f"{moment!r} is no moment in local time ({error}): give it a timezone, or None for everything"
+        ) from error
 
 
 def _raw(data: Any) -> bytes:
@@ -47,13 +67,18 @@ def _raw(data: Any) -> bytes:
     raise InvalidRequest(f"a message is bytes, not {type(data).__name__}; open the queue with a codec for other values")
 
 
-def _encoding(encode: Callable[[Any], bytes], kind: type | None) -> Encode:
+def _encoding(
+    encode: Callable[[Any], bytes], kind: type | None = None, read_back: Callable[[bytes], Any] | None = None
+) -> Encode:
     def run(value: Any) -> bytes:
         if kind is not None and not isinstance(value, kind):
             raise InvalidRequest(f"this queue takes {kind.__name__}, not {type(value).__name__}")
         try:
-            return _raw(encode(value))
-        except (TypeError, ValueError) as error:
+            data = _raw(encode(value))
+            if read_back is not None:
+                read_back(data)
+            return data
+        except _REFUSALS as error:
             raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {error}") from error
 
     return run
@@ -63,7 +88,7 @@ def _decoding(decode: Callable[[bytes], Any]) -> Decode:
     def run(data: bytes, place: Place) -> Any:
         try:
             return decode(data)
-        except (TypeError, ValueError) as error:
+        except _REFUSALS as error:
             raise Unreadable(
                 f"the codec does not understand the message on page {place[0]} at {place[1]}: {error}",
                 page=place[0],

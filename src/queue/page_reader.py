@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Corrupt, Expired
+from ..errors import Corrupt, Expired, Unreadable
 from .files import File
 from .page_index import PageIndex
 from .page_layout import Layout, Place
@@ -64,8 +64,8 @@ class PageReader:
     def entries(self, until: Place) -> Iterator[PagedEntry]:
         """The messages up to `until`, which must not be beyond the tail; call again to go on from there.
 
-        `Corrupt` with file and position at a place that fails its checks (unless skipping), `Expired` where the
-        page to be read has been reclaimed.
+        `Corrupt` with file and position at a place that fails its checks, `Unreadable` where the codec does not
+        understand a message (both unless skipping), `Expired` where the page to be read has been reclaimed.
         """
         while self._at < until:
             page, position = self._at
@@ -118,8 +118,14 @@ class PageReader:
             else:
                 data, begun = b"".join(self._pieces), self._begun
             self._pieces = []
+            try:
+                value = data if decode is None else decode(data, begun)
+            except Unreadable:
+                if not self._skip:
+                    raise
+                continue
             self.place = self._at
-            yield PagedEntry(arrival / 1000, data if decode is None else decode(data, begun), *begun)
+            yield PagedEntry(arrival / 1000, value, *begun)
 
     def _whole(self, kind: int, payload: bytes, begun: Place) -> bool:
         """Take in a piece. Pieces whose first or last is not there belong to an append that was never acknowledged.

@@ -132,8 +132,9 @@ class PagedQueue:
         more, and ends when none came for `timeout` seconds (None: never) or the queue was closed. Only appends of
         this process wake it: there is no other writer.
 
-        `Corrupt` with file and position at the first place that fails its checks; with `skip_corrupt` it goes on at
-        the next good message. `Expired` if the next page was reclaimed meanwhile.
+        `Corrupt` with file and position at the first place that fails its checks, `Unreadable` with page and position
+        at the first message that the codec does not understand; with `skip_corrupt` it goes on at the next good one.
+        `Expired` if the next page was reclaimed meanwhile.
         """
         arrival = None if since is None else milliseconds(since)
         checked_timeout(timeout)

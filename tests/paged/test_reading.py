@@ -1,5 +1,6 @@
 """Reading from a point in time, following, codecs, and what is said about damage."""
 
+import math
 import threading
 from datetime import datetime, timedelta, timezone
 
@@ -312,3 +313,62 @@ def test_a_search_misses_nothing_that_arrives_during_it(files, clock, monkeypatc
 
     monkeypatch.setattr(View, "index", index)
     assert datas(queue.read(since, follow=True, timeout=1)) == [b"late"]
+
+
+def test_a_message_that_the_codec_does_not_understand_comes_after_what_precedes_it_or_is_passed_over(files):
+    queue = open_in(files)
+    queue.append_many([b"1", b"2", b"oops", b"4"])
+    queue.close()
+    queue = open_in(files, codec=int)
+    cursor = queue.cursor("c")
+    assert datas(cursor.read(10)) == [1, 2]
+    for _ in range(2):
+        with pytest.raises(Unreadable) as error:
+            cursor.read(10)
+    assert error.value.details["position"] == 2 * 18
+    cursor.commit()
+    assert datas(cursor.read(10, skip_corrupt=True)) == [4]
+    cursor.commit()
+    assert cursor.lag() == 0
+    assert datas(queue.read(skip_corrupt=True)) == [1, 2, 4]
+
+
+NAIVE = datetime.min  # noqa: DTZ901 - local time has no such moment
+
+
+def nested(depth):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Weight(msgspec.Struct):
+    kilograms: float
+
+
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [
+        (int, True), (float, math.nan), (float, math.inf), (Weight, Weight(math.nan)),
+        (list, nested(100_000)),
+    ],
+    ids=["bool as int", "nan", "inf", "nan in a struct", "nested deeply"],
+)  # fmt: skip
+def test_what_a_typed_queue_could_not_read_back_is_refused(files, codec, value):
+    queue = open_in(files, codec=codec)
+    with pytest.raises(InvalidRequest, match="this"):
+        queue.append(value)
+    assert datas(queue.read()) == []
+
+
+@pytest.mark.parametrize("since", [NAIVE, 10**400, -(10**400), 1e306, math.inf, True], ids=lambda x: f"{x!r:.12}")
+def test_moments_beyond_every_calendar_are_refused(files, since):
+    with pytest.raises(InvalidRequest, match="moment"):
+        open_in(files).read(since)
+
+
+def test_any_moment_with_a_timezone_is_taken(files, clock):
+    queue = filled(files, clock, 3)
+    assert len(datas(queue.read(datetime.min.replace(tzinfo=timezone.utc)))) == 3
+    assert datas(queue.read(datetime.max.replace(tzinfo=timezone.utc))) == []
