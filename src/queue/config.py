@@ -23,7 +23,7 @@ MAX_EXPIRY = timedelta(days=365)
 MAX_NAME = 200
 """Bytes in a queue's name, so that the keys made of it stay short."""
 SIDELINE, PARKED = "_SIDELINE", "_PARKED"
-SECOND = timedelta(seconds=1)
+SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
 
@@ -35,7 +35,7 @@ Span = timedelta
 class ShovelConfig:
     """How often the shovel brings the sideline back, and how many shovels run at once.
 
-    interval: 0 to 86,400 s between two passes.  concurrency: 1 to 50.
+    interval: 0 to 86,400 s between two passes, in whole seconds.  concurrency: 1 to 50.
     """
 
     interval: Span
@@ -43,7 +43,7 @@ class ShovelConfig:
 
     def __post_init__(self) -> None:
         try:
-            span = _span("shovel interval", self.interval)
+            span = _whole("shovel interval", _span("shovel interval", self.interval), SECOND)
         except InvalidRequest as failure:
             raise InvalidShovelInterval(str(failure)) from None
         object.__setattr__(self, "interval", span)
@@ -58,7 +58,7 @@ class ShovelConfig:
 class BatchingConfig:
     """How many messages a batch handler gets at once, and how long it waits for a batch to fill.
 
-    max_size: 2 to 200,000 messages.  max_wait: 1 to 300 s.
+    max_size: 2 to 200,000 messages.  max_wait: 1 to 300 s, in whole seconds.
     """
 
     max_size: int
@@ -69,6 +69,7 @@ class BatchingConfig:
         span = _span("batch wait", self.max_wait)
         object.__setattr__(self, "max_wait", span)
         _between("batch wait", span, SECOND, timedelta(seconds=300))
+        _whole("batch wait", span, SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class QueueConfig:
     max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message
     waits in the sideline, growing with its attempts; None = until the shovel's next pass.  shovel, batching: None =
     none.  codec: "json", "bytes", or a type that msgspec reads from JSON.  unsafe_limits: allows times of seconds, for
-    demonstrations and tests; warns.
+    demonstrations and tests; warns.  Expiries are whole seconds, the other times whole milliseconds.
 
     Raises `InvalidRequest`, `TooManyConsumers` (over 100 consumers) or `InvalidShovelInterval`.
     """
@@ -109,7 +110,8 @@ class QueueConfig:
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
             object.__setattr__(self, field, _span(field, getattr(self, field)))
         if not asked:
-            object.__setattr__(self, "handler_timeout", min(HANDLER_TIMEOUT, self.sweep_duration / 2))
+            half = self.sweep_duration / 2
+            object.__setattr__(self, "handler_timeout", min(HANDLER_TIMEOUT, half - half % MILLISECOND))
         _check_name(self.name)
         _within("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
@@ -135,10 +137,17 @@ class QueueConfig:
                 f"handler_timeout {self.handler_timeout} must be more than 0 and at most half of sweep_duration "
                 f"{self.sweep_duration}: shorten the one or lengthen the other"
             )
+        for field, unit in _UNITS.items():
+            _whole(field, getattr(self, field), unit)
 
 
 _KINDS: dict[str, type] = {
     "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "backoff": Poll, "unsafe_limits": bool,
+}  # fmt: skip
+
+# As the queue's record holds them.
+_UNITS = {
+    "message_expiry": SECOND, "queue_expiry": SECOND, "sweep_duration": MILLISECOND, "handler_timeout": MILLISECOND,
 }  # fmt: skip
 
 
@@ -192,6 +201,13 @@ def _span(what: str, value: Any) -> timedelta:
 def _between(what: str, value: timedelta, low: timedelta, high: timedelta) -> None:
     if not low <= value <= high:
         raise InvalidRequest(f"{what} is {value}; it must be {low} to {high}: choose one in that range")
+
+
+def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
+    if value % unit:
+        units = "seconds" if unit == SECOND else "milliseconds"
+        raise InvalidRequest(f"{what} is {value.total_seconds():g} s; it must be in whole {units}: round it")
+    return value
 
 
 def _within(what: str, value: int, low: int, high: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from operator import index
 from typing import Any
 
 from ..errors import AlreadyExists, NotFound, Unreadable
@@ -97,9 +99,10 @@ def lifetime(config: QueueConfig) -> int:
     return TTL_FACTOR * whole_seconds(config.queue_expiry)
 
 
-def live_of(bins: Mapping[str, Any]) -> Live:
-    """The changeable settings in the record."""
-    return Live(bins.get("active") == "true", bins.get("concurrency", 0), _shovel(bins))
+def live_of(name: str, bins: Mapping[str, Any]) -> Live:
+    """The changeable settings in the record. Raises `Unreadable`."""
+    with _readable(name):
+        return Live(bins.get("active") == "true", index(bins.get("concurrency", 0)), _shovel(bins))
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -120,17 +123,33 @@ def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
 def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     """The settings that the queue was created with. Those that a writer of another version left out have defaults.
 
-    Raises `Unreadable` where one is missing that has none.
+    Raises `Unreadable` where one is missing that has none, and where one is none that a queue can have.
     """
     missing = [bin for bin in ("shards", "messageExpiry", "queueExpiry", "sweepDuration") if bin not in bins]
     if missing:
         raise Unreadable(f"the record of queue {name!r} has no {', '.join(missing)}: another program wrote it")
+    with _readable(name):
+        return _config(name, bins)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as failure:
+        told = (
+            f"the settings in the record of queue {name!r} are none that a queue can have ({failure}): put them right"
+        )
+        raise Unreadable(told, queue=name) from failure
+
+
+def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     extra = bins.get("settings") or {}
     shovel = extra["shovel"] if "shovel" in extra else [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
     low_high = extra.get("backoff")
     values: dict[str, Any] = {
         "name": name,
-        "shards": bins["shards"],
+        "shards": index(bins["shards"]),
         "message_expiry": timedelta(seconds=bins["messageExpiry"]),
         "queue_expiry": timedelta(seconds=bins["queueExpiry"]),
         "concurrency": extra.get("concurrency", bins.get("concurrency", 0)),

@@ -95,11 +95,11 @@ class QueueRegistry:
         found = []
         for record in sorted(records, key=lambda record: record.key.name):
             try:
-                config = config_of(record.key.name, record.bins)
+                queue = self._adopt(config_of(record.key.name, record.bins), record.bins)
             except Unreadable as failure:
                 log.warning("left out: %s", failure)
             else:
-                found.append((self._adopt(config, record.bins), record.bins))
+                found.append((queue, record.bins))
         return found
 
     def deactivate(self, name: str) -> None:
@@ -166,11 +166,11 @@ class QueueRegistry:
             self._indexed = True
 
     def _reread(self, queue: ShardedQueue) -> None:
-        queue.live = live_of(self.records.read(queue.name))
+        queue.live = live_of(queue.name, self.records.read(queue.name))
 
     def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
         """The one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
-        live = live_of(bins)
+        live = live_of(config.name, bins)
         with self._lock:
             queue = self._queues.get(config.name)
             other_codec = asked and queue is not None and queue.config.codec != config.codec

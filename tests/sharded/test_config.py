@@ -72,6 +72,22 @@ def test_beyond_each_range_is_refused(settings):
     assert refused.value.code == "INVALID_REQUEST"
 
 
+@pytest.mark.parametrize(
+    ("ask", "error"),
+    [
+        (lambda: BatchingConfig(10, 1.5), InvalidRequest),
+        (lambda: ShovelConfig(0.5), InvalidShovelInterval),
+        (lambda: QueueConfig("q", message_expiry=1.5), InvalidRequest),
+        (lambda: QueueConfig("q", queue_expiry=timedelta(days=2, microseconds=1)), InvalidRequest),
+        (lambda: QueueConfig("q", sweep_duration=1_200.0004), InvalidRequest),
+        (lambda: QueueConfig("q", handler_timeout=0.0004), InvalidRequest),
+    ],
+)
+def test_a_time_that_the_record_cannot_hold_is_refused_with_the_remedy(ask, error):
+    with pytest.raises(error, match=r"in whole (milli)?seconds: round it"):
+        ask()
+
+
 @pytest.mark.parametrize("name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", None, "\ud800"])
 def test_a_name_that_would_collide_or_be_too_long_is_refused(name):
     with pytest.raises(InvalidRequest):
@@ -120,5 +136,7 @@ def test_the_handler_timeout_follows_a_short_sweep_duration_unless_asked_for():
     short = timedelta(minutes=5)
     assert QueueConfig("q").handler_timeout == timedelta(minutes=10)
     assert QueueConfig("q", sweep_duration=short).handler_timeout == short / 2
+    odd = short + timedelta(milliseconds=1)
+    assert QueueConfig("q", sweep_duration=odd).handler_timeout == short / 2, "in whole milliseconds"
     with pytest.raises(InvalidRequest, match="half of sweep_duration"):
         QueueConfig("q", sweep_duration=short, handler_timeout=timedelta(minutes=10))

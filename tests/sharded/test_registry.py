@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers, Unreadable
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
@@ -200,3 +200,48 @@ def test_a_type_to_decode_is_the_callers_and_survives_a_refresh():
     assert typed.codec.kind == dict[str, int]
     registry.refresh()
     assert registry.get("q") is typed
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"shovelConcur": 60, "shovelInterval": 30},
+        {"shovelConcur": 60, "shovelInterval": 30, "settings": {}},
+        {"shovelConcur": 1, "shovelInterval": "soon"},
+        {"settings": {"shovel": [0]}},
+        {"settings": {"backoff": 5}},
+        {"maxBatchSize": 1, "maxWaitTime": 5},
+        {"shards": "8"},
+        {"concurrency": "two"},
+        {"sweepDuration": "long"},
+        {"messageExpiry": 10**18},
+    ],
+    ids=str,
+)
+def test_a_record_that_no_settings_can_be_made_of_is_left_out_and_stops_no_other(strange, caplog):
+    store = MemoryStore()
+    registry = QueueRegistry(store, "c")
+    for name in ("a", "b"):
+        registry.create(QueueConfig(name))
+    store.operate(registry.records.key("a"), *(Put(bin, value) for bin, value in strange.items()))
+    assert [queue.name for queue in registry.queues(active=None)] == ["b"]
+    assert "'a'" in caplog.text
+    with pytest.raises(Unreadable, match="put them right"):
+        QueueRegistry(store, "c").get("a")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batching": BatchingConfig(10, 2)},
+        {"shovel": ShovelConfig(91)},
+        {"message_expiry": 1},
+        {"sweep_duration": 1_200.001},
+        {"handler_timeout": 0.001},
+    ],
+    ids=str,
+)
+def test_a_queue_of_any_settings_can_be_made(settings):
+    registry = QueueRegistry(MemoryStore(), "c")
+    queue = registry.create(QueueConfig("q", **settings))
+    assert registry.create(QueueConfig("q", **settings)) is queue
