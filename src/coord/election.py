@@ -19,11 +19,13 @@ from ..retry import Poll
 from ..seams import Event, Task
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Contender
-from .fenced import Fenced
 from .inputs import checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
 from .lock import LOCKS, Grant
 from .roster import Roster
+from .term import Leadership
+
+__all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
 
 log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
@@ -31,31 +33,6 @@ RECOVERY = 1.0
 """Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached."""
 FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
-
-
-class Leadership(Fenced):
-    """One term of office. `lost` is set the moment it can no longer be believed; it never comes back to life.
-
-    Check it before every batch of work; nothing stops the leader's function from outside. What protects a resource is
-    `operate`, which is refused once the resource has seen a later epoch.
-    """
-
-    def __init__(self, grant: Grant, store: RecordStore, name: str) -> None:
-        super().__init__(store, name, grant.fence, grant.lost)
-        self._candidate = grant.owner
-
-    def __repr__(self) -> str:
-        return f"Leadership({self._name!r}, epoch={self.epoch}, candidate={self.candidate!r})"
-
-    @property
-    def epoch(self) -> int:
-        """Greater than every earlier epoch of this election, for ever."""
-        return self._fence
-
-    @property
-    def candidate(self) -> str:
-        """Whose term it is."""
-        return self._candidate
 
 
 class Election(ABC):
@@ -70,6 +47,7 @@ class Election(ABC):
         self._guard = self._seams.lock()
         self._stop, self._changed, self._idle = self._seams.event(), self._seams.event(), self._seams.event()
         self._idle.set()
+        self._runners = 0  # functions of `run` that have not returned; `_idle` is set while there is none
         self._task: Task | None = None
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
@@ -89,18 +67,22 @@ class Election(ABC):
 
         lead: called with each term of office, in the background. When it returns or raises, the term is given up, and
         the candidate stands again. When the term is lost first, it is told by `leadership.lost`, and the candidate
-        does not stand again before it has returned. Without it, a term lasts until it is lost or resigned.
+        does not stand again before it has returned. Without it, a term lasts until it is lost or resigned.  After a
+        `stop` that has not ended in time, the candidate stands again once what was stopped has ended.
 
         Raises nothing that has to do with the store: that is logged, and the campaign goes on.
         """
         if lead is not None and not callable(lead):
             raise InvalidRequest(f"lead is a {type(lead).__name__}; pass a function that takes the Leadership, or None")
         with self._guard:
-            if self._task is not None and self._task.is_alive():
+            before = self._task if self._task is not None and self._task.is_alive() else None
+            if before is not None and not self._stop.is_set():
                 return False
             self._stop, self._changed, self._failure = self._seams.event(), self._seams.event(), None
             stop = self._stop
-            self._task = self._seams.spawn(lambda: self._campaign(stop, lead), f"latchwork-election-{self.name}")
+            self._task = self._seams.spawn(
+                lambda: self._campaign(stop, lead, before), f"latchwork-election-{self.name}"
+            )
         return True
 
     def stop(self, timeout: float | None = 10.0) -> bool:
@@ -109,13 +91,14 @@ class Election(ABC):
         False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
         ends on its own. Not to be called by the leader's function, which returns instead.
         """
+        limit = checked_timeout(timeout)
         with self._guard:
             task = self._task
             self._stop.set()
             self._end_term()
         if task is None:
             return True
-        task.join(checked_timeout(timeout))
+        task.join(limit)
         return not task.is_alive()
 
     def resign(self) -> bool:
@@ -173,7 +156,9 @@ class Election(ABC):
 
     # ---- the campaign
 
-    def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None) -> None:
+    def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None, before: Task | None) -> None:
+        if before is not None:
+            before.join()  # one candidate stands once at a time
         try:
             self._enter(stop)
             while not stop.is_set():
@@ -184,12 +169,19 @@ class Election(ABC):
                         raise
                     log.warning("%r goes on in %s s: %s", self, RECOVERY, failure)
                     stop.wait(RECOVERY)
-        except LatchworkError as failure:
-            self._failure = failure
+        except Exception as failure:  # whoever waits to be elected has to hear of it, whatever it was
             log.exception("%r does not stand any more", self)
+            self._fail(stop, failure)
         finally:
             self._changed.set()
             self._quietly(self._leave)
+
+    def _fail(self, stop: Event, failure: Exception) -> None:
+        if not isinstance(failure, LatchworkError):
+            failure = LatchworkError(f"the campaign of {self!r} ended with {failure!r}; correct that, and start again")
+        with self._guard:
+            if stop is self._stop:  # else it was stopped, and a later campaign does not fail for it
+                self._failure = failure
 
     def _one_term(self, stop: Event, lead: Callable[[Leadership], object] | None) -> None:
         grant = self._elect(stop)
@@ -200,14 +192,14 @@ class Election(ABC):
             if stop.is_set():
                 grant.lost.set()
             self._grant, self._leadership = grant, leadership
-        self._changed.set()
+            self._changed.set()
         log.info("%r leads", leadership)
         try:
             self._lead(leadership, lead)
         finally:
             grant.lost.set()
-            self._changed.clear()
-            self._grant = self._leadership = None
+            with self._guard:
+                self._grant = self._leadership = None
             self._quietly(lambda: self._hand_back(grant))
             log.info("%r is over", leadership)
         self._idle.wait()
@@ -225,24 +217,41 @@ class Election(ABC):
     def _serve(self, fn: Callable[[Leadership], T], timeout: float | None) -> T:
         stop = self._stop
 
-        def elected() -> Leadership | bool | None:
+        def elected() -> tuple[Leadership, Grant] | bool | None:
             if self._failure is not None:
                 raise self._failure
-            return False if stop.is_set() else self.leadership
+            return False if stop.is_set() else self._joined()
 
-        leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
-        if not isinstance(leadership, Leadership):
+        term = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
+        if not isinstance(term, tuple):
             why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
             raise WaitTimeout(f"{self!r} was not elected: {why}", name=self.name)
-        grant = self._grant
-        self._idle.clear()
+        leadership, grant = term
         try:
             return fn(leadership)
         finally:
-            self._idle.set()
-            leadership.lost.set()
-            if grant is not None:
-                self._quietly(lambda: self._hand_back(grant))
+            self._part(leadership, grant)
+
+    def _joined(self) -> tuple[Leadership, Grant] | None:
+        """The present term, which does not give way to the next one before `_part`; None where there is none."""
+        with self._guard:
+            leadership, grant = self.leadership, self._grant
+            if leadership is None or grant is None:
+                self._changed.clear()  # it tells of a term that is lost, and would cut every pause short
+                return None
+            self._runners += 1
+            self._idle.clear()
+            return leadership, grant
+
+    def _part(self, leadership: Leadership, grant: Grant) -> None:
+        leadership.lost.set()
+        try:
+            self._quietly(lambda: self._hand_back(grant))
+        finally:
+            with self._guard:
+                self._runners -= 1
+                if not self._runners:
+                    self._idle.set()
 
     def _end_term(self) -> None:
         leadership = self._leadership

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TypeVar
 
 from ..errors import InvalidRequest
 from ..seams import Seams
 from ..store.port import RecordStore
+
+T = TypeVar("T")
 
 
 def checked_store(store: RecordStore) -> RecordStore:
@@ -19,18 +22,38 @@ def checked_store(store: RecordStore) -> RecordStore:
 
 def checked_name(name: str) -> str:
     """The name of a lock or an election. Raises `InvalidRequest`."""
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"name is {name!r}; it must be a string that is not empty")
-    return name
+    return checked_text("name", name)
 
 
 def checked_owner(owner: str | None, seams: Seams) -> str:
     """The owner's or the candidate's name, made up where none is given. Raises `InvalidRequest`."""
     if owner is None:
         return f"{socket.gethostname()}:{os.getpid()}:{seams.unique()}"
-    if not isinstance(owner, str) or not owner:
-        raise InvalidRequest(f"owner is {owner!r}; it must be a string that is not empty, or None")
-    return owner
+    return checked_text("owner", owner)
+
+
+def checked_text(what: str, value: str) -> str:
+    """The text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {value!r}; it must be a string that is not empty")
+    if "\0" in value or not _is_unicode(value):
+        raise InvalidRequest(f"{what} is {value!r}; it must have no NUL character and be valid Unicode: correct it")
+    return value
+
+
+def checked_kind(what: str, value: T, kind: type[T]) -> T:
+    """The value, where it is of that kind. Raises `InvalidRequest`."""
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{what} is {value!r}; it must be a {kind.__name__}")
+    return value
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # it has a lone surrogate, such as a file name that could not be decoded
+        return False
+    return True
 
 
 def checked_timeout(timeout: float | None) -> float | None:

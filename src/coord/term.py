@@ -1,4 +1,5 @@
-"""A term of office as any process can check it: by the election's own record (docs/protocols.md P3).
+"""A term of office: as its leader believes it, and as any process can check it, by the election's own record
+(docs/protocols.md P3).
 
 A `Leadership` is believed by its own process, whose clocks it compares, so it does not travel. What travels is where
 the election's record is, and the epoch that it has to show.
@@ -12,13 +13,38 @@ from ..errors import FencedOut, NotFound, Refused
 from ..store.expr import SERVER_NOW, Bin, Param
 from ..store.ops import Read
 from ..store.port import Key, RecordStore
-from .election import Leadership
+from .fenced import Fenced
 from .lease import FENCE, LEASE, LOCKED, TIME
-from .lock import LOCKS
+from .lock import LOCKS, Grant
 
 _IN_OFFICE = (
     Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("epoch")) & (SERVER_NOW - Bin(TIME) <= Bin(LEASE))
 )  # the record shows this very epoch, not given back, and renewed within its lease by the server's clock
+
+
+class Leadership(Fenced):
+    """One term of office. `lost` is set the moment it can no longer be believed; it never comes back to life.
+
+    Check it before every batch of work; nothing stops the leader's function from outside. What protects a resource is
+    `operate`, which is refused once the resource has seen a later epoch.
+    """
+
+    def __init__(self, grant: Grant, store: RecordStore, name: str) -> None:
+        super().__init__(store, name, grant.fence, grant.lost)
+        self._candidate = grant.owner
+
+    def __repr__(self) -> str:
+        return f"Leadership({self._name!r}, epoch={self.epoch}, candidate={self.candidate!r})"
+
+    @property
+    def epoch(self) -> int:
+        """Greater than every earlier epoch of this election, for ever."""
+        return self._fence
+
+    @property
+    def candidate(self) -> str:
+        """Whose term it is."""
+        return self._candidate
 
 
 @dataclass(frozen=True, slots=True)

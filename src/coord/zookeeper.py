@@ -22,6 +22,7 @@ from ..store.port import Key, RecordStore
 from . import lease as rules
 from .contender import Acquisition, Claim, Contender
 from .election import FOLLOW, Election
+from .inputs import checked_text, checked_timeout
 from .lock import LOCKS, Grant
 
 ELECTOR = "elector-fence"
@@ -34,12 +35,17 @@ LOOK = 1.0
 
 
 class Line:
-    """A candidate's place in the line: one ephemeral, numbered node, known by a prefix that was minted before it."""
+    """A candidate's place in the line: one ephemeral, numbered node, known by a prefix that was minted before it.
+
+    All its prefixes begin alike, so that a node which was made too late, in a session that it was not meant for, is
+    known and goes: it would stand in the line for nobody, for as long as that session lives.
+    """
 
     def __init__(self, client: Any, path: str, candidate: str, seams: Seams, patience: float) -> None:
         self._client, self._path, self._candidate = client, path, candidate
-        self._seams, self._patience = seams, patience
-        self._prefix, self._session = "", None
+        self._patience = patience
+        self._mine = f"{seams.unique()}-"
+        self._prefix = ""
 
     def predecessor(self) -> str | None:
         """The node right before this candidate's, which enters the line if it is not in it; None if it is first."""
@@ -66,10 +72,7 @@ class Line:
     def leave(self) -> None:
         """Give the place up."""
         for node in self._places()[1]:
-            try:
-                self._ask(self._client.delete_async(f"{self._path}/{node}"))
-            except NoNodeError:
-                continue
+            self._delete(node)
 
     def names(self) -> list[str]:
         """The candidates in the line, in their order."""
@@ -85,15 +88,25 @@ class Line:
     def _places(self) -> tuple[list[str], list[str]]:
         """All nodes of the line, and this candidate's, in order.
 
-        A new session begins with a new prefix: the old node, where it is still there, goes with the old session.
+        A new session begins with a new prefix: the old node, where it is still there, goes with the old session, or by
+        our hand. It may be of this session: the client sends what waited while there was none.
         """
         nodes = self._nodes()
         known = self._client.client_id
         if known is None:
             raise Unavailable(f"the connection to ZooKeeper was lost while looking at {self._path}")
-        if known[0] != self._session:
-            self._session, self._prefix = known[0], f"{self._seams.unique()}-"
+        self._prefix = f"{self._mine}{known[0]:x}-"
+        old = [node for node in nodes if node.startswith(self._mine) and not node.startswith(self._prefix)]
+        for node in old:
+            self._delete(node)
+        nodes = [node for node in nodes if node not in old]
         return nodes, [node for node in nodes if node.startswith(self._prefix)]
+
+    def _delete(self, node: str) -> None:
+        try:
+            self._ask(self._client.delete_async(f"{self._path}/{node}"))
+        except NoNodeError:
+            return
 
     def _nodes(self) -> list[str]:
         try:
@@ -152,7 +165,7 @@ class ZooKeeperElection(Election):
         lease: float | None = None,
     ) -> None:
         super().__init__(store, name, candidate)
-        if not path.startswith("/") or path != "/" + path.strip("/"):
+        if not checked_text("path", path).startswith("/") or path != "/" + path.strip("/"):
             raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
         self._own = isinstance(client_or_hosts, str)
         if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
@@ -191,9 +204,10 @@ class ZooKeeperElection(Election):
             client.close()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
+        limit = checked_timeout(timeout)
         self._stop.set()
         self._wake.set()
-        return super().stop(timeout)
+        return super().stop(limit)
 
     def _enter(self, stop: Event) -> None:  # noqa: ARG002 - one signature for all elections
         self._client.add_listener(self._heard)

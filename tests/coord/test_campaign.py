@@ -9,7 +9,7 @@ import pytest
 from latchwork.coord import LeaseElection
 from latchwork.coord.election import RECOVERY
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import InvalidRequest, Misconfigured
+from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore
 from tests.clock import ManualClock
@@ -75,6 +75,17 @@ def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(
         election.run(lambda leadership: None, timeout=5)
     assert "does not stand any more" in caplog.text
     assert store.total == 1
+
+
+def test_an_error_of_any_kind_that_ends_the_campaign_is_told_to_who_waits(store, election, caplog):
+    def campaign():
+        election._seams.campaign()
+
+    store.plan = {1: lambda: {}["a fault of a client library"]}
+    election._seams.at(0.01, campaign)
+    with pytest.raises(LatchworkError, match=r"ended with KeyError\('a fault of a client library'\)"):
+        election.run(lambda leadership: None, timeout=5)
+    assert "does not stand any more" in caplog.text
 
 
 def test_who_is_elected_while_it_is_stopped_never_leads(store, election):

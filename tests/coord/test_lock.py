@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from latchwork.coord import FencedLock
+from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.contender import Acquisition
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown, Refused, Unavailable
@@ -453,6 +453,11 @@ def test_owners_are_told_apart_without_being_named(memory):
         (lambda store: FencedLock(store, 7), "name"),
         (lambda store: FencedLock(store, "a", owner=""), "owner"),
         (lambda store: FencedLock(store, "a", owner=3), "owner"),
+        (lambda store: FencedLock(store, "a\0b"), "name is .* no NUL"),
+        (lambda store: FencedLock(store, "a\udcff"), "name is .* valid Unicode"),
+        (lambda store: FencedLock(store, "a", owner="a\0b"), "owner is .* no NUL"),
+        (lambda store: FencedLock(store, "a", owner="a\udcff"), "owner is .* valid Unicode"),
+        (lambda store: LeaseElection(store, "a", candidate="a\udcff"), "owner is .* valid Unicode"),
         (lambda store: FencedLock(store, "a", lease=0), "0.05 to 86400"),
         (lambda store: FencedLock(store, "a", lease=1e9), "0.05 to 86400"),
         (lambda store: FencedLock(store, "a", lease="10"), "'10'"),

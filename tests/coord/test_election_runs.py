@@ -1,0 +1,161 @@
+"""One candidate that is used several times at once: functions that share a term, and campaigns that follow another."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from latchwork.coord import LeaseElection
+from latchwork.coord import election as module
+from latchwork.errors import InvalidRequest, WaitTimeout
+from latchwork.retry import Poll
+from latchwork.store import MemoryStore
+from tests.clock import ManualClock, ManualEvent
+
+
+def until(probe):
+    end = time.monotonic() + 20
+    while not (found := probe()):
+        assert time.monotonic() < end, "did not come true in time"
+        time.sleep(0.002)
+    return found
+
+
+@pytest.fixture
+def election():
+    made = LeaseElection(MemoryStore(), "office", lease=0.5)
+    yield made
+    made.stop()
+
+
+def test_a_candidate_stands_again_only_after_the_last_of_several_functions_has_returned(election):
+    epochs = []
+
+    def long(leadership):
+        assert election.run(lambda shared: shared.epoch) == leadership.epoch
+        assert leadership.lost.is_set(), "the first to return gives the term up"
+        with pytest.raises(WaitTimeout):
+            election.run(lambda other: epochs.append(other.epoch), timeout=0.3)
+        return leadership.epoch
+
+    election.start()
+    epoch = election.run(long)
+    assert epochs == []
+    assert until(lambda: election.leadership).epoch > epoch
+
+
+class Late(Poll):
+    """Who waited by this comes back late; something happens before."""
+
+    def until(self, *given, **how):
+        found = super().until(*given, **how)
+        Late.before()
+        return found
+
+
+def test_a_function_that_is_about_to_be_called_holds_the_next_term_back(election, monkeypatch):
+    monkeypatch.setattr(module, "FOLLOW", Late(low=0.01, high=0.05))
+    seen = []
+
+    def resigned():
+        election.resign()
+        seen.append(election._idle.is_set())
+
+    monkeypatch.setattr(Late, "before", resigned, raising=False)
+    assert election.run(lambda leadership: leadership.lost.is_set())
+    assert seen == [False]
+    assert election._idle.is_set()
+
+
+def test_a_function_that_fails_lets_the_candidate_stand_again(election):
+    election.start()
+    with pytest.raises(ZeroDivisionError):
+        election.run(lambda leadership: 1 / 0)
+    assert election.run(lambda leadership: leadership.epoch)
+
+
+class Patient(ManualEvent):
+    """An event that is not asked without end."""
+
+    asked = 0
+
+    def wait(self, timeout=None):
+        self.asked += 1
+        assert self.asked < 1000, "asked without a pause"
+        return super().wait(timeout)
+
+
+class Standing:
+    def join(self, timeout=None): ...
+
+    def is_alive(self):
+        return True
+
+
+class Hand(ManualClock):
+    """The campaign is run when the test says so; what runs beside it does not run at all."""
+
+    def spawn(self, run, name):
+        if name.startswith("latchwork-election"):
+            self.campaign = run
+        return Standing()
+
+    def event(self):
+        return Patient(self)
+
+
+def test_who_waits_while_the_leaders_function_outlives_its_term_pauses_between_two_looks():
+    election = LeaseElection(MemoryStore(Hand()), "office")
+    waited = []
+
+    def lead(leadership):
+        election.resign()
+        began = election._seams.monotonic()
+        try:
+            election.run(print, timeout=2)
+        except WaitTimeout:
+            waited.append(election._seams.monotonic() - began)
+        election.stop()
+
+    election.start(lead)
+    election._seams.campaign()
+    assert waited == [pytest.approx(2)]
+
+
+def leading(election, finish):
+    election.start(lambda leadership: finish.wait(20))
+    return until(lambda: election.leadership).epoch
+
+
+def test_a_candidate_that_starts_again_stands_once_what_was_stopped_has_ended(election):
+    finish = threading.Event()
+    epoch = leading(election, finish)
+    assert election.stop(0.01) is False
+    assert election.start() is True
+    assert election.start() is False, "standing already"
+    assert election.leadership is None
+    finish.set()
+    assert until(lambda: election.leadership).epoch > epoch
+    assert election.stop() is True
+
+
+def test_a_candidate_that_is_stopped_before_it_stands_again_does_not_stand(election):
+    finish, led = threading.Event(), []
+    leading(election, finish)
+    assert election.stop(0.01) is False
+    assert election.start(led.append) is True
+    assert election.stop(0.01) is False
+    finish.set()
+    assert election.stop() is True
+    assert led == []
+
+
+def test_a_wrong_timeout_is_refused_before_the_stop_takes_effect(election):
+    election.start()
+    leadership = until(lambda: election.leadership)
+    for timeout in (-1, "soon", float("nan")):
+        with pytest.raises(InvalidRequest, match="timeout is"):
+            election.stop(timeout)
+    assert not leadership.lost.is_set()
