@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ..coord.inputs import checked_timeout
 from ..errors import InvalidRequest
 from ..seams import Seams, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+LONGEST = 10**9
+"""Seconds, 31 years: a thread cannot wait for much longer, nor for `math.inf`."""
 
 
 class Background:
@@ -30,11 +35,15 @@ class Background:
         self._task = self._seams.spawn(self._run, self._name)
 
     def stop(self, timeout: float | None) -> bool:
-        """Ask it to end; whether it has within `timeout` seconds. It may be started again then."""
+        """Ask it to end; whether it has within `timeout` seconds (None: for ever). It may be started again then.
+
+        `InvalidRequest` for what is no length of time; then it goes on.
+        """
+        timeout = checked_timeout(timeout)
         if self._task is None:
             return True
         self.stopping.set()
-        self._task.join(timeout)
+        self._task.join(None if timeout is None else min(timeout, LONGEST))
         if self._task.is_alive():
             return False
         self._task = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..coord.inputs import checked_timeout
 from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull
 from ..retry import Poll
 from ..seams import Seams
 from ..store import RecordStore
+from ..store.port import MAX_TTL
 from .background import Background
 from .backlog import Backlog
 from .config import QueueConfig
@@ -102,10 +104,11 @@ class Outbox:
         ledger_ttl: int = LEDGER_TTL,
     ) -> None:
         file_safe(name)
-        if disk_budget is not None and disk_budget < 1:
-            raise InvalidRequest(f"disk_budget is {disk_budget} bytes; it must be 1 or more, or None for no limit")
-        if ledger_ttl < 1:
-            raise InvalidRequest(f"ledger_ttl is {ledger_ttl} seconds; it must be 1 or more, longer than any outage")
+        _check_queues(pq, queue)
+        if disk_budget is not None and not (_whole(disk_budget) and disk_budget >= 1):
+            raise InvalidRequest(f"disk_budget is {disk_budget!r}; it must be 1 byte or more, or None for no limit")
+        if not (_whole(ledger_ttl) and 1 <= ledger_ttl <= MAX_TTL):
+            raise InvalidRequest(f"ledger_ttl is {ledger_ttl!r}; it must be 1 to {MAX_TTL} s, longer than any outage")
         self.name = name
         self._pq, self._queue, self._codec = pq, queue, queue.codec
         self._budget, self._ttl = disk_budget, ledger_ttl
@@ -144,8 +147,8 @@ class Outbox:
         All are checked before the first is written. A crash of this process, or `StorageFailed`, may leave the first
         few of them to be forwarded. Raises what `put` raises.
         """
-        if isinstance(payloads, str | bytes) or (keys is not None and len(keys) != len(payloads)):
-            raise InvalidRequest("put_many takes a sequence of payloads, and as many keys or none")
+        if not _several(payloads) or (keys is not None and not (_several(keys) and len(keys) == len(payloads))):
+            raise InvalidRequest("put_many takes a sequence of payloads, as a list, and one of as many keys or none")
         ids = [self._seams.unique() for _ in payloads]
         rows = zip(payloads, ids, keys or [key] * len(ids), strict=True)
         frames = [pack(self._codec, payload, message_id, k, headers) for payload, message_id, k in rows]
@@ -197,7 +200,11 @@ class Outbox:
         return self
 
     def stop(self, timeout: float | None = 30) -> bool:
-        """Stop before the next batch; whether it has within `timeout` seconds. What waits stays on the disk."""
+        """Stop before the next batch; whether it has within `timeout` seconds (None: waits until it has).
+
+        What waits stays on the disk. `InvalidRequest` for what is no length of time; then it goes on.
+        """
+        checked_timeout(timeout)
         self._background.stopping.set()
         self._wake.set()
         return self._background.stop(timeout)
@@ -210,8 +217,6 @@ class Outbox:
     def failure(self) -> Exception | None:
         """Why the background task's last attempt failed; None where it did not."""
         return self._failure
-
-    # ----
 
     @property
     def _cursor(self) -> Cursor:
@@ -269,6 +274,21 @@ class Outbox:
             self._pq.reclaim()
         except LatchworkError as failure:
             log.warning("%r could not free its disk: %s", self, failure)
+
+
+def _check_queues(pq: PagedQueue, queue: ShardedQueue | UnopenedQueue) -> None:
+    if not isinstance(pq, PagedQueue):
+        raise InvalidRequest(f"pq is a {type(pq).__name__}; give the PagedQueue that keeps the messages")
+    if not isinstance(queue, ShardedQueue | UnopenedQueue):
+        raise InvalidRequest(f"queue is a {type(queue).__name__}; give a ShardedQueue or an UnopenedQueue")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _several(values: Any) -> bool:
+    return isinstance(values, Collection) and not isinstance(values, str | bytes | bytearray | Mapping)
 
 
 def _batch(cursor: Cursor, *, skip_corrupt: bool) -> list[PagedEntry]:

@@ -19,8 +19,10 @@ _PREFIX = re.compile(r"[^/\0]{1,100}")
 
 def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: float | None) -> None:
     """`InvalidRequest` for what no queue can be opened with."""
-    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
-        raise InvalidRequest(f"a prefix has 1 to 100 characters and no '/': not {prefix!r}", prefix=prefix)
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix) or not _nameable(prefix):
+        raise InvalidRequest(
+            f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {prefix!r}", prefix=prefix
+        )
     if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
     if not isinstance(force_every, int) or isinstance(force_every, bool) or force_every < 0:
@@ -37,9 +39,19 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
 def checked_directory(directory: str | os.PathLike[str]) -> Path:
     """The directory, where it is a path. Raises `InvalidRequest`."""
     try:
-        return Path(directory)
+        path = Path(directory)
     except TypeError as failure:
         raise InvalidRequest(f"directory is {directory!r}; give a path") from failure
+    if not _nameable(str(path)):
+        raise InvalidRequest(f"directory is {directory!r}, which no file system takes; correct it")
+    return path
+
+
+def _nameable(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
 
 
 def own(layout: Layout) -> Closable:

@@ -137,7 +137,7 @@ class PagedQueue:
         `Expired` if the next page was reclaimed meanwhile.
         """
         arrival = None if since is None else milliseconds(since)
-        checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
         self._check_open()
         until = self._writer.tail
         with disk(self._layout):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import latchwork
+from latchwork.errors import InvalidRequest
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry
 from latchwork.queue import outbox as outbox_module
 from latchwork.store import MemoryStore
@@ -181,3 +183,11 @@ def a_life(url, directory, first, *, lines) -> int:
     assert process.wait(60) == -signal.SIGKILL
     process.stdout.close()
     return max(int(line) for line in told if line.endswith(b"\n"))
+
+
+def test_a_stop_for_no_length_of_time_is_refused_and_it_goes_on(real):
+    outbox = real[2].start()
+    with pytest.raises(InvalidRequest, match="timeout"):
+        outbox.stop("1")
+    assert not outbox._background.stopping.is_set()
+    assert outbox.stop(math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 
 import pytest
@@ -21,6 +22,7 @@ from latchwork.errors import (
 from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
 from latchwork.queue.outbox_files import stored_lag
 from latchwork.store import MemoryStore
+from latchwork.store.port import MAX_TTL
 from tests.faulty import FaultyStore
 from tests.paged.recording import RecordingFiles
 
@@ -132,10 +134,40 @@ def test_many_are_all_checked_before_the_first_is_written(world):
     assert producer.outbox.put_many([]) == []
 
 
-@pytest.mark.parametrize("options", [{"name": "a/b"}, {"name": ""}, {"disk_budget": 0}, {"ledger_ttl": 0}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"payloads": payloads} for payloads in (None, 5, "ab", b"ab", {"a": 1}, iter([1, 2]))]
+    + [{"payloads": [1, 2], "keys": keys} for keys in (5, "ab", {"a": 1, "b": 2}, iter(["a", "b"]), ["a"])],
+    ids=lambda arguments: f"{arguments!r:.40}",
+)
+def test_what_is_not_several_messages_and_as_many_keys_is_refused(world, arguments):
+    producer = world.producer()
+    with pytest.raises(InvalidRequest, match="put_many takes"):
+        producer.outbox.put_many(**arguments)
+    assert list(producer.pq.read()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "a/b"}, {"name": ""}, {"name": None}, {"disk_budget": 0}, {"disk_budget": math.nan},
+        {"disk_budget": True}, {"disk_budget": "x"}, {"ledger_ttl": 0}, {"ledger_ttl": 1.5}, {"ledger_ttl": math.nan},
+        {"ledger_ttl": math.inf}, {"ledger_ttl": 10**9}, {"ledger_ttl": None}, {"ledger_ttl": True}, {"pq": None},
+        {"queue": None},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_settings_that_cannot_be_are_refused(world, options):
     with pytest.raises(InvalidRequest):
-        Outbox(world.producer().pq, world.queue, **options)
+        Outbox(**{"pq": world.producer().pq, "queue": world.queue, **options})
+
+
+def test_the_longest_ledger_is_one_that_the_store_takes(world):
+    world.options = {"ledger_ttl": MAX_TTL}
+    producer = world.producer()
+    producer.put_some()
+    producer.forward()
+    world.check()
 
 
 def test_a_full_disk_budget_refuses_and_drops_nothing(world):

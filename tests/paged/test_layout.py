@@ -167,7 +167,7 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
         {"prefix": ""}, {"prefix": "a/b"}, {"prefix": "a\0"}, {"page_size": 63}, {"page_size": 2**31},
         {"force_every": -1}, {"lifetime": 0}, {"codec": 7}, {"prefix": 5}, {"page_size": "1"}, {"force_every": "1"},
         {"lifetime": "1"}, {"lifetime": math.inf}, {"lifetime": math.nan}, {"lifetime": 10**400}, {"lifetime": 1e308},
-        {"lifetime": True}, {"force_every": True}, {"page_size": True},
+        {"prefix": "\ud800"}, {"lifetime": True}, {"force_every": True}, {"page_size": True},
     ],
     ids=str,
 )  # fmt: skip
@@ -176,6 +176,13 @@ def test_bad_arguments_are_refused_before_any_file_is_made(tmp_path, arguments):
     with pytest.raises(InvalidRequest):
         PagedQueue.open(tmp_path / "new", arguments.pop("prefix"), **arguments)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["nul\0", "surrogate\ud900"])
+def test_a_directory_that_cannot_be_named_is_refused(tmp_path, name):
+    with pytest.raises(InvalidRequest, match="directory"):
+        PagedQueue.open(f"{tmp_path}/{name}", "q")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_moment_no_length_of_time_and_no_number_is_refused(tmp_path):

@@ -372,3 +372,37 @@ def test_any_moment_with_a_timezone_is_taken(files, clock):
     queue = filled(files, clock, 3)
     assert len(datas(queue.read(datetime.min.replace(tzinfo=timezone.utc)))) == 3
     assert datas(queue.read(datetime.max.replace(tzinfo=timezone.utc))) == []
+
+
+class Ringing(ManualClock):
+    """Its events are real ones, and a message comes as soon as somebody waits."""
+
+    def event(self):
+        return Rung(self)
+
+
+class Rung(threading.Event):
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def wait(self, timeout=None):
+        assert timeout is None or timeout <= threading.TIMEOUT_MAX, "OverflowError: timestamp too large"
+        self.clock.queue.append(b"late")
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10, None])
+def test_a_timeout_may_be_longer_than_any_life(files, timeout):
+    clock = Ringing()
+    clock.queue = queue = open_in(files, seams=clock)
+    assert datas(queue.cursor("c").read(1, timeout=timeout)) == [b"late"]
+    reader = queue.read(clock.wall(), follow=True, timeout=timeout)
+    assert [next(reader).data, next(reader).data] == [b"late", b"late"]
+
+
+def test_a_cursor_asked_for_more_than_there_can_be_gives_what_there_is(files, clock):
+    queue = filled(files, clock, 3)
+    assert len(queue.cursor("c").read(2**70)) == 3
+    with pytest.raises(InvalidRequest, match="1 message or more"):
+        queue.cursor("c").read(True)

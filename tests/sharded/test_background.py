@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -65,6 +66,23 @@ def test_a_task_that_ended_after_a_stop_that_gave_up_waiting_can_be_started_agai
     assert ends == [True], "the second runs on"
     assert task.stop(timeout=20)
     assert ends == [True, True]
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10, None])
+def test_a_stop_may_wait_for_longer_than_any_life(timeout):
+    task = Background(Counting(), lambda: task.stopping.wait(20), "task")
+    task.start()
+    assert task.stop(timeout)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1", True])
+def test_a_stop_for_no_length_of_time_is_refused_and_the_task_goes_on(timeout):
+    task = Background(Counting(), lambda: task.stopping.wait(20), "task")
+    task.start()
+    with pytest.raises(InvalidRequest, match="timeout"):
+        task.stop(timeout)
+    assert not task.stopping.is_set()
+    assert task.stop(20)
 
 
 @pytest.mark.parametrize(("at_once", "started"), [(1, 0), (3, 3), (64, 10)])
