@@ -14,6 +14,7 @@ from ..store.expr import Bin, Bound, Expr, Guard, Param, missing
 from ..store.once import Once
 from ..store.ops import Op, Put
 from ..store.port import KEEP, Exists, Key, RecordStore, Values
+from .inputs import checked_timeout
 
 
 class Lost:
@@ -38,7 +39,8 @@ class Lost:
         self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False if it is not after `timeout` seconds."""
+        """Wait until it is set; False if it is not after `timeout` seconds. Raises `InvalidRequest`."""
+        timeout = checked_timeout(timeout)
         end = None if timeout is None else self._seams.boottime() + timeout
         while not self.is_set():
             now = self._seams.boottime()

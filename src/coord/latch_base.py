@@ -15,7 +15,7 @@ from ..retry import LATCH_POLICY, Poll, RetryPolicy
 from ..store.ops import MapGet, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
-from .inputs import checked_timeout, farm_or_default
+from .inputs import checked_kind, checked_timeout, farm_or_default
 from .latch_layout import By, bins_of
 from .latch_look import LatchProgress, Looks, by_farm, progress_of
 from .progress import ProgressBar
@@ -56,7 +56,7 @@ class Latch:
     ) -> None:
         if not isinstance(level, LatchLevel):
             raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
-        self._store = layout.checked_store(store).with_policy(policy)
+        self._store = layout.checked_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
         self._farm = layout.checked_farm(farm_or_default(farm_id))
         self._farms = layout.checked_farms(farms)
@@ -219,12 +219,15 @@ class Latch:
         return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
 
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
-        """The expected parties that have not counted; default: those that `create(parties=...)` named. One read."""
+        """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
+
+        Raises `InvalidRequest` where `expected` is no list of names, `NotFound`.
+        """
         if expected is None:
             expected = self._expected
             if self._level is LatchLevel.XDC:
                 expected = [f"{self._farm}/{party}" for party in expected]
-        return set(expected) - self.parties()
+        return set(layout.listed("expected", expected)) - self.parties()
 
     def delete(self) -> bool:
         """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.

@@ -135,7 +135,7 @@ def checked_farm(farm: str) -> str:
 
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     """The farms that a cross-data-centre latch waits for, sorted; () where none are named."""
-    return tuple(sorted({checked_farm(farm) for farm in _listed("farms", farms or ())}))
+    return tuple(sorted({checked_farm(farm) for farm in listed("farms", farms or ())}))
 
 
 def checked_number(what: str, value: int, low: int, high: int = MAX_COUNT) -> int:
@@ -162,10 +162,10 @@ def checked_party(party: str | int) -> str | int:
 
 def checked_parties(parties: Iterable[str | int]) -> tuple[str | int, ...]:
     """The parties' names, each once."""
-    return tuple(dict.fromkeys(checked_party(party) for party in _listed("parties", parties)))
+    return tuple(dict.fromkeys(checked_party(party) for party in listed("parties", parties)))
 
 
-def _listed(what: str, values: Iterable[T]) -> Iterable[T]:
+def listed(what: str, values: Iterable[T]) -> Iterable[T]:
     """The values, where they are several; a string would be taken for its letters. Raises `InvalidRequest`."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidRequest(f"{what} is {values!r}; give a list of names")

@@ -16,7 +16,7 @@ from ..retry import Poll
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Claim, Contender
 from .fenced import Fenced, Lost
-from .inputs import checked_name, checked_owner, checked_store, checked_timeout
+from .inputs import checked_kind, checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
 from .waiting import told
 
@@ -39,7 +39,7 @@ class FencedLock:
     def __init__(
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
-        self._store, self._poll = checked_store(store), poll
+        self._store, self._poll = checked_store(store), checked_kind("poll", poll, Poll)
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
         self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease)

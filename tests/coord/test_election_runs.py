@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from latchwork.coord import LeaseElection
+from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.coord import election as module
 from latchwork.errors import InvalidRequest, WaitTimeout
 from latchwork.retry import Poll
@@ -150,6 +150,20 @@ def test_a_candidate_that_is_stopped_before_it_stands_again_does_not_stand(elect
     finish.set()
     assert election.stop() is True
     assert led == []
+
+
+@pytest.mark.parametrize("path", [None, 7, "", "/a\0b", "/a\udcff"])
+def test_a_line_of_zookeeper_has_a_path_that_it_can_keep(path):
+    with pytest.raises(InvalidRequest, match="path is"):
+        ZooKeeperElection(MemoryStore(), "office", "h:1", path=path)
+
+
+@pytest.mark.parametrize("timeout", [-1, "soon"])
+def test_a_wrong_timeout_ends_no_candidacy_by_zookeeper(timeout):
+    election = ZooKeeperElection(MemoryStore(), "office", "h:1")
+    with pytest.raises(InvalidRequest, match="timeout is"):
+        election.stop(timeout)
+    assert not election._stop.is_set()
 
 
 def test_a_wrong_timeout_is_refused_before_the_stop_takes_effect(election):

@@ -399,6 +399,7 @@ def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_ol
         ({"farms": "dc1", "level": XDC}, "list"),
         ({"farms": 7, "level": XDC}, "list"),
         ({"store": "sqlite:x"}, "connect"),
+        ({"policy": None}, "policy is None"),
     ],
 )
 def test_bad_input_names_the_value_before_any_io(memory, arguments, named):
@@ -418,6 +419,14 @@ def test_a_count_of_less_than_one_is_refused(memory, n):
             count(n)
     assert store.total == 0
     assert latch.count() == 1
+
+
+@pytest.mark.parametrize("expected", [5, "abc"])
+def test_expected_parties_that_are_no_list_of_names_are_refused_before_any_io(memory, expected):
+    store = CountingStore(memory)
+    with pytest.raises(InvalidRequest, match="expected is"):
+        CountDownLatch.get(store, "shop", ID).missing(expected)
+    assert store.total == 0
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")])

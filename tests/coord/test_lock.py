@@ -9,6 +9,7 @@ import pytest
 
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.contender import Acquisition
+from latchwork.coord.fenced import Lost
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown, Refused, Unavailable
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Put, SQLiteStore
@@ -458,6 +459,9 @@ def test_owners_are_told_apart_without_being_named(memory):
         (lambda store: FencedLock(store, "a", owner="a\0b"), "owner is .* no NUL"),
         (lambda store: FencedLock(store, "a", owner="a\udcff"), "owner is .* valid Unicode"),
         (lambda store: LeaseElection(store, "a", candidate="a\udcff"), "owner is .* valid Unicode"),
+        (lambda store: FencedLock(store, "a", poll=None), "poll is None"),
+        (lambda store: Lost(store.seams, 1.0).wait(""), "timeout is ''"),
+        (lambda store: Lost(store.seams, 1.0).wait(-1), "timeout is -1"),
         (lambda store: FencedLock(store, "a", lease=0), "0.05 to 86400"),
         (lambda store: FencedLock(store, "a", lease=1e9), "0.05 to 86400"),
         (lambda store: FencedLock(store, "a", lease="10"), "'10'"),
