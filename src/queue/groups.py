@@ -64,8 +64,8 @@ class ConsumerGroup:
         if not isinstance(name, str) or not 0 < len(name) <= 256:
             raise InvalidRequest(f"group name is {name!r}; it must be text of 1 to 256 characters")
         group = cls(store, layout, slots, name)
-        if not group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN) and hold_head:
-            group._put(_HELD, _IS_FREE)
+        if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN) and hold_head:
+            group._put(_HELD, _IS_FREE)  # refused where it is held already, by whomever
         return group
 
     def read(self, n: int) -> Batch:
@@ -90,7 +90,7 @@ class ConsumerGroup:
         It never goes back: a commit of what is committed already does nothing. Raises `InvalidRequest` for an offset
         that the queue does not have yet, `NotFound` where the group was dropped, `OutcomeUnknown`; again is harmless.
         """
-        if self._put(_AT_NEXT, _FORWARD, next=checked_offset(offset) + 1):
+        if not self._put(_AT_NEXT, _FORWARD, next=checked_offset(offset) + 1):
             return
         _, _, tail = self._look()
         if offset >= tail:
@@ -106,23 +106,29 @@ class ConsumerGroup:
 
         A commit that is still under way elsewhere may move the group on again.
         """
-        if not self._put(_AT_NEXT, _WITHIN, next=checked_offset(offset)):
-            _, head, tail = self._look()
+        refusal = self._put(_AT_NEXT, _WITHIN, next=checked_offset(offset))
+        if refusal is None:
+            return
+        position, head, tail = self._look()
+        if not (refusal.details["doubt"] and position == offset):
             raise InvalidRequest(f"offset {offset} is not in queue {self._layout.name!r}, which has {head} to {tail}")
 
     def drop(self) -> None:
         """Forget the group, and let head go on without it. Also for a group whose readers have died."""
         self._store.operate(self._layout.meta, MapRemove(GROUPS, (self.name,)), ttl=NEVER, repeatable=True)
 
-    def _put(self, position: Expr, guard: Expr, **params: int) -> bool:
-        """Set the position if the guard holds, also where an earlier attempt did so; False where it does not."""
+    def _put(self, position: Expr, guard: Expr, **params: int) -> Refused | None:
+        """Set the position if the guard holds; the refusal where it does not.
+
+        In doubt an earlier attempt may have set the position: the position says whether it is where it should be.
+        """
         bound = {"group": self.name, **params}
         ops = (MapPut(GROUPS, self.name, position.bind(**bound)),)
         try:
             self._store.operate(self._layout.meta, *ops, when=guard.bind(**bound), ttl=NEVER, repeatable=True)
         except Refused as refusal:
-            return bool(refusal.details["doubt"])
-        return True
+            return refusal
+        return None
 
     def _look(self) -> tuple[int, int, int]:
         """The group's position, head and tail, of one moment."""

@@ -174,3 +174,53 @@ def test_commit_in_doubt_is_sent_again(fault):
     group.commit(1)
     store.deliver()
     assert values(group.read(9)) == ["c"]
+
+
+# ---- refused after doubt: the first attempt may have done it, or another reader something else
+
+
+@pytest.fixture
+def doubtful():
+    """A store whose queue has four entries, and another handle on it."""
+    store = FaultyStore(MemoryStore(ManualClock()))
+    other = LargeQueue.create(store.inner, "q", 4)
+    other.enqueue_many("abcd")
+    return store, LargeQueue.open(store, "q"), other
+
+
+def in_doubt(store, fault, meanwhile):
+    """The next call fails so, and others act before it is sent again."""
+    store.plan = {store._number + 1: fault, store._number + 2: meanwhile}
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
+def test_head_is_held_though_another_reader_joins_the_group_while_the_joining_is_in_doubt(doubtful, fault):
+    store, queue, other = doubtful
+    in_doubt(store, fault, lambda: other.group("g"))
+    group = queue.group("g", hold_head=True)
+    assert other.dequeue() is None
+    assert values(group.read(9)) == list("abcd")
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
+def test_a_rewind_in_doubt_is_done_or_refused_though_head_moves_on(doubtful, fault):
+    store, queue, other = doubtful
+    group = queue.group("g")
+    group.commit(3)
+    in_doubt(store, fault, other.dequeue)
+    if fault == "request_lost":
+        with pytest.raises(InvalidRequest, match="1 to 4"):
+            group.rewind(0)
+        assert group.lag() == 0
+    else:
+        group.rewind(0)
+        assert values(group.read(9)) == list("bcd")
+
+
+def test_a_commit_in_doubt_beyond_the_tail_is_refused(doubtful):
+    store, queue, _ = doubtful
+    group = queue.group("g")
+    store.next("request_lost")
+    with pytest.raises(InvalidRequest, match="ends at 3"):
+        group.commit(10**6)
+    assert group.lag() == 4
