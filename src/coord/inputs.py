@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from threading import TIMEOUT_MAX
 from typing import TypeVar
 
 from ..errors import InvalidRequest
@@ -57,10 +58,29 @@ def _is_unicode(value: str) -> bool:
 
 
 def checked_timeout(timeout: float | None) -> float | None:
-    """Seconds to wait, or None. Raises `InvalidRequest`."""
-    if timeout is not None and (not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0):
-        raise InvalidRequest(f"timeout is {timeout!r}; it must be seconds, 0 or more, or None to wait for ever")
-    return timeout
+    """Seconds to wait, or None, which stands for all times that are longer than one can wait, too.
+
+    Raises `InvalidRequest`.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+        raise InvalidRequest(f"timeout is {shown(timeout)}; it must be seconds, 0 or more, or None to wait for ever")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        raise InvalidRequest(
+            f"timeout is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
+        ) from None
+    return None if seconds > TIMEOUT_MAX else timeout
+
+
+def shown(value: object) -> str:
+    """A value for a message. Python does not write out an integer of several thousand digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "an integer that is too long to be written out"
 
 
 def farm_or_default(farm_id: str | None) -> str:

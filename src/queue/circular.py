@@ -185,9 +185,9 @@ class LargeQueue:
     ) -> range:
         """Add entries at the tail, all of them or none; their offsets.
 
-        txn_id: an id to ask `transaction` for, unique among the transactions that are under way; it may be used again
-        later.  overwrite_if_full: drop the oldest entries where there is no room, except those that a holding group
-        has not committed.
+        txn_id: an id to ask `transaction` for, of at most 256 bytes, unique among the transactions that are under way;
+        it may be used again later.  overwrite_if_full: drop the oldest entries where there is no room, except those
+        that a holding group has not committed.
 
         Raises `QueueFull` where there is no room, `InvalidRequest` for a value that the store cannot hold, its
         subclass `RecordTooBig` for one that is too large, `LeaseLost` where `txn_id` was declared not committed

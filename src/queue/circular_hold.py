@@ -70,7 +70,7 @@ class QueueLock:
         self.store, self.layout = store, layout
         self._key = layout.meta
         self._taker = LeaseTaker(store, self._key)
-        self._holds = 0
+        self._since_asked = transactions.ASK_EVERY
 
     def take(
         self, grant: str, txns: Sequence[str], timeout: float | None, *, owner: str = "", head_moves: bool = False
@@ -80,8 +80,8 @@ class QueueLock:
         grant: an id of this hold alone.  txns: those that `known` is to tell about.  head_moves: whether `waited_for`
         is needed.
         """
-        asks = self._holds % transactions.ASK_EVERY == 0
-        self._holds += 1
+        asks = self._since_asked >= transactions.ASK_EVERY
+        self._since_asked = 1 if asks else self._since_asked + 1
         reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else _NOTHING
         fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, asked, timeout)
         waited_for = more.pop(0) if head_moves else 0
@@ -113,6 +113,7 @@ class QueueLock:
         head: the new head, where the groups have a say in it.  False where that was not done and never will be.
         Raises `OutcomeUnknown` where it cannot be told.
         """
+        self._since_asked += len(txns) - 1  # the hold counts as one of them
         try:
             self.store.repeat(self._commit(hold, txns, moves, self._guard(hold, head)))
             return True

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..coord.inputs import shown
 from ..errors import InvalidRequest, RecordTooBig
 from ..store.expr import Bin, Bound, MapSmallestValue, Param
 from ..store.record import Key, checked_key
@@ -141,7 +142,7 @@ def checked_count(name: str, count: int) -> int:
 def checked_offset(offset: int) -> int:
     """An offset, 0 or more. Raises `InvalidRequest`."""
     if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_INT:
-        raise InvalidRequest(f"offset is {offset!r}; it must be an integer, 0 or more")
+        raise InvalidRequest(f"offset is {shown(offset)}; it must be an integer, 0 or more")
     return offset
 
 
@@ -152,5 +153,5 @@ def total_bound(values: Sequence[Any]) -> int:
 
 def _checked_number(name: str, number: int, most: int) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
-        raise InvalidRequest(f"{name} is {number!r}; it must be an integer from 1 to {most}")
+        raise InvalidRequest(f"{name} is {shown(number)}; it must be an integer from 1 to {most}")
     return number

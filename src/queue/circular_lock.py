@@ -78,7 +78,9 @@ class LeaseTaker:
         wish = _Wish(self, owner, grant, reads, asked)
         values = wish.attempt(wish.free()) or POLL.until(self.store.seams, wish.look, timeout=timeout)
         if values is None:
-            raise LockUnavailable(f"{self.key.set!r} was locked by others for {timeout} s", key=self.key)
+            raise LockUnavailable(
+                f"{self.key.set!r} was locked by others until the time to wait was over", key=self.key
+            )
         return values
 
     def renew(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from ..coord.inputs import shown
 from ..errors import InvalidRequest
 from ..store.expr import Bin, Const, If, MapSize
 from ..store.ops import MapPut, MapRemove, Op
@@ -20,8 +21,10 @@ OWN = "~"
 NAMED_FORGOTTEN, OWN_FORGOTTEN = "", OWN
 REMEMBERED = {NAMED_FORGOTTEN: 1024, OWN_FORGOTTEN: 64}
 """How many are kept when the map is trimmed. The queue's own are asked for only while a commit is in doubt."""
+MOST_BYTES = 256
+"""What an id may have in UTF-8: those that are kept have to fit into one record, in whatever script they are."""
 ASK_EVERY = 64
-"""Holds of one process after which it asks again whether it is time to trim."""
+"""Holds of one process, or transactions in them, after which it asks again whether it is time to trim."""
 DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
 """All transactions, where there are so many that some may have to go; otherwise nothing."""
 NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
@@ -55,13 +58,19 @@ def checked(txn_id: str | int | None) -> str | None:
         return None
     txn = txn_id
     if isinstance(txn_id, int) and not isinstance(txn_id, bool):
+        if txn_id.bit_length() > 4 * MOST_BYTES:  # surely too long, and perhaps longer than Python writes out
+            raise InvalidRequest(f"txn_id is {shown(txn_id)}; it may have {MOST_BYTES} digits: use a shorter one")
         txn = str(txn_id)
-    if not isinstance(txn, str) or not 0 < len(txn) <= 256:
-        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text of 1 to 256 characters")
+    if not isinstance(txn, str) or not txn:
+        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text that is not empty")
     try:
-        txn.encode()
+        size = len(txn.encode())
     except UnicodeEncodeError as failure:
         raise InvalidRequest(f"txn_id is {txn_id!r}, which is no valid Unicode ({failure.reason})") from None
+    if size > MOST_BYTES:
+        raise InvalidRequest(f"txn_id is {txn_id!r}, of {size} bytes in UTF-8; it may have {MOST_BYTES}: shorten it")
+    if txn == OWN:
+        raise InvalidRequest(f"txn_id is {txn!r}, a key of the queue's own bookkeeping: use another")
     return str.__str__(txn)  # plain text also where it was an enumeration's member: nothing else can be a map key
 
 

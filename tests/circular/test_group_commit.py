@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import pytest
@@ -99,6 +100,21 @@ def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_
 
 
 # ---- time
+
+
+def test_a_follower_may_wait_for_ever(queue, clock):
+    led, waited = queue._work, []
+    led._led = True  # by another thread
+
+    class Wake(Woken):
+        def wait(self, timeout):
+            waited.append(timeout)
+            led._finish(_Ticket(None), [])
+            return True
+
+    clock.event = lambda: Wake(clock)
+    assert queue.enqueue("a", timeout=math.inf) == 0
+    assert waited == [None]
 
 
 def test_a_follower_that_is_given_the_lead_has_what_is_left_of_its_time(store, queue, clock):

@@ -373,3 +373,21 @@ def test_example_of_a_shared_bus_runs(tmp_path):
     )
     assert ran.stdout.count("taken off the bus") == 8
     assert "missed offsets [0, 1, 2, 3]" in ran.stdout
+
+
+def test_numbers_too_large_to_be_written_out_are_refused_before_any_call():
+    store = CountingStore(MemoryStore())
+    queue = LargeQueue.create(store, "q", 10)
+    group, calls = queue.group("g"), store.total
+    for act in (
+        lambda: queue.read_at(10**5000),
+        lambda: queue.dequeue_many(10**5000),
+        lambda: queue.dequeue(timeout=10**5000),
+        lambda: queue.enqueue("a", timeout=10**400),
+        lambda: queue.transaction(10**5000),
+        lambda: group.commit(10**5000),
+        lambda: LargeQueue.create(store, "q", 10**5000),
+    ):
+        with pytest.raises(InvalidRequest):
+            act()
+    assert store.total == calls

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.errors import NotFound, OutcomeUnknown
+from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown
 from latchwork.queue import LargeQueue, Transaction
+from latchwork.queue.circular_layout import TXNS
+from latchwork.queue.circular_round import OVERWRITE, Request
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, FaultyStore
@@ -73,3 +75,35 @@ def test_looking_at_a_queue_that_is_gone_says_how_to_make_it(store, queue):
 
 def test_a_handle_says_which_queue_it_is(queue):
     assert repr(queue) == "LargeQueue('q', capacity=10)"
+
+
+@pytest.mark.parametrize(
+    "txn", ["x" * 257, "\N{GRINNING FACE}" * 65, 10**256, 10**5000], ids=["letters", "faces", "int", "huge"]
+)
+def test_an_id_has_at_most_so_many_bytes_that_those_remembered_fit_into_a_record(store, queue, txn):
+    calls = store.total
+    for act in (lambda: queue.enqueue("a", txn_id=txn), lambda: queue.dequeue(txn_id=txn)):
+        with pytest.raises(InvalidRequest, match=r"txn_id is .* 256.*: (shorten it|use a shorter one)"):
+            act()
+    with pytest.raises(InvalidRequest, match="256"):
+        queue.transaction(txn)
+    assert store.total == calls
+    longest = "\N{GRINNING FACE}" * 64
+    assert queue.enqueue("a", txn_id=longest) == 1
+    assert queue.transaction(longest).offsets == range(1, 2)
+
+
+def test_transactions_are_forgotten_in_time_though_many_are_in_each_hold(store, queue):
+    for hold in range(30):
+        requests = [Request(OVERWRITE, f"{hold}-{number}", values=["a"]) for number in range(64)]
+        queue._work._run(lambda requests=requests: requests, lambda admitted, requests=requests: requests)
+    assert len(store.get(queue.layout.meta).bins[TXNS]) <= 1024 + 2 * 64 + 3
+
+
+@pytest.mark.parametrize("txn", ["", "~"])
+def test_keys_of_the_bookkeeping_are_no_ids(store, queue, txn):
+    calls = store.total
+    for act in (queue.transaction, lambda txn: queue.enqueue("a", txn_id=txn), lambda txn: queue.dequeue(txn_id=txn)):
+        with pytest.raises(InvalidRequest, match="txn_id is"):
+            act(txn)
+    assert store.total == calls
