@@ -1,4 +1,4 @@
-"""The connections of one process to one SQLite file: lent to threads, patient with other writers, lost in a fork.
+"""The connections of one process to one SQLite file: lent to threads, patient with other writers, closed by a fork.
 
 Threads borrow a connection, so that readers do not queue behind a writer's sync, and threads that come and go do not
 each open the file. Writers of one process queue at a lock of that process, which wakes the next at once; writers of
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from ..errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import AlreadyExists, InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import Poll
 from ..seams import Lock, Seams
 from .sqlite_file import is_busy, meaning, never_commits, open_file
@@ -24,7 +25,7 @@ T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
 """Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
 FORK_PATIENCE = 1.0
-"""Seconds that a fork waits for a write of another thread, which takes milliseconds."""
+"""Seconds that a fork waits for a write of another thread, and for connections to come back: it takes milliseconds."""
 _ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
 """Errors that say nothing against the connection."""
 
@@ -35,7 +36,8 @@ class SQLitePool:
     def __init__(self, path: Path, synchronous: str, busy_timeout: float, seams: Seams) -> None:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
-        self._writing = seams.lock()
+        self._lent: set[object] = set()
+        self._writing, self._lending = seams.lock(), threading.Lock()
         _POOLS.add(self)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -67,17 +69,23 @@ class SQLitePool:
         for connection in idle:
             connection.close()
 
-    def before_fork(self) -> Lock | None:
-        """Let no thread be within a write; the lock that keeps them out, or None where one was for too long.
+    def before_fork(self) -> list[Lock]:
+        """Close the connections, once no thread uses one; the locks that keep threads from making others.
 
-        A child has a copy of what SQLite knows of its locks. One that was held is held there for ever, by nobody.
+        A child has a copy of what SQLite knows of its locks, which are the parent's. While an inherited connection is
+        open there, those that the child makes take no lock, and the parent deletes the log that the child writes to.
         """
-        return self._writing if self._writing.acquire(timeout=FORK_PATIENCE) else None
+        held: list[Lock] = [lock for lock in (self._writing, self._lending) if lock.acquire(timeout=FORK_PATIENCE)]
+        _WAIT.until(self.seams, lambda: None if self._lent else True, timeout=FORK_PATIENCE)
+        self.close()
+        return held
 
     def after_fork(self) -> None:
-        """Let go of the parent process's connections, which a child may neither use nor close."""
-        _ABANDONED.append(self._idle)
-        self._idle, self._writing = [], self.seams.lock()
+        """Begin anew in the child, or never, where a connection of the parent's was open all the same."""
+        if self._lent or self._idle:
+            _INHERITED.setdefault(self.path, []).append(self._idle)
+        self._idle, self._lent = [], set()
+        self._writing, self._lending = self.seams.lock(), threading.Lock()
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:
@@ -115,12 +123,11 @@ class SQLitePool:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection of this process for one call; one that has failed is not used again."""
+        loan, connection, sound = object(), None, False
         try:
+            with self._lending:  # which a fork holds
+                self._lent.add(loan)
             connection = self._borrow()
-        except sqlite3.Error as failure:
-            raise meaning(failure, self.path) from failure
-        sound = False
-        try:
             yield connection
             sound = True
         except sqlite3.Error as failure:
@@ -129,37 +136,49 @@ class SQLitePool:
             sound = True
             raise
         finally:
-            if sound:
+            if connection is not None and sound:
                 self._idle.append(connection)
-            else:
+            elif connection is not None:
                 connection.close()
+            self._lent.discard(loan)
 
     def _borrow(self) -> sqlite3.Connection:
         try:
             return self._idle.pop()
         except IndexError:
+            if self.path in _INHERITED:
+                raise Misconfigured(
+                    f"{self.path}: this process was forked while a call of another thread had lasted for more than "
+                    f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
+                ) from None
             return self._patiently(lambda: open_file(self.path, self.synchronous))
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()
-_ABANDONED: list[list[sqlite3.Connection]] = []
-"""Kept from being collected, which would close them (sqlite.org/howtocorrupt.html, 2.6)."""
-
-
+_INHERITED: dict[Path, list[list[sqlite3.Connection]]] = {}
+"""Files that this process has its parent's connections to; kept, since one that is collected is closed, which drops
+the parent's locks (sqlite.org/howtocorrupt.html, 2.6)."""
+_forking = threading.RLock()
+"""One thread forks at a time, so that none lets go of what another one holds."""
 _PAUSED: list[Lock] = []
-"""While a process forks: what lets its writers go on."""
+"""While a process forks: what lets its threads go on."""
 
 
 def _before_fork() -> None:
-    _PAUSED.extend(lock for pool in tuple(_POOLS) if (lock := pool.before_fork()) is not None)
+    _forking.acquire()
+    for pool in tuple(_POOLS):
+        _PAUSED.extend(pool.before_fork())
 
 
 def _after_fork_in_parent() -> None:
     while _PAUSED:
         _PAUSED.pop().release()
+    _forking.release()
 
 
 def _after_fork() -> None:
+    global _forking
+    _forking = threading.RLock()
     _PAUSED.clear()
     for pool in _POOLS:
         pool.after_fork()

@@ -226,18 +226,76 @@ def forked(answer):
     return child, reading
 
 
-def test_a_forked_child_makes_its_own_connections_and_leaves_its_parents_alone(store):
-    kept = list(store._pool._idle)
+def test_no_connection_is_open_while_a_process_forks_and_both_sides_go_on(store):
+    assert store._pool._idle
 
     def answer():
-        own = store._pool._idle == [] and store._pool._idle is not kept
-        return b"%d %d" % (own, add(store))
+        return b"%d %d" % (len(store._pool._idle), add(store))
 
     child, reading = forked(answer)
     os.waitpid(child, 0)
-    assert os.read(reading, 100) == b"1 1"
-    assert store._pool._idle == kept
+    assert os.read(reading, 100) == b"0 1"
+    assert store._pool._idle == []
     assert add(store) == 2
+
+
+def test_a_childs_acknowledged_writes_outlive_a_parent_that_closes_its_store(store, path):
+    """The last connection to close deletes the log: a child that holds no lock would go on writing to it unseen."""
+    reading, writing = os.pipe()
+
+    def answer():
+        add(store)
+        os.write(told, b"x")
+        os.close(writing)
+        os.read(reading, 1)
+        return b"%d" % add(store)
+
+    begun, told = os.pipe()
+    child, answered = forked(answer)
+    os.read(begun, 1)
+    store.close()
+    assert sorted(file.name for file in path.parent.iterdir()) == ["store.db", "store.db-shm", "store.db-wal"]
+    assert add(store) == 2
+    os.write(writing, b"x")
+    os.waitpid(child, 0)
+    assert os.read(answered, 100) == b"3"
+    assert store.operate(KEY, Read("n")) == (3,)
+
+
+def test_a_fork_waits_for_the_connections_that_other_threads_read_through(store, monkeypatch):
+    monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 60)
+    waited, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(target=store._pool.read, args=(lambda _: (begun.set(), waited.wait(60)),))
+    thread.start()
+    assert begun.wait(60)
+    pause = store.seams.sleep
+    monkeypatch.setattr(store._pool, "seams", seams := ManualClock())
+    monkeypatch.setattr(seams, "sleep", lambda seconds: (waited.set(), pause(seconds)))
+    child, reading = forked(lambda: b"%d" % add(store))
+    thread.join()
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"1"
+    assert add(store) == 2
+
+
+def test_a_child_forked_while_a_connection_was_lent_for_too_long_refuses_to_use_that_file(store, monkeypatch):
+    """It would take no lock, and lose what it acknowledges."""
+    monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 0)
+    done, begun = threading.Event(), threading.Event()
+    thread = threading.Thread(target=store._pool.read, args=(lambda _: (begun.set(), done.wait(60)),))
+    thread.start()
+    assert begun.wait(60)
+
+    def answer():
+        again = SQLiteStore(store.path)
+        return str(raises(Misconfigured, add, store)).encode() + str(raises(Misconfigured, add, again)).encode()
+
+    child, reading = forked(answer)
+    os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert os.read(reading, 1000).count(b"start processes by spawn") == 2
+    assert add(store) == 1
 
 
 class Told:
