@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -162,7 +161,11 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
 def _zookeeper(hosts: str | None) -> Iterator[Finding]:
     if hosts is None:
         return
-    client = KazooClient(hosts=hosts, timeout=10)
+    try:
+        client = KazooClient(hosts=hosts, timeout=10)
+    except ValueError as failure:
+        yield Finding(PROBLEM, f"ZooKeeper {hosts!r}: {failure}", "give host:port[,host:port...]")
+        return
     try:
         client.start(timeout=5)
         yield Finding(OK, f"ZooKeeper {hosts}: session of {client._session_timeout / 1000:.0f} s granted")  # noqa: SLF001 - kazoo tells it nowhere else
@@ -206,8 +209,8 @@ def _installed(name: str) -> str | None:
 
 def doctor(
     context: typer.Context,
-    processes: Annotated[int, typer.Option(help="processes that will connect, e.g. all Python workers")] = 1,
-    pool: Annotated[int, typer.Option(help="connections a node of each")] = 100,
+    processes: Annotated[int, typer.Option(min=1, help="processes that will connect, e.g. all Python workers")] = 1,
+    pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
     client: Annotated[
         str | None, typer.Option(help="a client id whose names, and placement of queues, to check")
@@ -219,9 +222,9 @@ def doctor(
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """
     session: Session = context.obj
-    found = _found(lambda: examine(session.store, processes=processes, pool=pool))
+    found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
-        found += _found(lambda: _placement(session.store, client, farm))
+        found += _found(session, lambda: _placement(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:
@@ -235,12 +238,11 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _found(examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(examination())
     except LatchworkError as failure:
-        source = "$LATCHWORK_STORE" if os.environ.get("LATCHWORK_STORE") else "--store"
-        remedy = f"check {source}: host, port, namespace, user"
+        remedy = f"check {session.where}: host, port, namespace, user"
         found.append(Finding(PROBLEM, f"the store does not answer: {failure}", remedy))
     return found

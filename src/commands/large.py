@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ..errors import NotFound
+from ..errors import NotFound, QueueFull
 from ..queue import LargeQueue
 from .session import Session
 
@@ -39,7 +39,7 @@ def info(context: typer.Context, name: Name) -> None:
     Example: latchwork large info bus
     """
     session: Session = context.obj
-    facts = asdict(LargeQueue.open(session.store, name).info())
+    facts = asdict(_open(session, name).info())
     session.say("\n".join(f"{key.replace('_', ' '):12} {value}" for key, value in facts.items()), **facts)
 
 
@@ -55,9 +55,11 @@ def enqueue(
     Example: latchwork large enqueue bus '{"event": 7}'
     """
     session: Session = context.obj
-    offsets = LargeQueue.open(session.store, name).enqueue_many(
-        [_value(text) for text in value], overwrite_if_full=overwrite
-    )
+    queue = _open(session, name)
+    try:
+        offsets = queue.enqueue_many([_value(text) for text in value], overwrite_if_full=overwrite)
+    except QueueFull as failure:
+        raise QueueFull(str(failure).replace("enqueue with overwrite_if_full=True", "give --overwrite")) from None
     session.say("\n".join(map(str, offsets)), offsets=list(offsets))
 
 
@@ -72,10 +74,11 @@ def dequeue(
     Example: latchwork large dequeue bus -n 10
     """
     session: Session = context.obj
-    entries = LargeQueue.open(session.store, name).dequeue_many(n)
+    entries = _open(session, name).dequeue_many(n)
     if not entries:
         raise NotFound(f"the queue {name!r} is empty")
-    session.table([{"offset": entry.offset, "value": json.dumps(entry.value, default=str)} for entry in entries])
+    rows = [(entry.offset, entry.value if session.json else json.dumps(entry.value, default=str)) for entry in entries]
+    session.table([{"offset": offset, "value": value} for offset, value in rows])
 
 
 @app.command()
@@ -85,10 +88,17 @@ def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argume
     Example: latchwork large read bus 42
     """
     session: Session = context.obj
-    entry = LargeQueue.open(session.store, name).read_at(offset)
+    entry = _open(session, name).read_at(offset)
     if entry is None:
         raise NotFound(f"the queue {name!r} has no entry at offset {offset}")
     session.say(json.dumps(entry.value, default=str), offset=entry.offset, value=entry.value)
+
+
+def _open(session: Session, name: str) -> LargeQueue:
+    try:
+        return LargeQueue.open(session.store, name)
+    except NotFound:
+        raise NotFound(f"there is no queue {name!r}; make it with `latchwork large create {name} CAPACITY`") from None
 
 
 def _value(text: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import CountDownLatch, LatchLevel, LatchProgress
+from ..errors import AlreadyExists
 from .session import Session
 
 TIMED_OUT = 4
@@ -50,17 +51,22 @@ def create(
     Example: latchwork latch create nightly --client shop --count 3 --ttl 7200
     """
     session: Session = context.obj
-    latch = CountDownLatch.create(
-        session.store,
-        client,
-        name,
-        count,
-        parties=party or None,
-        farm_id=farm,
-        level=level,
-        farms=farms.split(",") if farms else None,
-        ttl=ttl,
-    )
+    try:
+        latch = CountDownLatch.create(
+            session.store,
+            client,
+            name,
+            count,
+            parties=party or None,
+            farm_id=farm,
+            level=level,
+            farms=[farm.strip() for farm in farms.split(",")] if farms else None,
+            ttl=ttl,
+        )
+    except AlreadyExists:
+        raise AlreadyExists(
+            f"the latch {name!r} of {client!r} exists already: go on with it, delete it first, or take another name"
+        ) from None
     progress = latch.progress()
     session.say(f"created {name}: {progress.remaining} to go", **_facts(name, progress))
 

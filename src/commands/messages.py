@@ -38,7 +38,7 @@ def peek(
     if side not in SIDES:
         raise InvalidRequest(f"side is {side!r}; it must be main, sideline or parked")
     view = SIDES[side](queue_of(session, name, client, farm))
-    session.table([_row(message) for message in view.peek(limit)], empty="no messages")
+    session.table([_row(message, json_value=session.json) for message in view.peek(limit)], empty="no messages")
 
 
 def publish(
@@ -57,7 +57,7 @@ def publish(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     texts = payload or [line for line in sys.stdin.read().splitlines() if line]
-    headers = {name: value for name, _, value in (pair.partition("=") for pair in header or [])}
+    headers = dict(_header(pair) for pair in header or [])
     ids = queue.publish_many([_payload(text, queue) for text in texts], key=key, headers=headers)
     session.say("\n".join(ids), published=ids)
 
@@ -114,13 +114,20 @@ def redrive(
     """
     session: Session = context.obj
     found = queue_of(session, name, client, farm).redrive(limit, reason=reason, dry_run=dry_run)
-    session.table([_row(message) for message in found], empty="nothing to bring back")
+    session.table([_row(message, json_value=session.json) for message in found], empty="nothing to bring back")
 
 
 def add_to(app: typer.Typer) -> None:
     """Make these commands of the group `queue`."""
     for command in (publish, peek, consume, redrive):
         app.command()(command)
+
+
+def _header(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not name or not equals:
+        raise InvalidRequest(f"--header is {pair!r}; write name=value")
+    return name, value
 
 
 def _payload(text: str, queue: ShardedQueue) -> Any:
@@ -219,8 +226,13 @@ def _facts(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def _row(message: Message) -> dict[str, Any]:
-    payload = message.raw if message.unreadable else json.dumps(message.payload, default=str)
+def _row(message: Message, *, json_value: bool) -> dict[str, Any]:
+    """json_value: the payload as it is, for a JSON document; else as text."""
+    payload = message.raw if message.unreadable else message.payload
+    if isinstance(payload, bytes):
+        payload = payload.hex()
+    elif not json_value and not message.unreadable:
+        payload = json.dumps(payload, default=str)
     return {
         "shard": message.shard,
         "pointer": message.pointer,
@@ -229,5 +241,5 @@ def _row(message: Message) -> dict[str, Any]:
         "enqueued_at": message.enqueued_at.isoformat(timespec="seconds"),
         "reason": message.reason,
         "last_error": message.last_error,
-        "payload": payload if isinstance(payload, str) else payload.hex(),
+        "payload": payload,
     }

@@ -62,15 +62,18 @@ def create(
     Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
     """
     session: Session = context.obj
+    expiry = _span("--expiry-hours", expiry_hours, timedelta(hours=1))
     config = QueueConfig(
         name,
         shards=shards,
         concurrency=concurrency,
-        message_expiry=timedelta(hours=expiry_hours),
-        queue_expiry=timedelta(hours=expiry_hours),
-        sweep_duration=timedelta(minutes=sweep_minutes),
+        message_expiry=expiry,
+        queue_expiry=expiry,
+        sweep_duration=_span("--sweep-minutes", sweep_minutes, timedelta(minutes=1)),
         max_deliveries=max_deliveries,
-        shovel=None if shovel_seconds is None else ShovelConfig(timedelta(seconds=shovel_seconds)),
+        shovel=None
+        if shovel_seconds is None
+        else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
     )
     _registry(session, client, farm).create(config)
     session.say(f"created {name} with {shards} shards", queue=name, shards=shards)
@@ -193,6 +196,15 @@ def deactivate(
         )
     registry.deactivate(name)
     session.say(f"deactivated {name}", queue=name, active=False)
+
+
+def _span(option: str, number: float, unit: timedelta) -> timedelta:
+    try:
+        return number * unit
+    except (ValueError, OverflowError):
+        raise InvalidRequest(
+            f"{option} is {number}; a queue takes no such time: give a number within its limits"
+        ) from None
 
 
 def _told(value: Any) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import InvalidRequest
-from ..store.connect import connect
+from ..store.connect import connect, hidden
 from ..store.port import RecordStore
 
 
@@ -31,6 +31,11 @@ class Session:
     def store(self) -> RecordStore:
         """The store that `--store` or $LATCHWORK_STORE names, else the embedded one."""
         return connect(self._url)
+
+    @property
+    def where(self) -> str:
+        """The store that is used, for a message: without its password."""
+        return hidden(self._url) if self._url else "the embedded store"
 
     def close(self) -> None:
         """Let go of the store, where one was used."""
@@ -61,7 +66,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name, value in zip(names, rows[0].values(), strict=True):
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
     for cells in lines:
         table.add_row(*cells)
     return table

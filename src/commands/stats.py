@@ -9,10 +9,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from ..errors import InvalidRequest
 from ..queue import QueueRegistry
 from ..store.port import Key
 from .session import Session, as_table
-from .snapshot import all_facts
+from .snapshot import SAMPLE, all_facts
+
+MAX_EVERY = 86_400
 
 COLUMNS = {
     "queue": "queue",
@@ -35,7 +38,7 @@ def stats(
     client: Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose queues they are")],
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
-    rounds: Annotated[int | None, typer.Option(help="stop after so many looks")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="stop after so many looks")] = None,
     farm: Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")] = None,
 ) -> None:
     """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.
@@ -43,22 +46,30 @@ def stats(
     Example: latchwork stats --client shop --watch
     """
     session: Session = context.obj
+    if not 0 <= every <= MAX_EVERY:
+        raise InvalidRequest(f"--every is {every}; give 0 to {MAX_EVERY} seconds")
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm))
     if not watch:
-        session.table(watcher.look(), empty=f"no queues of {client}")
+        _show(session, watcher, client)
     elif sys.stdout.isatty() and not session.json:
         _live(watcher, every, rounds)
     else:
         for _ in range(rounds if rounds is not None else sys.maxsize):
-            session.table(watcher.look(), empty=f"no queues of {client}")
+            _show(session, watcher, client)
             session.store.seams.sleep(every)
+
+
+def _show(session: Session, watcher: _Watcher, client: str) -> None:
+    """A table for people; as JSON what `queue stats` says of each queue, and the rates."""
+    rows = watcher.look()
+    session.table(rows if session.json else _titled(rows), empty=f"no queues of {client}")
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None) -> None:
     with Live(console=Console(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
-            live.update(as_table(rows, watcher.title()) if rows else "no queues", refresh=True)
+            live.update(as_table(_titled(rows), watcher.title()) if rows else "no queues", refresh=True)
             watcher.seams.sleep(every)
 
 
@@ -89,8 +100,17 @@ class _Watcher:
         facts["in_rate"], facts["out_rate"] = (
             (None, None) if before is None else _rates(before, now, facts["published"], facts["received"])
         )
-        facts["reasons"] = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items()) or None
-        return {title: facts[name] for name, title in COLUMNS.items()}
+        return facts
+
+
+def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{title: (row | {"reasons": _reasons(row)})[name] for name, title in COLUMNS.items()} for row in rows]
+
+
+def _reasons(facts: dict[str, Any]) -> str | None:
+    told = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
+    looked = facts["sidelined_looked_at"]
+    return told + (f" of {looked} looked at" if facts["sideline"] > looked >= SAMPLE else "") or None
 
 
 def _rates(before: tuple[float, int, int], now: float, published: int, received: int) -> tuple[float, float]:

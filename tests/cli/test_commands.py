@@ -156,9 +156,9 @@ def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypa
 
 def test_a_sweep_stands_for_election_and_is_seen_in_the_statistics(lw):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
-    assert lw("stats", *SHOP, "--json").json[0]["swept s ago"] is None
+    assert lw("stats", *SHOP, "--json").json[0]["swept_s_ago"] is None
     assert lw("queue", "sweep", *SHOP, "--json").json["failures"] == []
-    assert lw("stats", *SHOP, "--json").json[0]["swept s ago"] >= 0
+    assert lw("stats", *SHOP, "--json").json[0]["swept_s_ago"] >= 0
 
 
 def test_the_circular_queue_by_the_command_alone(lw):
@@ -229,6 +229,13 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
         (("queue", "create", "q", *SHOP, "--shovel-seconds", "86401"), 2, "INVALID_SHOVEL_TIME_INTERVAL"),
         (("lock", "run", "l", "--", "no-such-program"), 2, "no-such-program"),
         (("large", "create", "bus", "0"), 2, "capacity"),
+        (("queue", "create", "q", *SHOP, "--expiry-hours", "nan"), 2, "--expiry-hours is nan"),
+        (("queue", "create", "q", *SHOP, "--expiry-hours", "1e12"), 2, "--expiry-hours is 1"),
+        (("queue", "create", "q", *SHOP, "--sweep-minutes", "inf"), 2, "--sweep-minutes is inf"),
+        (("queue", "create", "q", *SHOP, "--shovel-seconds", "1e15"), 2, "--shovel-seconds is 1"),
+        (("stats", *SHOP, "--watch", "--every", "-1"), 2, "--every is -1"),
+        (("stats", *SHOP, "--watch", "--every", "nan"), 2, "--every is nan"),
+        (("large", "info", "never"), 3, "latchwork large create never CAPACITY"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_an_exit_code(lw, arguments, code, told):
@@ -404,3 +411,100 @@ def test_a_message_that_could_not_be_printed_is_not_acknowledged(lw, sqlite_url)
     words = shlex.join(command(sqlite_url, "queue", "consume", "q", *SHOP, "--json"))
     assert subprocess.run(f"{words} >/dev/full", shell=True, capture_output=True, check=False).returncode == 1
     assert lw("queue", "stats", "q", *SHOP, "--json").json["sideline"] == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("queue", "consume", "q", *SHOP, "--max", "0"),
+        ("queue", "consume", "q", *SHOP, "--max", "-1"),
+        ("stats", *SHOP, "--rounds", "-1"),
+        ("doctor", "--processes", "-1"),
+        ("doctor", "--pool", "0"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_a_usage_error(lw, arguments):
+    done = lw(*arguments)
+    assert (done.code, f"Invalid value for {arguments[-2]!r}" in done.err) == (2, True)
+
+
+def test_a_header_without_a_name_or_an_equals_sign_is_refused(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    for header in ("tenant", "=x"):
+        done = lw("queue", "publish", "q", "1", *SHOP, "--header", header)
+        assert (done.code, repr(header) in done.err) == (2, True)
+    assert lw("queue", "stats", "q", *SHOP, "--json").json["ready"] == 0
+
+
+def test_a_store_that_an_unset_variable_names_is_refused(lw):
+    done = lw("queue", "list", *SHOP, store="")
+    assert (done.code, "--store is empty" in done.err) == (2, True)
+
+
+def test_farms_may_be_written_with_blanks(lw):
+    there = ("latch", "create", "x", *SHOP, "--count", "1", "--level", "xdc", "--farms", "iad, fra", "--farm")
+    lw(*there, "iad")
+    lw(*there, "fra")
+    for farm in ("iad", "fra"):
+        lw("latch", "count-down", "x", *SHOP, "--farm", farm)
+    waited = lw("latch", "wait", "x", *SHOP, "--farm", "iad", "--level", "xdc", "--timeout", "0", "--json")
+    assert (waited.code, waited.json["absent_farms"]) == (0, [])
+
+
+def test_json_values_are_numbers_and_documents_as_they_are(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", '{"a": 1}', *SHOP)
+    assert lw("queue", "peek", "q", *SHOP, "--json").json[0]["payload"] == {"a": 1}
+    assert '{"a": 1}' in lw("queue", "peek", "q", *SHOP).out
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert facts["shard_balance"] == 1.0
+    (row,) = lw("stats", *SHOP, "--json").json
+    assert set(row) == set(facts) | {"in_rate", "out_rate"}
+    lw("large", "create", "bus", "10")
+    lw("large", "enqueue", "bus", '{"a": 1}')
+    assert lw("large", "dequeue", "bus", "--json").json == [{"offset": 0, "value": {"a": 1}}]
+
+
+def test_reasons_that_were_only_looked_at_in_part_say_so(lw, monkeypatch):
+    for module in ("snapshot", "stats"):
+        monkeypatch.setattr(sys.modules[f"latchwork.commands.{module}"], "SAMPLE", 2)
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", "2", *SHOP)
+    lw("queue", "consume", "q", *SHOP, "--", "false")
+    assert "looked at" not in lw("stats", *SHOP).out
+    lw("queue", "publish", "q", "3", *SHOP)
+    lw("queue", "consume", "q", *SHOP, "--", "false")
+    assert "rejected 2 of 2 looked at" in lw("stats", *SHOP).out
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["sideline"], facts["sidelined_looked_at"]) == (3, 2)
+
+
+def test_doctor_names_the_store_that_it_tried_and_not_its_password(lw, monkeypatch):
+    monkeypatch.setenv("LATCHWORK_STORE", "sqlite:/nowhere")
+    done = lw("doctor", store="aerospike://me:hunter2@127.0.0.1:1/test?total_timeout=300")
+    assert "check aerospike://me:***@127.0.0.1:1/test" in done.out
+    assert "hunter2" not in done.out + done.err
+
+
+def test_doctor_reports_zookeeper_hosts_that_are_none(lw):
+    done = lw("doctor", "--zookeeper", "")
+    assert (done.code, "bad hostname" in done.out, "connected" in done.out) == (1, True, True)
+
+
+def test_remedies_are_those_of_the_command(lw):
+    lw("latch", "create", "n", *SHOP, "--count", "1")
+    assert ".get()" not in lw("latch", "create", "n", *SHOP, "--count", "1").err
+    lw("large", "create", "bus", "1")
+    lw("large", "enqueue", "bus", "1")
+    full = lw("large", "enqueue", "bus", "2")
+    assert (full.code, "--overwrite" in full.err, "overwrite_if_full" in full.err) == (1, True, False)
+
+
+def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
+    from rich.console import Console
+
+    from latchwork.commands.session import as_table
+
+    console = Console(width=30, file=io.StringIO())
+    console.print(as_table([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}]))
+    assert "orders-of-today" in console.file.getvalue()
