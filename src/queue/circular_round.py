@@ -21,6 +21,7 @@ from .circular_slots import Slots
 
 ROUNDS = 8
 """Holds that may be lost in a row before it is given up: the lease is too short for the work."""
+_INTERRUPTED = OutcomeUnknown("the thread that did this work was interrupted")
 ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 
 
@@ -112,6 +113,10 @@ class Rounds:
         except LatchworkError:
             self._lock.let_go(hold)
             raise
+        except BaseException:
+            for request in requests:
+                request.error = request.error or _nothing_done(_INTERRUPTED)
+            raise
         if plan is None:
             self._lock.let_go(hold)
             return all(request.error for request in requests)
@@ -136,13 +141,13 @@ class Rounds:
         try:
             committed = self._lock.commit(hold, _spans(plan, shared), plan.moves, head=plan.head)
         except OutcomeUnknown as failure:
-            for request, offsets, _ in plan.parts:
-                request.error = _unknown(failure, request.txn or shared, offsets)
-            for request, _ in plan.told:
-                request.error = _nothing_done(failure)
+            _doubted(plan, shared, failure)
             return True
         except LatchworkError:
             self._lock.let_go(hold)
+            raise
+        except BaseException:
+            _doubted(plan, shared, _INTERRUPTED)
             raise
         if committed:
             for request, _, result in plan.parts:
@@ -288,5 +293,10 @@ def _nothing_done(failure: OutcomeUnknown) -> Unavailable:
     return Unavailable(f"nothing was committed, and nothing will be: {failure}")
 
 
-def _unknown(failure: OutcomeUnknown, txn: str, offsets: range) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
+def _doubted(plan: _Plan, shared: str, failure: OutcomeUnknown) -> None:
+    """Tell everybody of a hold whose commit may have been made: under which id to ask, and for which offsets."""
+    for request, offsets, _ in plan.parts:
+        txn = request.txn or shared
+        request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
+    for request, _ in plan.told:
+        request.error = _nothing_done(failure)

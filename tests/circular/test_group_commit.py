@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from latchwork.errors import LeaseLost, LockUnavailable
-from latchwork.queue import LargeQueue
+from latchwork.errors import LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
+from latchwork.queue import LargeQueue, Transaction
 from latchwork.queue.circular_round import ENQUEUE, Request
 from latchwork.queue.group_commit import GroupCommit, _Ticket
 from latchwork.seams import Seams
@@ -221,3 +221,38 @@ def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(s
         queue.enqueue("a", timeout=1.5)
     assert not others[0].leads
     assert others[1].leads
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_who_was_in_a_commit_that_was_interrupted_is_told_which_transaction_to_ask_for(store, queue, clock, made):
+    others, commit = [], queue._lock.commit
+
+    def interrupted(*args, **options):
+        if made:
+            commit(*args, **options)
+        interrupt()
+
+    queue._lock.commit = interrupted
+    before(store, {1: lambda: others.append(follower(queue, clock, "b"))})
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue("a")
+    error = others[0].work.error
+    assert type(error) is OutcomeUnknown
+    assert error.details["offsets"] == range(1, 2)
+    found = LargeQueue.open(store.inner, "q").transaction(error.details["txn_id"], timeout=5)
+    assert found == (Transaction(error.details["txn_id"], range(2)) if made else None)
+    assert queue.info().size == 2 * made
+
+
+def test_who_was_in_a_hold_that_was_interrupted_before_its_commit_knows_that_nothing_was_done(store, queue, clock):
+    others = []
+    before(store, {1: lambda: others.append(follower(queue, clock, "b")), 2: interrupt})
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue("a")
+    assert type(others[0].work.error) is Unavailable
+    assert "nothing was committed" in str(others[0].work.error)
+    assert queue.info().size == 0
