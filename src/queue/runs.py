@@ -36,6 +36,10 @@ def raised(failure: BaseException, messages: int) -> list[Verdict]:
     return [(Reason.EXCEPTION, f"{type(failure).__name__}: {failure}"[:MAX_ERROR])] * messages
 
 
+def _outcome(row: bool | LatchworkError) -> str:
+    return "unsettled" if isinstance(row, LatchworkError) else "acked" if row else "lost"
+
+
 class Run:
     """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
 
@@ -116,14 +120,24 @@ class Runs:
         """Acknowledge the messages, or put them into the sideline, by their verdicts."""
         done = [delivery for delivery, verdict in zip(deliveries, verdicts, strict=True) if verdict is None]
         try:
-            queue.ack_many(done)
-            self._stats["acked"] += len(done)
+            if done:
+                self._acknowledge(queue, done)
         except LatchworkError as failure:
-            self._stats["acked"] += len(done) - len(failure.details.get("message_ids", done))
             self.note(failure)
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             if verdict is not None:
                 self.fail(delivery, *verdict)
+
+    def _acknowledge(self, queue: QueueView, done: Sequence[Delivery]) -> None:
+        """Each message counts by itself, while `ack_many` says of a batch only what came first."""
+        rows = queue.pointers.remove([delivery.held for delivery in done])
+        for outcome, n in Counter(map(_outcome, rows)).items():
+            self._seams.note("handled", n, queue=queue.name, outcome=outcome)
+            self._stats[outcome] += n
+        failed = [row for row in rows if row is not True]
+        if failed:
+            first = failed[0] or "somebody else has it by now, or it is gone"
+            log.warning("%d messages could not be acknowledged; the first: %s", len(failed), first)
 
     def fail(self, delivery: Delivery, reason: Reason, error: str | None) -> None:
         """Put a message into the sideline; where that fails it stays for the sweeper."""

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import InvalidMessageHandler, InvalidRequest, TooManyConsumers, Unavailable
+from latchwork.errors import InvalidMessageHandler, InvalidRequest, OutcomeUnknown, TooManyConsumers, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.consumer import KEEP
 from latchwork.queue.ordered import ShardLocks
@@ -111,6 +111,26 @@ def test_a_batch_answered_with_too_few_answers_fails_and_says_so(consumers):
     consumer = consumers(queue, lambda deliveries: [True]).start()
     eventually(lambda: consumer.stats["acked"] + consumer.stats["failed"] == 3)
     assert all("answers" in message.last_error for message in queue.sideline.peek())
+
+
+def test_each_message_of_a_batch_counts_by_itself():
+    queue = made(MemoryStore(), shards=1, batching=BatchingConfig(4, 1))
+    remove = queue.pointers.remove
+
+    def shaky(held):
+        outcomes = remove(held)
+        outcomes[1] = OutcomeUnknown("the answer was lost")
+        return outcomes
+
+    queue.publish_many([1, 2, 3, 4])
+    first, *others = queue.receive(4)
+    first.ack()
+    queue.pointers.remove = shaky
+    consumer = Consumer(queue, lambda deliveries: None)
+    consumer._handle(consumer._runs.open([first, *others]))
+    assert {name: consumer.stats[name] for name in ("acked", "lost", "unsettled")} == {
+        "acked": 2, "lost": 1, "unsettled": 1,
+    }  # fmt: skip
 
 
 def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_saturated(consumers):

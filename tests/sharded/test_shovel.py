@@ -124,6 +124,7 @@ def test_a_slot_whose_message_never_came_is_given_up_after_the_grace(simulated):
     process.queue.sideline.pointers.reserve({0: 2})
     report = Shovel(process.queue).run_once()
     assert (report.taken, report.tombstones) == (0, 2)
+    assert process.queue.sideline.pointers.states()[0].expired == 2, "they count as such"
     assert simulated.clock.monotonic() >= 0.25
 
 
