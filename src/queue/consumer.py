@@ -228,9 +228,9 @@ class Consumer:
             self._handle(self._gather(None))
             return
         with self._locks.hold_one(self._stopping) as held:
-            while held is not None and held.mine() and not self._stopping.is_set():
+            while held is not None and held.mine() and not (self._stopping.is_set() or self.saturated):
                 run = self._gather({held.shard}, held.end)
-                if run is None:
+                if run is None and not held.awaits():
                     return
                 self._handle(run)
 
@@ -249,7 +249,7 @@ class Consumer:
         return run
 
     def _fill(self, run: Run, size: int, wait: float, shards: Collection[int] | None) -> None:
-        while len(run.deliveries) < size and not self._stopping.is_set():
+        while len(run.deliveries) < size and not (self._stopping.is_set() or self.saturated):
             left = run.received + wait - self._seams.monotonic()
             if left <= 0:
                 return

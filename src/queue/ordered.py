@@ -10,7 +10,7 @@ from functools import partial
 
 from ..coord.lock import FencedLock, Grant
 from ..errors import LatchworkError
-from ..seams import Event, Seams
+from ..seams import Event
 from .sharded import ShardedQueue
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,21 @@ class HeldShard:
     shard: int
     grant: Grant
     until: float
-    seams: Seams
+    queue: ShardedQueue
     end: Callable[[], None]
 
     def mine(self) -> bool:
-        """Whether the next message may be taken."""
-        return not self.grant.lost.is_set() and self.seams.monotonic() < self.until
+        """Whether the next message may be taken.
+
+        Not beyond the turn, unless this process waits for a message that it has claimed: whoever is next would handle
+        later ones before it.
+        """
+        in_turn = self.queue.store.seams.monotonic() < self.until
+        return not self.grant.lost.is_set() and (in_turn or self.awaits())
+
+    def awaits(self) -> bool:
+        """Whether a message of the shard is claimed, not there yet, and will be asked for."""
+        return self.queue.concurrency > 0 and self.queue.awaits({self.shard})
 
 
 class ShardLocks:
@@ -74,7 +83,7 @@ class ShardLocks:
                 self._settle(shard, grant)
             if grant is not None:
                 end = partial(self._end, shard, grant)
-                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._seams, end)
+                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._queue, end)
         return None
 
     def _end(self, shard: int, grant: Grant) -> None:
