@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ def consume(
 
     With --json they are printed together before they are acknowledged; with --follow each in a line. Where the command
     fails the message goes into the sideline, and the exit code is 1, but for --follow. What was taken when Ctrl-C or an
-    error comes goes there too.
+    error comes goes there too; --follow ends where it cannot print or run the command any more.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
@@ -88,8 +89,7 @@ def consume(
     _check_command(command)
     queue = queue_of(session, name, client, farm)
     if follow:
-        done = Consumer(queue, lambda given: _each(given, command, json_lines=session.json)).run()
-        raise typer.Exit(0 if done else 1)
+        raise typer.Exit(0 if _followed(queue, command, json_lines=session.json) else 1)
     if session.json and not command:
         _print_together(session, queue, limit, timeout)
     else:
@@ -189,6 +189,28 @@ def _check_command(command: list[str] | None) -> None:
     """A command that cannot be run would fail every message: it is refused before the first one is taken."""
     if command and shutil.which(command[0]) is None:
         raise InvalidRequest(f"cannot run {command[0]!r}: there is no such program, or it may not be run")
+
+
+def _followed(queue: ShardedQueue, command: list[str] | None, *, json_lines: bool) -> bool:
+    """What `Consumer.run` returns. It ends where no message can be printed or given to the command any more.
+
+    Otherwise every message that comes would fail, and be in the sideline.
+    """
+    failures: list[Exception] = []
+
+    def handle(given: Delivery | list[Delivery]) -> bool | list[bool]:
+        try:
+            return _each(given, command, json_lines=json_lines)
+        except (OSError, LatchworkError) as failure:
+            failures.append(failure)
+            if len(failures) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)  # a handler may not stop its consumer; a second signal would force
+            raise
+
+    done = Consumer(queue, handle).run()
+    if failures:
+        raise failures[0]
+    return done
 
 
 def _each(

@@ -508,3 +508,16 @@ def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     console = Console(width=30, file=io.StringIO())
     console.print(as_table([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}]))
     assert "orders-of-today" in console.file.getvalue()
+
+
+def test_a_follower_that_cannot_print_ends_and_leaves_the_rest_in_the_queue(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", *map(str, range(200)), *SHOP)
+    words = shlex.join(command(sqlite_url, "queue", "consume", "q", *SHOP, "--follow"))
+    done = subprocess.run(
+        f"exec {words} >/dev/full", shell=True, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, "No space left" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert facts["ready"] + facts["sideline"] == 200
+    assert facts["ready"] > 0
