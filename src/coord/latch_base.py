@@ -191,7 +191,7 @@ class Latch:
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
         """
-        checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
         seams = self._store.seams
         bar = ProgressBar(self, seams) if progress is True else None
         tell = bar.update if bar else progress or None

@@ -204,7 +204,7 @@ class Outbox:
 
         What waits stays on the disk. `InvalidRequest` for what is no length of time; then it goes on.
         """
-        checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
         self._background.stopping.set()
         self._wake.set()
         return self._background.stop(timeout)

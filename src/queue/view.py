@@ -97,7 +97,7 @@ class QueueView:
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         _checked("max_messages", max_messages)
-        checked_timeout(timeout)
+        timeout = checked_timeout(timeout)
         seams = self.store.seams
         began = seams.monotonic()
         while True:
