@@ -206,7 +206,7 @@ def _between(what: str, value: timedelta, low: timedelta, high: timedelta) -> No
 def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
     if value % unit:
         units = "seconds" if unit == SECOND else "milliseconds"
-        raise InvalidRequest(f"{what} is {value.total_seconds():g} s; it must be in whole {units}: round it")
+        raise InvalidRequest(f"{what} is {value}; it must be in whole {units}: round it")
     return value
 
 
