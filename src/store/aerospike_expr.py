@@ -16,6 +16,7 @@ from aerospike_helpers import expressions as exp
 
 from ..errors import InvalidRequest
 from . import expr as e
+from .values import taken
 
 Entries = list[tuple[Any, ...]]
 _VALUE = 200
@@ -76,7 +77,7 @@ class Template:
         entries = self._entries.copy()
         try:
             for place, name in self._slots:
-                entries[place] = (_VALUE, None, {"val": params[name]}, 0)
+                entries[place] = (_VALUE, None, {"val": taken(params[name])}, 0)
         except KeyError as missing:
             raise InvalidRequest(f"the expression's parameter {missing} has no value: bind it") from None
         return entries

@@ -21,13 +21,14 @@ from .contract_forms import FormContract
 from .contract_many import BatchContract, QueryContract, SharingContract
 from .contract_once import OnceContract
 from .contract_records import GuardContract, RecordContract
+from .contract_text import TextContract
 from .contract_ttl import LifetimeContract
 from .port import RecordStore
 
 
 class StoreContract(
     RecordContract, GuardContract, FormContract, LifetimeContract, BatchContract, QueryContract, OnceContract,
-    SharingContract,
+    SharingContract, TextContract,
 ):  # fmt: skip
     """All of it."""
 

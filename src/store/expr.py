@@ -16,13 +16,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..errors import InvalidRequest
+from .values import checked_bin, taken
+
 Kind = type
 """The type of a value in an expression: int, str, bytes, list or dict."""
 
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """One node. Compared by identity, so that compiled forms can be kept by it."""
+    """One node. Compared by identity, so that compiled forms can be kept by it.
+
+    Raises `InvalidRequest` where it is made of what no store takes.
+    """
+
+    def __post_init__(self) -> None:
+        bin = getattr(self, "bin", None)
+        if bin is not None:
+            checked_bin(bin)
+        for part in getattr(self, "parts", ()):
+            _check_part(part)
 
     def bind(self, **params: Any) -> Bound:
         """The expression with its parameters filled in."""
@@ -85,6 +98,9 @@ class Const(Expr):
 
     value: Any
 
+    def __post_init__(self) -> None:
+        taken(self.value)
+
 
 @dataclass(frozen=True, eq=False)
 class Param(Expr):
@@ -100,6 +116,9 @@ class Bin(Expr):
 
     name: str
     kind: Kind = int
+
+    def __post_init__(self) -> None:
+        checked_bin(self.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +274,11 @@ def all_of(*parts: Expr) -> Expr:
 def any_of(*parts: Expr) -> Expr:
     """True where some part is true."""
     return parts[0] if len(parts) == 1 else AnyOf(parts)
+
+
+def _check_part(part: Any) -> None:
+    if not isinstance(part, Expr):
+        raise InvalidRequest(f"{part!r} is no part of an expression: combine expressions, and bind the whole")
 
 
 def _node(value: Any) -> Expr:

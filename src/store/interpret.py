@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from . import expr as e
-from .values import MAX_INT, MIN_INT
+from .values import MAX_INT, MIN_INT, taken
 
 
 class Unknown:
@@ -67,7 +67,7 @@ def _of_kind(value: Any, kind: type) -> Any:
 
 def _param(node: e.Param, scope: Scope) -> Any:
     try:
-        return scope.params[node.name]
+        return taken(scope.params[node.name])
     except KeyError:
         raise InvalidRequest(f"the expression's parameter {node.name!r} has no value: bind it") from None
 

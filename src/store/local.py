@@ -167,10 +167,10 @@ def _map_add(op: o.MapAdd, change: _Change) -> Any:
 
 
 def _map_remove(op: o.MapRemove, change: _Change) -> Any:
-    entries = _held(change, op.bin, dict, None)
+    entries, gone = _held(change, op.bin, dict, None), [map_key(key) for key in op.keys]
     if entries is None:
         return _WROTE
-    return _set(change, op.bin, {key: value for key, value in entries.items() if key not in op.keys}, 0)
+    return _set(change, op.bin, {key: value for key, value in entries.items() if key not in gone}, 0)
 
 
 def _map_trim(op: o.MapTrim, change: _Change) -> Any:
@@ -202,7 +202,7 @@ def _list_range(op: o.ListRange, change: _Change) -> Any:
 
 
 def _map_get(op: o.MapGet, change: _Change) -> Any:
-    return given(_held(change, op.bin, dict, {}).get(op.key))
+    return given(_held(change, op.bin, dict, {}).get(map_key(op.key)))
 
 
 def _read(op: o.Read, change: _Change) -> Any:

@@ -30,6 +30,7 @@ from .expr import (
 from .form import Form, plain
 from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
 from .record import Update
+from .values import checked_bin
 
 if TYPE_CHECKING:
     from ..seams import Seams
@@ -54,6 +55,7 @@ class Once:
     is unknown, as its request may come again.  answer: a bin whose value after the update is the result, and which is
     read anew where the update turns out to have been applied before; instead of `result`, cheaper where a later value
     serves as well.  token: a token minted before, to go on with an update that was begun earlier; minted when None.
+    Raises `InvalidRequest` where one of them is not what every backend takes.
     """
 
     capacity: int
@@ -63,6 +65,15 @@ class Once:
     goes_on: bool = False
     answer: str | None = None
     token: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.capacity, int) or not self.capacity >= 1:
+            raise InvalidRequest(f"a memory of {self.capacity!r} tokens: it must hold at least 1, a whole number")
+        checked_bin(self.bin)
+        if self.answer is not None:
+            checked_bin(self.answer)
+        if self.token is not None and not (isinstance(self.token, bytes) and self.token):
+            raise InvalidRequest(f"token {self.token!r}: give the bytes of one that was minted before, or None")
 
 
 class TokenClock:
@@ -98,8 +109,8 @@ def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
     Raises `Refused` or `NotFound` where it was not applied and never will be, `OutcomeUnknown` where it may have been
     or may still be, `Unavailable` where it was not.
     """
-    if not once.capacity >= 1:
-        raise InvalidRequest(f"a memory of {once.capacity} tokens: it must hold at least 1")
+    if not isinstance(once, Once):
+        raise InvalidRequest(f"once is {once!r}; it must be a Once")
     return _Attempt(store, update, once).run()
 
 

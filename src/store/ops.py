@@ -16,10 +16,17 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from ..errors import InvalidRequest
-from .expr import Bound, Expr
+from .expr import EXPRESSIONS, Bound, Expr, Param
+from .values import NO_BIN
 
 Filled = Any
 """A `Param`, in an update that is made once and filled in often (`form.py`)."""
+
+
+def _check_counts(*numbers: Any) -> None:
+    for number in numbers:
+        if not isinstance(number, int | Param):
+            raise InvalidRequest(f"{number!r} as a place in a list, or as a number of entries: use an integer")
 
 
 class Put(Struct, frozen=True):
@@ -45,14 +52,18 @@ class Read(Struct, frozen=True):
 class ReadAll(Struct, frozen=True):
     """Read all bins, as a dictionary; cheaper than many by name. The last, after none but `Put`, `Add`, `Touch`."""
 
-    bin: ClassVar[None] = None
+    bin: ClassVar[Any] = NO_BIN
 
 
 class Compute(Struct, frozen=True):
     """Read the value of an expression; None where it is unknown."""
 
-    bin: ClassVar[None] = None
+    bin: ClassVar[Any] = NO_BIN
     expr: Expr | Bound
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expr, EXPRESSIONS):
+            raise InvalidRequest(f"{self.expr!r} cannot be computed: give an expression of latchwork.store.expr")
 
 
 class MapPut(Struct, frozen=True):
@@ -88,6 +99,9 @@ class MapTrim(Struct, frozen=True):
     bin: str
     keep: int
 
+    def __post_init__(self) -> None:
+        _check_counts(self.keep)
+
 
 class MapGet(Struct, frozen=True):
     """Read the value at a key of a map bin; None where it is not there."""
@@ -110,6 +124,9 @@ class ListSet(Struct, frozen=True):
     index: int | Filled
     value: Any
 
+    def __post_init__(self) -> None:
+        _check_counts(self.index)
+
 
 class ListRange(Struct, frozen=True):
     """Read up to `count` elements of a list bin from an index (0 or more); [] past its end or with no such bin."""
@@ -118,11 +135,14 @@ class ListRange(Struct, frozen=True):
     index: int | Filled
     count: int | Filled
 
+    def __post_init__(self) -> None:
+        _check_counts(self.index, self.count)
+
 
 class Touch(Struct, frozen=True):
     """Write the record as it is: its time to live and its time of last update start again."""
 
-    bin: ClassVar[None] = None
+    bin: ClassVar[Any] = NO_BIN
 
 
 Op = (

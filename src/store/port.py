@@ -21,7 +21,6 @@ from .once import Once, TokenClock, operate_once
 from .ops import Op
 from .record import (
     KEEP,
-    MAX_BIN,
     MAX_SET,
     MAX_TTL,
     NEVER,
@@ -34,11 +33,12 @@ from .record import (
     Update,
     Values,
     checked,
-    checked_bin,
+    checked_bins,
     checked_key,
     checked_removal,
     checked_rows,
 )  # fmt: skip
+from .values import MAX_BIN, checked_bin, taken
 
 T = TypeVar("T")
 
@@ -61,11 +61,11 @@ class RecordStore(ABC):
     def get(self, key: Key, *bins: str) -> Record | None:
         """The record, or None where there is none; only these bins, or all where none is named."""
         key = checked_key(key)
-        return self.policy.run(self.seams, self._get, key, bins, doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._get, key, checked_bins(bins), doubt=_reads_are_repeatable)
 
     def get_many(self, keys: Iterable[Key], *bins: str) -> list[Record | None]:
         """The same for many keys, in order, in one round trip per node. One row that cannot be read fails the call."""
-        wanted = [checked_key(key) for key in keys]
+        wanted, bins = [checked_key(key) for key in keys], checked_bins(bins)
         if not wanted:
             return []
         return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=_reads_are_repeatable)
@@ -134,7 +134,7 @@ class RecordStore(ABC):
         Raises `Refused`, `OutcomeUnknown`, `Unavailable`. Not durable on a community-edition server: a cold restart
         can bring the record back.
         """
-        removal = Removal(checked_key(key), when)
+        removal = checked_removal(Removal(key, when))
         if not repeatable:
             return self.policy.run(self.seams, self._delete, removal)
         doubts: list[bool] = []
@@ -149,10 +149,14 @@ class RecordStore(ABC):
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
-        return self.policy.run(self.seams, self._query, set, bin, equals, doubt=_reads_are_repeatable)
+        _check_index(set, bin)
+        if not isinstance(equals, str | int):
+            raise InvalidRequest(f"a query for {equals!r}; an index finds str and int")
+        return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=_reads_are_repeatable)
 
     def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
         """Make the index `{set}_{bin}` that `query` needs; one that exists already is no error."""
+        _check_index(set, bin)
         self.policy.run(self.seams, self._ensure_index, set, bin, kind, doubt=_reads_are_repeatable)
 
     @abstractmethod
@@ -272,6 +276,11 @@ class PolicyView(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         self.inner._ensure_index(set, bin, kind)
+
+
+def _check_index(set: str, bin: str) -> None:
+    checked_key(Key(set, "any"))
+    checked_bin(bin)
 
 
 def _retry_row(outcome: Any) -> bool:

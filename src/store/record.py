@@ -13,6 +13,7 @@ from msgspec import Struct
 from ..errors import InvalidRequest, LatchworkError
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
+from .values import NO_BIN, checked_bin, known_bins
 
 if TYPE_CHECKING:
     from .form import Form
@@ -24,8 +25,8 @@ NEVER = -1
 MAX_TTL = 10 * 365 * 86_400
 """Seconds; the server's own limit."""
 
-MAX_BIN, MAX_SET = 15, 63
-"""Bytes in the name of a bin and of a set, the server's limits."""
+MAX_SET = 63
+"""Bytes in the name of a set, the server's limit."""
 
 
 class Key(NamedTuple):
@@ -100,8 +101,7 @@ Row = Values | LatchworkError
 
 
 _known_sets: set[str] = set()
-_known_bins: set[str | None] = {None}
-"""Names that have been checked before; a namespace has at most 4,095 sets, and few names of bins. None: has no bin."""
+"""Names that have been checked before; a namespace has at most 4,095 sets."""
 _BIN = attrgetter("bin")
 
 
@@ -111,7 +111,8 @@ def checked_key(key: Key) -> Key:
         set_name, name = key
     except (TypeError, ValueError):
         raise InvalidRequest(f"{key!r} is no key: give Key(set, name)") from None
-    if type(key) is Key and set_name in _known_sets and type(name) is str and name and name.isascii():
+    plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
+    if plain and set_name in _known_sets and "\0" not in name:
         return key
     if not isinstance(set_name, str) or not isinstance(name, str):
         raise InvalidRequest(f"{key!r}: the set and the name of a record are text")
@@ -120,6 +121,8 @@ def checked_key(key: Key) -> Key:
         size = len(set_name.encode())
     except UnicodeEncodeError as failure:
         raise InvalidRequest(f"{key!r} is no valid Unicode ({failure.reason})") from None
+    if "\0" in set_name or "\0" in name:
+        raise InvalidRequest(f"{key!r}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
         raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
     if not name:
@@ -129,34 +132,38 @@ def checked_key(key: Key) -> Key:
 
 
 def checked_removal(removal: Removal) -> Removal:
-    """The removal, once its key is one that every backend takes. Raises `InvalidRequest`."""
+    """The removal, once it is one that every backend takes. Raises `InvalidRequest`."""
+    if not isinstance(removal, Removal):
+        raise InvalidRequest(f"{removal!r} is no removal: give Removal(key, when)")
+    _check_guard(removal.when)
     key = checked_key(removal.key)
     return removal if key is removal.key else Removal(key, removal.when)
 
 
-def checked_bin(name: str) -> str:
-    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
-    if not isinstance(name, str):
-        raise InvalidRequest(f"bin name {name!r}: it must be text")
-    if not name or len(name.encode()) > MAX_BIN:
-        raise InvalidRequest(
-            f"bin name {name!r} has {len(name.encode())} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
-        )
-    _known_bins.add(name)
-    return name
-
-
 def _check_bins(ops: tuple[Op, ...]) -> None:
     try:
-        if _known_bins.issuperset(map(_BIN, ops)):
+        if known_bins.issuperset(map(_BIN, ops)):
             return
-    except AttributeError:  # of something that is no operation
+    except (AttributeError, TypeError):  # of something that is no operation, or a name that is no text
         pass
     for op in ops:
         if not isinstance(op, Op):
             raise InvalidRequest(f"{op!r} is no operation: use those of latchwork.store.ops")
-        if op.bin is not None:
+        if op.bin is not NO_BIN:
             checked_bin(op.bin)
+
+
+def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of bins to be read, once each is one that a bin can have. Raises `InvalidRequest`."""
+    for name in names:
+        if type(name) is not str or name not in known_bins:
+            checked_bin(name)
+    return names
+
+
+def _check_guard(when: Any) -> None:
+    if when is not None and not isinstance(when, EXPRESSIONS):
+        raise InvalidRequest(f"when is {when!r}; it must be an expression of latchwork.store.expr")
 
 
 def checked_rows(updates: Iterable[Update]) -> list[Update]:
@@ -164,7 +171,7 @@ def checked_rows(updates: Iterable[Update]) -> list[Update]:
     rows = list(updates)
     ops: tuple[Op, ...] | None = None
     for update in rows:
-        checked(update, known_ops=update.ops is ops)
+        checked(update, known_ops=ops is not None and getattr(update, "ops", None) is ops)
         ops = update.ops
     return rows
 
@@ -174,6 +181,8 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
 
     known_ops: its operations were checked before.
     """
+    if type(update) is not Update:
+        raise InvalidRequest(f"{update!r} is no update: give Update(key, ops), or what a form was filled to")
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update
@@ -185,8 +194,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
         _check_bins(ops)
     if type(exists) is not Exists:
         raise InvalidRequest(f"exists is {exists!r}; it must be Exists.UPDATE, CREATE or ANY")
-    if when is not None and not isinstance(when, EXPRESSIONS):
-        raise InvalidRequest(f"when is {when!r}; it must be an expression of latchwork.store.expr")
+    _check_guard(when)
     if when is not None and exists is not Exists.UPDATE and not or_absent:
         raise InvalidRequest(
             f"a guard on {key} with exists={exists.value}: the server skips guards where there is no record; use "

@@ -1,5 +1,5 @@
 """What a bin can hold: integers of 64 bits, floats, str, bytes, bool, None inside lists and maps, and lists and maps of
-these, whose keys are str, int or bytes.
+these, whose keys are str, int or bytes. No text holds a NUL, where the Aerospike client would cut it.
 
 The local stores keep values that nobody changes in place: one comes in by `taken`, a checked copy, and goes out by
 `given`, a copy, so that neither side can reach into the other's lists. Scalars are shared, which is what makes the
@@ -17,6 +17,11 @@ import msgspec
 
 from ..errors import Corrupt, InvalidRequest
 
+NO_BIN = object()
+MAX_BIN = 15
+"""Bytes in the name of a bin, the server's limit."""
+known_bins: set[object] = {NO_BIN}
+"""Names that have been checked before; a namespace has few. `NO_BIN` is that of an operation without a bin."""
 MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
 NESTED = (list, dict)
 """The kinds of values that hold others."""
@@ -123,10 +128,25 @@ def map_key(key: Any) -> Any:
 # ---- checking
 
 
+def checked_bin(name: str) -> str:
+    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"bin name {name!r}: it must be text")
+    size = len(_text(name).encode())
+    if not 0 < size <= MAX_BIN:
+        raise InvalidRequest(f"bin name {name!r} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name")
+    known_bins.add(name)
+    return name
+
+
 def _taken(value: Any) -> Any:
     kind = type(value)
     # Nearly every value is one of these; they go through here with each message several times.
-    if (kind is int and MIN_INT <= value <= MAX_INT) or (kind is str and value.isascii()) or kind is bytes:
+    if (
+        (kind is int and MIN_INT <= value <= MAX_INT)
+        or (kind is str and value.isascii() and "\0" not in value)
+        or kind is bytes
+    ):
         return value
     return _TAKE.get(kind, _unusual)(value)
 
@@ -138,6 +158,8 @@ def _integer(value: int) -> int:
 
 
 def _text(value: str) -> str:
+    if "\0" in value:
+        raise InvalidRequest(f"{value[:100]!r}: text with a NUL cannot be stored; give bytes, or leave the NUL out")
     if not value.isascii():
         try:
             value.encode()

@@ -287,7 +287,7 @@ def test_a_record_that_somebody_else_made_exists_already(inner):
 
 def test_a_memory_of_no_tokens_is_refused_before_any_call(inner):
     store = FaultyStore(inner)
-    raises(InvalidRequest, add, store, Once(0))
+    raises(InvalidRequest, lambda: add(store, Once(0)))
     assert store.total == 0
 
 

@@ -1,0 +1,106 @@
+"""The contract of text and of what is no operation: what one store cannot keep or send, every store refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import InvalidRequest
+from .contract_records import ANY, SET, Contract, bins, make, new_key, raises
+from .expr import Bin, Expr, MapHas, MapSize, Param, exists, has
+from .form import Form
+from .once import Once
+from .ops import Add, Compute, ListAppend, ListRange, ListSet, MapAdd, MapGet, MapPut, MapRemove, MapTrim, Put, Read
+from .port import Key, RecordStore, Removal, Update
+
+BAD_TEXTS = ("a\0b", "\ud800")
+"""The Aerospike client cuts the first where its NUL is, so that two names become one; the second ends the process."""
+
+
+class TextContract(Contract):
+    """Text that cannot be kept whole, and arguments of another kind, are refused before any I/O."""
+
+    def test_names_that_a_store_would_cut_or_cannot_send_are_refused(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1))
+        for text in BAD_TEXTS:
+            for bad in (Key(SET, text), Key(text, "k")):
+                raises(InvalidRequest, store.get, bad)
+                raises(InvalidRequest, store.get_many, [bad])
+                raises(InvalidRequest, store.operate, bad, Put("n", 1), exists=ANY)
+                raises(InvalidRequest, store.delete, bad)
+            raises(InvalidRequest, store.operate, key, Put(text, 1))
+            raises(InvalidRequest, store.get, key, text)
+            raises(InvalidRequest, store.get_many, [key], "n", text)
+            raises(InvalidRequest, store.query, SET, text, 1)
+            raises(InvalidRequest, store.query, text, "n", 1)
+            raises(InvalidRequest, store.query, SET, "n", text)
+            raises(InvalidRequest, store.ensure_index, SET, text)
+        assert bins(store, key) == {"n": 1}
+
+    def test_text_that_a_store_would_cut_or_cannot_send_is_refused(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1), MapPut("m", "k", 1), Put("l", [1]))
+        form = Form(Put("v", Param("v", str)))
+        for text in BAD_TEXTS:
+            for op in (
+                Put("v", text), Put("v", ["x", {"k": text}]), Put("v", {text: 1}), MapPut("m", text, 1),
+                MapPut("m", "k", text), MapAdd("m", text, 1), MapGet("m", text), MapRemove("m", (text,)),
+                ListAppend("l", text), ListSet("l", 0, [text]),
+            ):  # fmt: skip
+                raises(InvalidRequest, store.operate, key, op)
+            raises(InvalidRequest, store.repeat, form.fill(key, v=text))
+        assert bins(store, key) == {"n": 1, "m": {"k": 1}, "l": [1]}
+        failure = raises(InvalidRequest, store.operate, key, Put("v", "a\0b"))
+        assert "text with a NUL cannot be stored; give bytes" in str(failure)
+
+    def test_an_expression_holds_only_text_that_can_be_sent(self, store: RecordStore) -> None:
+        key = make(store, Put("s", "a"), MapPut("m", "k", 1))
+        same, there = Bin("s", str).eq(Param("p", str)), MapHas("m", Param("p", str))
+        for text in BAD_TEXTS:
+            for guard in (same.bind(p=text), there.bind(p=text)):
+                raises(InvalidRequest, store.operate, key, Put("n", 1), when=guard)
+                raises(InvalidRequest, store.operate, key, Compute(guard))
+            raises(InvalidRequest, Bin("s", str).eq, text)
+            raises(InvalidRequest, has, "m", text)
+            for name in (Bin, exists, MapSize):
+                raises(InvalidRequest, name, text)
+
+    def test_bins_are_named_by_text(self, store: RecordStore) -> None:
+        key, named = make(store, Put("n", 1)), new_key()
+        kinds: Any = (None, b"n", 5, ["n"], {})
+        for bad in kinds:
+            raises(InvalidRequest, store.operate, key, Put(bad, 1))
+            raises(InvalidRequest, store.operate, key, Read(bad))
+            raises(InvalidRequest, store.get, key, bad)
+            raises(InvalidRequest, store.get_many, [key], bad)
+            raises(InvalidRequest, store.get, Key(bad, named.name))
+            raises(InvalidRequest, store.get, Key(SET, bad))
+        assert bins(store, key) == {"n": 1}
+
+    def test_arguments_of_another_kind_are_refused(self, store: RecordStore) -> None:
+        key, odd = make(store, Put("n", 1)), object()
+        kinds: Any = (odd, 5, "x")
+        for bad in kinds:
+            raises(InvalidRequest, store.operate, key, Put("n", 2), when=bad)
+            raises(InvalidRequest, store.operate, key, Put("n", 2), once=bad)
+            raises(InvalidRequest, store.operate, key, bad)
+            raises(InvalidRequest, store.operate_many, [bad])
+            raises(InvalidRequest, store.delete, key, when=bad)
+            raises(InvalidRequest, store.delete_many, [bad])
+            raises(InvalidRequest, store.delete_many, [Removal(key, bad)])
+            raises(InvalidRequest, store.operate_many, [Update(key, (Put("n", 2),), bad)])
+            raises(InvalidRequest, store.repeat, bad)
+            raises(InvalidRequest, Compute, bad)
+            raises(InvalidRequest, Expr.__and__, exists("n"), bad)
+            raises(InvalidRequest, Expr.__or__, exists("n"), bad)
+        for make_bad in (lambda: MapTrim("m", "1"), lambda: ListSet("l", "1", 1), lambda: ListRange("l", 0, "1")):  # type: ignore[arg-type]
+            raises(InvalidRequest, make_bad)
+        assert bins(store, key) == {"n": 1}
+
+    def test_a_memory_of_tokens_is_one_that_every_store_takes(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1))
+        bad_ones: Any = (
+            {"capacity": 0}, {"capacity": "3"}, {"bin": b"ops"}, {"bin": "x" * 16}, {"bin": None}, {"bin": "a\0b"},
+            {"answer": "\ud800"}, {"answer": 5}, {"token": "t"}, {"token": b""},
+        )  # fmt: skip
+        for bad in bad_ones:
+            raises(InvalidRequest, lambda bad=bad: store.operate(key, Add("n", 1), once=Once(**{"capacity": 3, **bad})))
+        assert bins(store, key) == {"n": 1}
