@@ -7,6 +7,7 @@ the code that holds the operation's token (`store/once.py`, docs/protocols.md P1
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -35,8 +36,11 @@ class RetryPolicy:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.attempts <= 100:
-            raise InvalidRequest(f"attempts is {self.attempts}; it must be 1 to 100, as every retry is bounded")
+        if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 100:
+            raise InvalidRequest(f"attempts is {self.attempts!r}; it must be 1 to 100, as every retry is bounded")
+        times = (self.wait, self.max_wait, self.jitter, 0 if self.deadline is None else self.deadline)
+        if not all(isinstance(time, int | float) and time < math.inf for time in times):  # which no NaN is
+            raise InvalidRequest(f"wait, max_wait, jitter, deadline are {times}; each must be a number of seconds")
         if self.wait < 0 or self.max_wait < self.wait or not 0 <= self.jitter <= 1:
             raise InvalidRequest(
                 f"wait {self.wait}, max_wait {self.max_wait}, jitter {self.jitter}: "

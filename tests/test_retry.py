@@ -38,8 +38,10 @@ def test_the_defaults_are_those_of_the_sources():
 
 @pytest.mark.parametrize(
     "options",
-    [{"attempts": 0}, {"attempts": 101}, {"wait": -1}, {"wait": 3, "max_wait": 2}, {"jitter": 1.1}, {"jitter": -0.1}],
-)
+    [{"attempts": 0}, {"attempts": 101}, {"wait": -1}, {"wait": 3, "max_wait": 2}, {"jitter": 1.1}, {"jitter": -0.1},
+     {"attempts": 2.5}, {"attempts": "3"}, {"wait": float("nan")}, {"wait": "1"}, {"max_wait": float("inf")},
+     {"jitter": float("nan")}, {"deadline": "x"}, {"deadline": float("nan")}],
+)  # fmt: skip
 def test_a_policy_without_bounds_is_refused(options):
     raises(InvalidRequest, RetryPolicy, **options)
 

@@ -53,7 +53,13 @@ def parse(url: str) -> Target:
     tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
     Raises `InvalidRequest` naming the part that is wrong.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose text shows the password
+        raise InvalidRequest(
+            "the store's URL cannot be split into its parts: write characters of a password other than letters and "
+            "digits as %XX"
+        ) from None
     if parts.scheme != "aerospike":
         raise InvalidRequest(f"the scheme of the store's URL is {parts.scheme!r}; it must be aerospike://")
     if "@" in parts.path + parts.query + parts.fragment:
@@ -72,7 +78,7 @@ def _host(text: str) -> tuple[str, int]:
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
         name, port = text, str(DEFAULT_PORT)
-    if not name or not port.isdigit() or not 1 <= int(port) <= 65_535:
+    if not name or not _is_number(port) or not 1 <= int(port) <= 65_535:
         raise InvalidRequest(f"host {text!r} in the store's URL; it must be NAME or NAME:PORT, the port 1 to 65535")
     return name.strip("[]"), int(port)
 
@@ -94,8 +100,12 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
     return options
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
 def _number(name: str, text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 1_000_000:
+    if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
         raise InvalidRequest(f"option {name}={text}; it must be a whole number, 1 to 1000000")
     return int(text)
 

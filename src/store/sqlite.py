@@ -50,7 +50,7 @@ class SQLiteStore(RecordStore):
             raise InvalidRequest(f"synchronous is {synchronous!r}; it must be one of {', '.join(SYNCHRONOUS)}")
         if not 0 <= busy_timeout <= 3600:
             raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
-        self.path = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
+        self.path = _absolute(path)
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep_after = 0
@@ -164,6 +164,13 @@ class SQLiteStore(RecordStore):
 def _record(key: Key, stored: local.Stored | None, bins: Sequence[str], now: int) -> Record | None:
     stored = local.live(stored, now)
     return None if stored is None else local.as_record(key, stored, bins, now)
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
+    except RuntimeError:
+        raise InvalidRequest(f"{str(path)!r}: ~ names no user's folder here; write the path in full") from None
 
 
 def _text(value: str) -> str:

@@ -95,6 +95,11 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
         ("sqlite:a.db?busy_timeout=-1", "-1"),
         ("sqlite:a.db?busy_timeout=nan", "nan"),
         ("memory:name", "memory:"),
+        ("sqlite:~nobody-of-that-name/x.db", "write the path in full"),
+        ("sqlite:a%00b", "NUL"),
+        ("aerospike://h:²/ns", "1 to 65535"),
+        ("aerospike://h/ns?connections=²", "whole number"),
+        ("aerospike://h/ns?connections=" + "9" * 5000, "whole number"),
     ],
 )
 def test_a_url_that_is_wrong_says_what_is_wrong_before_anything_is_opened(home, url, named):
@@ -105,6 +110,10 @@ def test_a_url_that_is_wrong_says_what_is_wrong_before_anything_is_opened(home, 
 def test_no_password_is_shown():
     for url in ("aero://user:s3cret@host/ns", "aero://user:s3c@r/et@host:3000,b:3000/ns"):
         assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
+    for url in ("aerospike://bob:s3c\u2100t@h/ns", "aerospike://bob:s3c[w@h/ns"):
+        failure = raises(InvalidRequest, latchwork.connect, url)
+        assert "s3c" not in str(failure)
+        assert failure.__suppress_context__
     assert hidden("aerospike://u:p@h:3000/ns?x=1") == "aerospike://u:***@h:3000/ns?x=1"
     assert hidden("aerospike://h:3000/ns") == "aerospike://h:3000/ns"
     assert "s3c" not in str(raises(InvalidRequest, as_store, "aerospike://user:s3cret@host/ns"))
