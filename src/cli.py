@@ -116,7 +116,7 @@ def _run(words: list[str]) -> int:
 
         from .commands import app  # noqa: PLC0415 - as above
     except ImportError as failure:
-        sys.exit(f"latchwork: {failure.name} is not installed; install the extra: pip install 'latchwork[cli]'")
+        sys.exit(f"latchwork: {failure.name} is not installed; install the extra: pip install '.[cli]' in the clone")
     try:
         return app(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:
