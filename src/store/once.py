@@ -29,8 +29,7 @@ from .expr import (
 )  # fmt: skip
 from .form import Form, plain
 from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .record import Update
-from .values import checked_bin
+from .record import Update, checked_bins
 
 if TYPE_CHECKING:
     from ..seams import Seams
@@ -69,9 +68,7 @@ class Once:
     def __post_init__(self) -> None:
         if not isinstance(self.capacity, int) or not self.capacity >= 1:
             raise InvalidRequest(f"a memory of {self.capacity!r} tokens: it must hold at least 1, a whole number")
-        checked_bin(self.bin)
-        if self.answer is not None:
-            checked_bin(self.answer)
+        checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
         if self.token is not None and not (isinstance(self.token, bytes) and self.token):
             raise InvalidRequest(f"token {self.token!r}: give the bytes of one that was minted before, or None")
 
