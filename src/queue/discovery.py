@@ -91,5 +91,6 @@ class ActiveShards:
         if owned and not self._active:
             raise QueueOwned(
                 f"{self._queue.name}: the stream {owned[0].stream!r} owns shard {owned[0].shard}; "
-                "stop it and let go of the queue before consuming it"
+                "stop it and let go of the queue before consuming it (latchwork.spark.acknowledge or "
+                "latchwork.spark.release)"
             )

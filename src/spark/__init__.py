@@ -7,9 +7,9 @@
 PySpark is imported only where it is needed, so that latches can be waited for without it.
 """
 
-from .acknowledge import acknowledge
+from .acknowledge import acknowledge, release
 from .latch import SparkLatch
 from .register import register
 from .sweep import sweep_on
 
-__all__ = ["SparkLatch", "acknowledge", "register", "sweep_on"]
+__all__ = ["SparkLatch", "acknowledge", "register", "release", "sweep_on"]

@@ -10,12 +10,14 @@ from ..errors import InvalidRequest
 from ..store.connect import connect
 from ..store.port import RecordStore
 from . import ranges
-from .offsets import pointers_of
+from .offsets import created, pointers_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from ..queue.sharded import ShardedQueue
 
 TASKS = 64
 """Tasks at most that delete what a run has read."""
@@ -30,7 +32,9 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
     store: where the queue is; needed only if its URL holds a password, which is kept out of checkpoints, and
     $LATCHWORK_STORE is not set.
 
-    Raises `FencedOut` where another query of the same stream runs, `InvalidRequest` without a source of ours.
+    Raises `FencedOut` where another query of the same stream runs, `InvalidRequest` without a source of ours, or where
+    the queue in the store is another than the one that was read. Not promised: that an ended query leaves the queue to
+    a successor of its stream that runs already; it takes it from that one.
     """
     progress = query.lastProgress
     sources = progress.sources if progress is not None else []
@@ -40,15 +44,27 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
     return sum(_finish(spark, end, store, ended=not query.isActive) for end in ends)
 
 
+def release(queue: ShardedQueue, stream_id: str) -> None:
+    """Let go of a queue that a stream owns: consumers may have it, or a later start of a query takes it again.
+
+    For a query that ended before its first batch was done, of which `acknowledge` cannot know what it read. What it
+    has read and not acknowledged comes again. A query of this stream that still runs is fenced off. Four calls. Raises
+    `QueueOwned` where another stream owns it.
+    """
+    ranges.let_go(queue.pointers, ranges.take(queue.pointers, stream_id))
+
+
 def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None, *, ended: bool) -> int:
     from ..queue.registry import QueueRegistry  # noqa: PLC0415 - with Spark's own imports, not before
 
     where = store or connect(end["store"] or None)
-    pointers = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"]).pointers
+    queue = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"])
+    pointers = queue.pointers
+    done = pointers_of(end, created(queue), pointers.states())
     # Whoever takes over fences a planner off that still believes in itself.
     owner = ranges.take(pointers, end["streamId"]) if ended else ranges.current(pointers, end["streamId"])
     fired = {state.shard: state.fired for state in pointers.states()}
-    due = [(shard, last) for shard, last in enumerate(pointers_of(end)) if fired[shard] < last]
+    due = [(shard, last) for shard, last in enumerate(done) if fired[shard] < last]
 
     def delete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

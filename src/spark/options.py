@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
+from ..coord.inputs import farm_or_default
 from ..errors import InvalidRequest
 from ..queue.registry import QueueRegistry
 from ..queue.sharded import ShardedQueue
@@ -16,6 +18,8 @@ NAMES = (
     "publishBatch",
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+MAX_JOB, MAX_STREAM = 500, 256
+"""Bytes of a job's name as it is in keys, and characters of a stream's."""
 COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "enqueued_at")
 
 
@@ -26,7 +30,7 @@ class Options:
     store: str
     queue: str
     client_id: str
-    farm_id: str | None
+    farm_id: str
     job_id: str | None
     stream_id: str | None
     payload_schema: str | None
@@ -50,9 +54,9 @@ def parse(given: Mapping[str, str]) -> Options:
         store=values.get("store") or os.environ.get(VARIABLE) or _needed("store", f"a URL; or set ${VARIABLE}"),
         queue=values.get("queue") or _needed("queue", "the queue's name"),
         client_id=values.get("clientId") or _needed("clientId", "the client that the queue belongs to"),
-        farm_id=values.get("farmId"),
-        job_id=values.get("jobId"),
-        stream_id=values.get("streamId"),
+        farm_id=farm_or_default(values.get("farmId")),  # here, as executors may have another environment
+        job_id=_short("jobId", values.get("jobId"), MAX_JOB, "bytes, percent-encoded", _quoted),
+        stream_id=_short("streamId", values.get("streamId"), MAX_STREAM, "characters", len),
         payload_schema=values.get("payloadSchema"),
         columns=_columns(values.get("columns")),
         max_messages=_number("maxMessagesPerBatch", values, 1, 2**53),
@@ -62,6 +66,17 @@ def parse(given: Mapping[str, str]) -> Options:
 
 def _needed(name: str, meaning: str) -> str:
     raise InvalidRequest(f"the option {name!r} of the data source 'latchwork' is missing: {meaning}")
+
+
+def _quoted(text: str) -> int:
+    return len(quote(text, safe=""))
+
+
+def _short(name: str, text: str | None, most: int, unit: str, size: Callable[[str], int]) -> str | None:
+    """The option's text, which becomes part of a key or of a record."""
+    if text is not None and size(text) > most:
+        raise InvalidRequest(f"the option {name!r} has {size(text)} {unit}; it must have at most {most}: shorten it")
+    return text
 
 
 def _columns(given: str | None) -> tuple[str, ...]:

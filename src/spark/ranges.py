@@ -53,8 +53,8 @@ def take(queue: PointerQueue, stream: str) -> Owner:
 
     Three calls. Raises `QueueOwned` with the name of another stream that owns a shard, having let go of all.
     """
-    if not 1 <= len(stream) <= MAX_STREAM:
-        raise InvalidRequest(f"streamId {stream[:40]!r}: it must be text of 1 to {MAX_STREAM} characters")
+    if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
+        raise InvalidRequest(f"streamId {str(stream)[:40]!r}: it must be text of 1 to {MAX_STREAM} characters")
     for _ in range(TAKEOVERS):
         owners = _owners(queue)
         _refuse_others(queue, owners, stream)
@@ -172,7 +172,8 @@ def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]]
     if others:
         raise QueueOwned(
             f"{queue.name}: the stream {', '.join(map(repr, sorted(map(str, others))))} owns it; stop that one and let "
-            "go of the queue with latchwork.spark.acknowledge(spark, query), or use its streamId to take over",
+            "go of the queue with latchwork.spark.acknowledge(spark, query), or latchwork.spark.release(queue, "
+            "streamId) where it never finished a batch; or use its streamId to take over",
             owners=sorted(map(str, others)),
         )
 

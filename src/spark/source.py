@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ..queue.envelope import Envelope
 from ..queue.pointers import ShardState
 from . import ranges
-from .offsets import Offsets
+from .offsets import Offsets, created
 from .options import Options
 from .table import Table
 
@@ -103,7 +103,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, table: Table) -> None:
         self._options, self._table = options, table
-        self._offsets = Offsets(options)
+        self._made: Offsets | None = None
         self._owner: ranges.Owner | None = None
         self._cap: list[int] | None = None
 
@@ -133,7 +133,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = [state.loaded for state in states]
         if self._cap is not None:
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
-        begins = self._offsets.read(start)
+        begins = self._offsets.read(start, states)
         ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
         if isinstance(limit, ReadMaxRows):
             ends = _limited(begins, ends, limit.max_rows)
@@ -155,7 +155,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         a sink that counts on that (ours does) finds its rows again.
         """
         owner, states = self._own()
-        begins, ends = self._offsets.read(start), self._offsets.read(end)
+        begins, ends = self._offsets.read(start, states), self._offsets.read(end, states)
         shares = _shares([Piece(*one) for one in zip(range(len(begins)), begins, ends, strict=True)])
         done = [(state.shard, begin) for state, begin in zip(states, begins, strict=True) if state.fired < begin]
         fired = [state.fired for state in states]
@@ -178,6 +178,12 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.acknowledge(pointers, partition.owner, shard, boundary)
         for shard, after, last in partition.pieces:
             yield from self._table.batches(shard, ranges.read(pointers, shard, after, last))
+
+    @property
+    def _offsets(self) -> Offsets:
+        if self._made is None:
+            self._made = Offsets(self._options, created(self._options.open()))
+        return self._made
 
     def _own(self) -> tuple[ranges.Owner, list[ShardState]]:
         """Whose the queue is, and its pointers. The first call takes it; later ones raise `FencedOut` if it is lost."""
@@ -215,8 +221,13 @@ def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
 
 
 def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
-    """At most so many rows in all, shared out evenly, what one shard does not need going to the others."""
-    left = {shard: end - begin for shard, (begin, end) in enumerate(zip(begins, ends, strict=True)) if end > begin}
+    """At most so many rows in all, shared out evenly, what one shard does not need going to the others.
+
+    Where there are fewer rows than shards the first ones are others in each batch, as the offsets move on.
+    """
+    first, shards = sum(begins), len(begins)
+    order = [(first + n) % shards for n in range(shards)]
+    left = {shard: ends[shard] - begins[shard] for shard in order if ends[shard] > begins[shard]}
     taken = dict.fromkeys(range(len(begins)), 0)
     while left and rows > 0:
         share = max(1, rows // len(left))

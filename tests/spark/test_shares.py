@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from latchwork.errors import InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.spark import ranges, source
+from latchwork.spark import ranges, release, source
 from latchwork.spark.options import parse
 from latchwork.spark.source import BatchReader, Piece, StreamReader, _limited, _shares
 from latchwork.spark.table import Table
@@ -49,6 +51,56 @@ def test_every_pointer_is_in_one_task_and_a_task_has_neither_too_little_nor_too_
     assert pointers == [(shard, 100 + n) for shard, size in enumerate(shards) for n in range(size)]
     assert len(shares) == tasks
     assert all(sum(one.last - one.after for one in share) <= 10 for share in shares)
+
+
+def test_the_checkpoint_of_another_store_is_refused_before_anything_is_acknowledged(queue, planner, tmp_path):
+    """Its pointers mean messages that nobody has read."""
+    publish(queue, (0, 20), (1, 3))
+    begin = planner().initialOffset()
+    end = begin | {"shards": {"0": 20, "1": 3, "2": 0}}
+    url = f"sqlite:{tmp_path / 'other.db'}?synchronous=off"
+    other = QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=3))
+    publish(other, (0, 30), (1, 30))
+    options = parse({"store": url, "queue": "q", "clientId": "shop", "streamId": "etl"})
+    reader = StreamReader(options, Table(StructType(), typed=False))
+    for ask in (lambda: reader.latestOffset(end, ReadAllAvailable()), lambda: reader.partitions(begin, end)):
+        with pytest.raises(InvalidRequest, match="another queue 'q'"):
+            ask()
+    assert (other.depth().ready, len(other.peek(100))) == (60, 60)
+
+
+def test_a_checkpoint_that_is_ahead_of_its_queue_is_refused(queue, planner):
+    """The records were restored from before it, or lost."""
+    publish(queue, (0, 5))
+    reader = planner()
+    begin = reader.initialOffset()
+    ahead = begin | {"shards": {"0": 6, "1": 0, "2": 0}}
+    for ask in (lambda: reader.latestOffset(ahead, ReadAllAvailable()), lambda: reader.partitions(begin, ahead)):
+        with pytest.raises(InvalidRequest, match="has lost its records"):
+            ask()
+    assert len(queue.peek()) == 5
+
+
+def test_the_farm_is_the_one_of_where_the_options_were_given(monkeypatch):
+    monkeypatch.setenv("LATCHWORK_FARM", "eu")
+    options = parse({"store": "memory:", "queue": "q", "clientId": "shop"})
+    monkeypatch.delenv("LATCHWORK_FARM")
+    assert options.farm_id == "eu"
+
+
+@pytest.mark.parametrize("given", [{"jobId": "é" * 84}, {"streamId": "s" * 257}])
+def test_a_name_that_a_key_cannot_hold_is_refused_with_the_options(given):
+    with pytest.raises(InvalidRequest, match="at most"):
+        parse({"store": "memory:", "queue": "q", "clientId": "shop"} | given)
+
+
+def test_a_queue_whose_query_never_finished_a_batch_is_let_go_of_by_hand(queue, planner):
+    publish(queue, (0, 3))
+    planner().initialOffset()
+    with pytest.raises(QueueOwned, match="acknowledge or latchwork.spark.release"):
+        queue.receive()
+    release(queue, "etl")
+    assert len(queue.receive(10)) == 3
 
 
 def test_a_repeated_batch_has_the_same_partitions_whatever_was_acknowledged_in_between(queue, planner):
@@ -101,6 +153,13 @@ def test_only_the_shards_that_are_asked_for_are_planned(queue, url):
 def test_a_limited_batch_takes_from_every_shard(sizes, rows, taken):
     begins = [7] * len(sizes)
     assert _limited(begins, [7 + size for size in sizes], rows) == [7 + n for n in taken]
+
+
+def test_a_limit_below_the_number_of_shards_leaves_none_of_them_behind():
+    begins, ends = [0] * 8, [1000] * 8
+    for _ in range(20):
+        begins = _limited(begins, ends, 4)
+    assert begins == [10] * 8
 
 
 def publish(queue, *shards):
