@@ -9,7 +9,7 @@ from ..errors import InvalidRequest
 from .options import Options, parse
 from .sink import BatchWriter, StreamWriter, rows_of
 from .source import BatchReader, StreamReader
-from .table import Table, schema_of
+from .table import schema_of, table_of
 
 
 class LatchworkSource(DataSource):
@@ -26,19 +26,19 @@ class LatchworkSource(DataSource):
         return schema_of(options, options.open().codec)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A snapshot; see `BatchReader`."""
+        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's."""
         options = self._options()
-        return BatchReader(options, Table(schema, typed=options.payload_schema is not None))
+        return BatchReader(options, table_of(schema, options, options.open().codec))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Refuses a stream without `streamId`."""
+        """Refuses a stream without `streamId`, and a schema that is not the queue's."""
         options = self._options()
         if not options.stream_id:
             raise InvalidRequest(
                 "the option 'streamId' is missing: a name for this stream, the same when it is started again; the "
                 "queue is its own while it runs"
             )
-        return StreamReader(options, Table(schema, typed=options.payload_schema is not None))
+        return StreamReader(options, table_of(schema, options, options.open().codec))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
@@ -45,8 +46,11 @@ class Rows:
     whole: bool
 
     def outgoing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outgoing]:
-        """The messages of these batches."""
+        """The messages of these batches. Raises `InvalidRequest` for a NaN or an infinity in a payload."""
         for batch in batches:
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if self.whole or name == "payload":
+                    _check_finite(name, column)
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 yield self._message(row)
 
@@ -56,10 +60,34 @@ class Rows:
         return Outgoing(row["payload"], row.get("message_id"), row.get("key"), row.get("headers"))
 
 
+def _check_finite(name: str, column: pa.Array) -> None:
+    """JSON has neither, and its encoder would write null."""
+    kind = column.type
+    if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(column))).as_py():
+        raise InvalidRequest(
+            f"the column {name!r} has a NaN or an infinity, which JSON cannot hold: make it null, or cast the column "
+            "to string, before the write"
+        )
+    if pa.types.is_map(kind):
+        entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        _check_finite(name, column.cast(pa.list_(entries)))
+    elif pa.types.is_list(kind):
+        _check_finite(name, column.flatten())
+    elif pa.types.is_struct(kind):
+        for field, values in zip(kind, column.flatten(), strict=True):
+            _check_finite(f"{name}.{field.name}", values)
+
+
 def rows_of(schema: StructType, options: Options) -> Rows:
     """How rows of this schema become messages. Raises `InvalidRequest` where it cannot be told."""
     names = schema.names
+    only_binary = options.open().codec.name == "bytes"
     if "payload" not in names:
+        if only_binary:
+            raise InvalidRequest(
+                f"the queue {options.queue!r} takes only binary payloads, and a row without a column 'payload' would "
+                "be JSON: give a binary column 'payload', or use a queue with codec='json'"
+            )
         return Rows(whole=True)
     others = sorted(set(names) - {"payload", *_BESIDES})
     if others:
@@ -72,7 +100,7 @@ def rows_of(schema: StructType, options: Options) -> Rows:
             found = schema[name].dataType.simpleString()
             raise InvalidRequest(f"the column {name!r} is {found}; it must be {kind.simpleString()}: cast it")
     binary = isinstance(schema["payload"].dataType, BinaryType)
-    if binary != (options.open().codec.name == "bytes"):
+    if binary != only_binary:
         raise InvalidRequest(f"the queue {options.queue!r} takes {'no ' if binary else 'only '}binary payloads")
     return Rows(whole=False)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -14,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ..errors import Unreadable
+from ..errors import InvalidRequest, Unreadable
 from ..queue.envelope import Codec, Envelope
 from .options import Options
 
@@ -32,9 +33,33 @@ _TYPES = {
 
 def schema_of(options: Options, codec: Codec) -> str:
     """The columns, in Spark's DDL."""
+    return ", ".join(f"{name} {kind}" for name, kind in _kinds(options, codec).items())
+
+
+def table_of(schema: t.StructType, options: Options, codec: Codec) -> Table:
+    """How messages become rows of this schema. Raises `InvalidRequest` where it is another than `schema_of` says."""
+    kinds = _kinds(options, codec)
+    if schema.names != list(kinds) or any(_differs(field, kinds, options) for field in schema.fields):
+        raise InvalidRequest(
+            f"the schema is {schema.simpleString()}; that of the queue {options.queue!r} is struct<"
+            f"{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}>: leave .schema(...) out, and use the "
+            "options 'payloadSchema' for the payload's type and 'columns' for some of the columns"
+        )
+    return Table(schema, typed=options.payload_schema is not None)
+
+
+def _kinds(options: Options, codec: Codec) -> dict[str, str]:
     payload = options.payload_schema
     kind = ("binary" if codec.name == "bytes" else "string") if payload is None else _payload_type(payload)
-    return ", ".join(f"{name} {_TYPES.get(name, kind)}" for name in options.columns)
+    return {name: _TYPES.get(name, kind) for name in options.columns}
+
+
+def _differs(field: t.StructField, kinds: dict[str, str], options: Options) -> bool:
+    """Without a session nobody parses DDL, so the payload's own type is Spark's to know."""
+    if field.name == "payload" and options.payload_schema is not None:
+        return False
+    # A session may take `timestamp` for the type without a zone.
+    return field.dataType.simpleString().removesuffix("_ntz") != kinds[field.name]
 
 
 def _payload_type(ddl: str) -> str:
@@ -60,11 +85,18 @@ class Table:
         columns = [self._column(field) for field in self.schema.fields]
         rest = iter(messages)
         while rows := list(islice(rest, BATCH)):
-            arrays = [
-                pa.array([column(shard, *row) for row in rows], field.type)
-                for column, field in zip(columns, arrow, strict=True)
-            ]
+            arrays = [self._array(column, field, shard, rows) for column, field in zip(columns, arrow, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    def _array(self, column: Column, field: pa.Field, shard: int, rows: Sequence[tuple[int, Envelope]]) -> pa.Array:
+        values = [column(shard, *row) for row in rows]
+        try:
+            return pa.array(values, field.type)
+        except _MISFITS:
+            if self.typed and field.name == "payload":
+                for value, row in zip(values, rows, strict=True):  # Arrow does not say which one
+                    _check_fits(value, field.type, shard, *row)
+            raise
 
     def _column(self, field: t.StructField) -> Column:
         if field.name != "payload":
@@ -73,6 +105,22 @@ class Table:
 
 
 Column = Callable[[int, int, Envelope], Any]
+_MISFITS = (Unreadable, pa.ArrowException, ValueError, TypeError, ArithmeticError, AttributeError)
+"""What conversions to a type raise for values that are not of it."""
+
+
+def _check_fits(value: Any, kind: pa.DataType, shard: int, pointer: int, envelope: Envelope) -> None:
+    try:
+        pa.array([value], kind)
+    except _MISFITS as failure:
+        raise _unlike(shard, pointer, envelope, failure) from failure
+
+
+def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) -> Unreadable:
+    return Unreadable(
+        f"message {envelope.msg_id!r} at {shard}/{pointer} is not of the type that 'payloadSchema' says "
+        f"({failure}): leave the option out to read payloads as text, and parse them with from_json"
+    )
 
 
 def _stored(_shard: int, _pointer: int, envelope: Envelope) -> Any:
@@ -85,11 +133,8 @@ def _typed(convert: Callable[[Any], Any]) -> Column:
     def payload(shard: int, pointer: int, envelope: Envelope) -> Any:
         try:
             return convert(decode(envelope.data))
-        except (Unreadable, ValueError, TypeError, ArithmeticError, AttributeError) as failure:
-            raise Unreadable(
-                f"message {envelope.msg_id!r} at {shard}/{pointer} is not of the type that 'payloadSchema' says "
-                f"({failure}): leave the option out to read payloads as text, and parse them with from_json"
-            ) from failure
+        except _MISFITS as failure:
+            raise _unlike(shard, pointer, envelope, failure) from failure
 
     return payload
 
@@ -112,7 +157,7 @@ def _converter(kind: t.DataType) -> Callable[[Any], Any]:
 
 def _inner(kind: t.DataType) -> Callable[[Any], Any]:
     if isinstance(kind, t.StructType):
-        fields = {field.name: _converter(field.dataType) for field in kind.fields}
+        fields = {field.name: _of_field(field) for field in kind.fields}
         return lambda value: {name: convert(_mapping(value).get(name)) for name, convert in fields.items()}
     if isinstance(kind, t.ArrayType):
         element = _converter(kind.elementType)
@@ -121,6 +166,19 @@ def _inner(kind: t.DataType) -> Callable[[Any], Any]:
         of_key, of_value = _converter(kind.keyType), _converter(kind.valueType)
         return lambda value: [(of_key(key), of_value(one)) for key, one in _mapping(value).items()]
     return _SCALARS.get(type(kind), lambda value: value)
+
+
+def _of_field(field: t.StructField) -> Callable[[Any], Any]:
+    convert = _converter(field.dataType)
+    if field.nullable:
+        return convert
+
+    def needed(value: Any) -> Any:
+        if value is None:
+            raise TypeError(f"the field {field.name!r} is missing or null, and it is 'not null'")
+        return convert(value)
+
+    return needed
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -153,6 +211,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _single(value: Any) -> float:
+    """Raises `OverflowError` where only an infinity would be left of it."""
+    number = _number(value)
+    struct.pack("<f", number)  # the native "f" lets it pass
+    return number
+
+
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{value!r} is neither true nor false")
@@ -166,11 +231,11 @@ _SCALARS: dict[type[t.DataType], Callable[[Any], Any]] = {
     t.ShortType: _whole,
     t.IntegerType: _whole,
     t.LongType: _whole,
-    t.FloatType: _number,
+    t.FloatType: _single,
     t.DoubleType: _number,
     t.DecimalType: lambda value: Decimal(str(value)),
     t.TimestampType: lambda value: datetime.fromisoformat(value.replace("Z", "+00:00")),
     t.TimestampNTZType: datetime.fromisoformat,
     t.DateType: date.fromisoformat,
-    t.BinaryType: base64.b64decode,
+    t.BinaryType: lambda value: base64.b64decode(value, validate=True),
 }

@@ -1,0 +1,70 @@
+"""Rows as messages, without a session: what can be told when the write is planned, and what the rows themselves say."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from latchwork.errors import InvalidRequest
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.spark.datasource import LatchworkSource
+from latchwork.spark.sink import Rows
+from latchwork.store.connect import connect
+
+NUMBERS = t.StructType([t.StructField("id", t.LongType())])
+BINARY = t.StructType([t.StructField("payload", t.BinaryType())])
+
+
+@pytest.fixture
+def sink(tmp_path):
+    url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
+    queues = QueueRegistry(connect(url), "shop")
+    for codec in ("json", "bytes"):
+        queues.create(QueueConfig(codec, shards=1, codec=codec))
+    return lambda queue: LatchworkSource({"store": url, "queue": queue, "clientId": "shop", "jobId": "load"})
+
+
+@pytest.mark.parametrize("kind", ["writer", "streamWriter"])
+def test_rows_that_the_queues_codec_does_not_take_are_refused_when_the_write_is_planned(sink, kind):
+    getattr(sink("json"), kind)(NUMBERS, False)
+    getattr(sink("bytes"), kind)(BINARY, False)
+    with pytest.raises(InvalidRequest, match=r"'bytes' takes only binary payloads, .* give a binary column 'payload'"):
+        getattr(sink("bytes"), kind)(NUMBERS, False)
+    with pytest.raises(InvalidRequest, match="takes no binary payloads"):
+        getattr(sink("json"), kind)(BINARY, False)
+
+
+def outgoing(array, *, whole=True, name="x"):
+    return [one.payload for one in Rows(whole).outgoing(iter([pa.RecordBatch.from_arrays([array], names=[name])]))]
+
+
+STRUCTS, LISTS, MAPS = (
+    pa.struct([("a", pa.string()), ("b", pa.list_(pa.float64()))]),
+    pa.list_(pa.struct([("c", pa.float64())])),
+    pa.map_(pa.string(), pa.float32()),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "column"),
+    [
+        (pa.float64(), lambda x: x, "x"),
+        (pa.float32(), lambda x: x, "x"),
+        (STRUCTS, lambda x: {"a": "t", "b": [1.0, x]}, "x.b"),
+        (LISTS, lambda x: [{"c": 1.0}, {"c": x}], "x.c"),
+        (MAPS, lambda x: {"k": 1.0, "l": x}, "x.value"),
+    ],
+    ids=str,
+)
+def test_a_number_that_json_cannot_hold_is_refused_with_the_name_of_its_column(kind, value, column):
+    good = [value(1.5), None, value(None)]
+    assert outgoing(pa.array(good, kind)) == [{"x": one} for one in good]
+    for odd in (math.nan, math.inf, -math.inf):
+        with pytest.raises(InvalidRequest, match=f"column '{column}' has a NaN .* make it null, or cast"):
+            outgoing(pa.array([*good, value(odd)], kind))
+        with pytest.raises(InvalidRequest, match=f"column '{column.replace('x', 'payload', 1)}' has a NaN"):
+            outgoing(pa.array([value(odd)], kind), whole=False, name="payload")
+        assert outgoing(pa.array([*good, value(odd)], kind)[:3]) == [{"x": one} for one in good]

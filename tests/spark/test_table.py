@@ -1,0 +1,106 @@
+"""Messages as rows, without a session: payloads of a type, and schemas that are the queue's."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types as t
+
+from latchwork.errors import InvalidRequest, Unreadable
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.envelope import Envelope
+from latchwork.spark.datasource import LatchworkSource
+from latchwork.spark.table import Table
+from latchwork.store.connect import connect
+
+LONG = t.LongType()
+OWN = t.StructType(
+    [
+        t.StructField("shard", t.IntegerType()),
+        t.StructField("pointer", LONG),
+        t.StructField("message_id", t.StringType()),
+        t.StructField("payload", t.StringType()),
+        t.StructField("headers", t.MapType(t.StringType(), t.StringType())),
+        t.StructField("attempts", t.IntegerType()),
+        t.StructField("enqueued_at", t.TimestampType()),
+    ]
+)
+
+
+def one_field(kind, *, nullable=True):
+    payload = t.StructType([t.StructField("x", kind, nullable)])
+    return Table(t.StructType([t.StructField("payload", payload)]), typed=True)
+
+
+def read(table, *payloads):
+    messages = [(n, Envelope(payload, f"m{n}")) for n, payload in enumerate(payloads, 1)]
+    return [row["payload"]["x"] for batch in table.batches(7, messages) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "does_not"),
+    [
+        (t.IntegerType(), "2147483647", "2147483648"),
+        (t.ByteType(), "127", "300"),
+        (LONG, "9223372036854775807", "9223372036854775808"),
+        (t.ArrayType(t.ShortType()), "[1, null]", "[1, 40000]"),
+        (t.DecimalType(5, 2), "1.25", "1.23456"),
+        (t.DecimalType(5, 2), '"999.99"', '"1234567.1"'),
+        (t.DecimalType(5, 2), '"1"', '"NaN"'),
+        (t.FloatType(), "3.4e38", "1e300"),
+        (t.FloatType(), "-3.4e38", "-1e39"),
+        (t.BinaryType(), '"AAE="', '"ab cd!efg=?h"'),
+        (t.DayTimeIntervalType(), "null", '"P1D"'),
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_its_type_is_refused_with_the_message_it_is_of(kind, fits, does_not):
+    table = one_field(kind)
+    good, bad = (f'{{"x": {value}}}' for value in (fits, does_not))
+    assert len(read(table, good)) == 1
+    with pytest.raises(Unreadable, match=r"message 'm2' at 7/2 is not of the type .* leave the option out"):
+        read(table, good, bad, good)
+
+
+@pytest.mark.parametrize("payload", ["{}", '{"x": null}'])
+def test_a_field_that_is_not_null_has_a_value_in_every_row(payload):
+    assert read(one_field(LONG), payload) == [None]
+    assert read(one_field(LONG, nullable=False), '{"x": 1}') == [1]
+    with pytest.raises(Unreadable, match=r"message 'm1' at 7/1 .*'x' is missing or null"):
+        read(one_field(LONG, nullable=False), payload)
+
+
+# ---- schemas
+
+
+@pytest.fixture
+def source(tmp_path):
+    url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
+    QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=1))
+    return lambda **more: LatchworkSource({"store": url, "queue": "q", "clientId": "shop", "streamId": "etl", **more})
+
+
+@pytest.mark.parametrize("kind", ["reader", "streamReader"])
+def test_a_schema_that_is_not_the_queues_is_refused_when_the_query_is_planned(source, kind):
+    numbers = t.StructType([t.StructField("payload", t.StructType([t.StructField("id", LONG)]))])
+    for schema, more in (
+        (t.StructType([t.StructField("id", LONG)]), {}),
+        (t.StructType([t.StructField("id", LONG)]), {"payloadSchema": "id long"}),
+        (numbers, {}),
+        (numbers, {"columns": "payload"}),
+        (t.StructType(OWN.fields[::-1]), {}),
+        (t.StructType([t.StructField("shard", LONG)]), {"columns": "shard"}),
+    ):
+        with pytest.raises(InvalidRequest, match=r"leave \.schema\(\.\.\.\) out, .*'payloadSchema' .* 'columns'"):
+            getattr(source(**more), kind)(schema)
+
+
+@pytest.mark.parametrize("kind", ["reader", "streamReader"])
+def test_the_schema_of_the_queue_is_taken_as_spark_gives_it_back(source, kind):
+    numbers = t.StructType([t.StructField("payload", t.StructType([t.StructField("id", LONG)]))])
+    without_zone = t.StructType([t.StructField("enqueued_at", t.TimestampNTZType())])
+    for schema, more in (
+        (OWN, {}),
+        (numbers, {"columns": "payload", "payloadSchema": "id long"}),
+        (without_zone, {"columns": "enqueued_at"}),
+    ):
+        assert getattr(source(**more), kind)(schema)._table.schema == schema
