@@ -49,8 +49,14 @@ class PrometheusTelemetry(Telemetry):
         return series.observe if isinstance(series, Histogram) else series.set
 
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """The source is asked at each scrape."""
-        self._registry.register(_Gauges(source))
+        """The source is asked at each scrape. Raises `InvalidRequest` for a second one: no label tells them apart."""
+        try:
+            self._registry.register(_Gauges(source))
+        except ValueError as failure:
+            raise InvalidRequest(
+                "this telemetry watches the queues of a client already, and its figures do not name the client: "
+                f"watch the other one with a telemetry and a registry of its own ({failure})"
+            ) from None
 
 
 class _Gauges(Collector):

@@ -109,6 +109,21 @@ def test_watching_asks_no_store_before_somebody_looks(clock, registry):
     assert len(GAUGES) == 4
 
 
+def test_a_telemetry_watches_one_client_and_says_so_to_a_second(clock, registry, scrape):
+    store, telemetry = MemoryStore(clock), PrometheusTelemetry(registry)
+    for client in ("a", "b"):
+        QueueRegistry(store, client).create(QueueConfig(f"of-{client}", shards=1))
+    watch_queues(QueueRegistry(store, "a"), telemetry)
+    with pytest.raises(InvalidRequest, match="with a telemetry and a registry of its own"):
+        watch_queues(QueueRegistry(store, "b"), telemetry)
+    samples, _ = scrape()
+    assert {dict(labels)["queue"] for name, *labels in samples if name == "latchwork_queue_depth"} == {"of-a"}
+
+    own = prometheus_client.CollectorRegistry()
+    watch_queues(QueueRegistry(store, "b"), PrometheusTelemetry(own))
+    assert own.get_sample_value("latchwork_queue_depth", {"queue": "of-b", "part": "ready"}) == 0
+
+
 def test_a_scrape_survives_a_store_that_is_away(clock, registry, scrape):
     faulty = FaultyStore(MemoryStore(clock), seams=clock)
     telemetry = PrometheusTelemetry(registry)
