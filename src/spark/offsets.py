@@ -60,8 +60,8 @@ def pointers_of(offset: dict[str, Any], created: int, states: Sequence[ShardStat
     ahead = [state.shard for state, read in zip(states, pointers, strict=False) if read is None or read > state.loaded]
     if offset.get("createdAt", created) != created or len(pointers) != len(states) or ahead:
         raise InvalidRequest(
-            f"the checkpoint is of another queue {offset['queue']!r}: of another store, or of one that has lost its records "
-            "since, or was restored; use another checkpointLocation, which begins at what is not acknowledged",
+            f"the checkpoint is of another queue {offset['queue']!r}: of another store, or of one that has lost its "
+            "records since, or was restored; use another checkpointLocation, which begins at what is not acknowledged",
             shards=ahead,
         )
     return pointers

@@ -97,7 +97,7 @@ def test_a_name_that_a_key_cannot_hold_is_refused_with_the_options(given):
 def test_a_queue_whose_query_never_finished_a_batch_is_let_go_of_by_hand(queue, planner):
     publish(queue, (0, 3))
     planner().initialOffset()
-    with pytest.raises(QueueOwned, match="acknowledge or latchwork.spark.release"):
+    with pytest.raises(QueueOwned, match=r"or latchwork\.spark\.release"):
         queue.receive()
     release(queue, "etl")
     assert len(queue.receive(10)) == 3

@@ -130,7 +130,8 @@ def _site(verb: str, target: Any) -> str:
 
 
 def _generic(op: Any) -> str:
-    return re.sub(r"\d+", "0", getattr(op, "bin", None) or "")
+    bin = getattr(op, "bin", "")
+    return re.sub(r"\d+", "0", bin) if isinstance(bin, str) else ""
 
 
 class ScriptPlan(Plan):
