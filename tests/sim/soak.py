@@ -44,18 +44,20 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, PAIRS = 0.36, 0.03
+RANDOM, PAIRS = 0.32, 0.02
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
+WEIGHTS = {"store": 4, "latch": 2}
+"""How many times as much time as the others these have, on which all others rest."""
 REPEATED = (
-    ("processes", 0.05, 1, (
+    ("processes", 0.04, 1, (
         "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/test_election_kills.py",
         "tests/circular/test_processes.py", "tests/sharded/test_kills.py", "tests/paged/test_kills.py",
         "tests/outbox/test_background.py",
     )),
-    ("processes", 0.08, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
-    ("crashed disks", 0.31, 1, ("tests/paged/test_crash_states.py",)),
+    ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
+    ("crashed disks", 0.37, 1, ("tests/paged/test_crash_states.py",)),
     ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
-    ("histories", 0.05, 2, ("tests/sim/test_real_server.py",)),
+    ("histories", 0.04, 2, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
 """Layers that are tests: their parts of the time, and how many of them a processor bears at once, as some mostly wait.
 
@@ -119,11 +121,13 @@ class Soak:
 
     def simulate(self) -> None:
         """Random faults, single ones, pairs; each primitive in several processes."""
-        each, pairs = (self.seconds(part) / len(SCENARIOS) for part in (RANDOM, PAIRS))
+        weights = {primitive: WEIGHTS.get(primitive, 1) for primitive in SCENARIOS}
+        each = {one: self.seconds(RANDOM) * weight / sum(weights.values()) for one, weight in weights.items()}
+        pairs = self.seconds(PAIRS) / len(SCENARIOS)
         most = ALL if self.minutes >= FULL / 2 else 6
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(self.jobs) as pool:
             commands = [
-                ["--primitive", primitive, "--seeds", f"{low}:{low + ALL}", "--seconds", str(each)]
+                ["--primitive", primitive, "--seeds", f"{low}:{low + ALL}", "--seconds", str(each[primitive])]
                 for primitive in SCENARIOS
                 for low in range(self.first, self.first + self.jobs * ALL, ALL)
             ]
@@ -132,7 +136,7 @@ class Soak:
                 limit = ["--seeds", str(ALL), "--seconds", str(pairs * self.jobs)]
                 commands.append(["--layer", "pairs", "--primitive", primitive, *limit])
             files = [Path(folder) / str(number) for number in range(len(commands))]
-            limit = max(each, pairs * self.jobs) + GRACE
+            limit = max(*each.values(), pairs * self.jobs) + GRACE
             for tally in pool.map(partial(self.tally, limit), commands, files):
                 self.take(tally)
         self.check_kinds()
