@@ -7,7 +7,6 @@ the code that holds the operation's token (`store/once.py`, docs/protocols.md P1
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +17,8 @@ from .errors import InvalidRequest, Misconfigured, OutcomeUnknown, Unavailable
 from .seams import Event, Seams
 
 T = TypeVar("T")
+FOR_EVER = 1e9
+"""Seconds; no pause is longer, and a deadline that is later is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,14 @@ class RetryPolicy:
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 100:
             raise InvalidRequest(f"attempts is {self.attempts!r}; it must be 1 to 100, as every retry is bounded")
         times = (self.wait, self.max_wait, self.jitter, 0 if self.deadline is None else self.deadline)
-        if not all(isinstance(time, int | float) and time < math.inf for time in times):  # which no NaN is
-            raise InvalidRequest(f"wait, max_wait, jitter, deadline are {times}; each must be a number of seconds")
-        if self.wait < 0 or self.max_wait < self.wait or not 0 <= self.jitter <= 1:
+        if not all(isinstance(time, int | float) and time >= 0 for time in times):  # which no NaN is
+            raise InvalidRequest(f"wait, max_wait, jitter, deadline are {times}; each must be a number, 0 or more")
+        if self.deadline is not None and self.deadline >= FOR_EVER:
+            object.__setattr__(self, "deadline", None)
+        if not self.wait <= self.max_wait <= FOR_EVER or self.jitter > 1:
             raise InvalidRequest(
                 f"wait {self.wait}, max_wait {self.max_wait}, jitter {self.jitter}: "
-                "needs 0 <= wait <= max_wait and 0 <= jitter <= 1"
+                f"needs 0 <= wait <= max_wait <= {FOR_EVER:g} and 0 <= jitter <= 1"
             )
 
     def pause(self, attempt: int, seams: Seams, *, slow: bool = False) -> float:

@@ -46,6 +46,10 @@ def test_a_policy_without_bounds_is_refused(options):
     raises(InvalidRequest, RetryPolicy, **options)
 
 
+def test_a_deadline_beyond_any_life_is_none():
+    assert RetryPolicy(deadline=float("inf")) == RetryPolicy()
+
+
 def test_what_was_never_applied_is_tried_again_until_it_succeeds():
     clock, call = ManualClock(), Calls(Unavailable("1"), Unavailable("2"))
     assert RetryPolicy(attempts=3, wait=0.1).run(clock, call) == "done"

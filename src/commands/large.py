@@ -103,6 +103,10 @@ def _open(session: Session, name: str) -> LargeQueue:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_json)
     except ValueError:
         return text
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

@@ -18,6 +18,7 @@ from ..store.expr import Param
 from ..store.form import Form
 from ..store.ops import Op, Put
 from ..store.port import Exists, Key, Update
+from ..store.values import taken
 
 VERSION = 1
 """The version of the layout, bin `v`."""
@@ -120,8 +121,22 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
         return None
     return Envelope(
         data, found("msgId") or "", found("attempts") or 0, found("enqueuedAt") or 0, found("notBefore") or 0,
-        found("reason"), found("lastError"), found("headers"), found("keepId") or 0,
+        found("reason"), storable(found("lastError")), storable_headers(found("headers")), found("keepId") or 0,
     )  # fmt: skip
+
+
+def storable(text: str | None) -> str | None:
+    """The text, with a replacement for what no store takes: an error of anybody's, or what an earlier version kept."""
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def storable_headers(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """The same for headers."""
+    if not headers or "\0" not in "".join((*headers, *headers.values())):
+        return headers
+    return {name.replace("\0", "\ufffd"): value.replace("\0", "\ufffd") for name, value in headers.items()}
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:
@@ -225,7 +240,7 @@ def date(milliseconds: int) -> datetime:
 
 
 def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
-    """The headers, once they are text to text. Raises `InvalidRequest`."""
+    """The headers, once they are text to text that a store takes. Raises `InvalidRequest`."""
     if headers is not None and not isinstance(headers, Mapping):
         raise InvalidRequest(f"headers is a {type(headers).__name__}; give a dict of text to text, or None")
     if not headers:
@@ -234,11 +249,13 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
         if not isinstance(name, str) or not isinstance(value, str):
             kinds = f"a {type(name).__name__} and a {type(value).__name__}"
             raise InvalidRequest(f"a header is {kinds}; names and values must be text")
+        taken(name), taken(value)
     return dict(headers)
 
 
 def checked_id(message_id: str) -> str:
-    """The message id, once it is text of 1 to 256 characters. Raises `InvalidRequest`."""
+    """The message id, once it is text of 1 to 256 characters that a store takes. Raises `InvalidRequest`."""
     if not isinstance(message_id, str) or not 1 <= len(message_id) <= 256:
         raise InvalidRequest(f"message id {message_id!r}: it must be text of 1 to 256 characters")
+    taken(message_id)
     return message_id

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidRequest, RecordTooBig, Unreadable
-from .envelope import Codec, checked_headers
+from .envelope import Codec, checked_headers, storable_headers
 from .ledger import Ledger, Outgoing
 from .page_reader import PagedEntry
 from .sharded import ShardedQueue
@@ -107,7 +107,7 @@ def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
 def _outgoing(message: Waiting) -> Outgoing:
     """The codec has seen it already: JSON goes through as it is."""
     data = message.data if isinstance(message.data, bytes) else msgspec.Raw(message.data.encode())
-    return Outgoing(data, message.message_id, message.key, message.headers)
+    return Outgoing(data, message.message_id, message.key, storable_headers(message.headers))
 
 
 def _foreign(entry: PagedEntry, why: str) -> Unreadable:

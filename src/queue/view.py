@@ -15,7 +15,7 @@ from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from ..retry import Poll
 from .delivery import Delivery, lost
 from .discovery import IDLE_LOOK, ActiveShards
-from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of
+from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of, storable
 from .loading import move
 from .pointers import Found, Held, PointerQueue, Slot
 
@@ -277,7 +277,7 @@ class QueueView:
         if backoff is not None:
             pause = backoff.pause(max(1, held.envelope.attempts), self.store.seams)
             not_before = self.pointers.now_ms() + round(pause * 1000)
-        text = error[:MAX_ERROR] if error else held.envelope.last_error
+        text = storable(error[:MAX_ERROR]) if error else held.envelope.last_error
         return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
 
     # ---- looking

@@ -114,10 +114,10 @@ class RecordStore(ABC):
 
         token: a token minted before, to go on with an update that was begun earlier.
         """
-        once = update.form.once if update.form else None
+        once = update.form.once if checked(update).form else None
         if once is None:
             raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
-        return operate_once(self, checked(update), once if token is None else replace(once, token=token))
+        return operate_once(self, update, once if token is None else replace(once, token=token))
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
         """The same for many records in one round trip per node; an outcome for each row, each classified alone.

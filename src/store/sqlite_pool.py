@@ -37,7 +37,7 @@ class SQLitePool:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
         self._lent: set[object] = set()
-        self._writing, self._lending = seams.lock(), threading.Lock()
+        self._writing, self._lending = seams.lock(), threading.RLock()  # a signal's handler may ask within a question
         _POOLS.add(self)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -69,23 +69,27 @@ class SQLitePool:
         for connection in idle:
             connection.close()
 
-    def before_fork(self) -> list[Lock]:
-        """Close the connections, once no thread uses one; the locks that keep threads from making others.
+    def before_fork(self, paused: list[Lock]) -> None:
+        """Close the connections, once no thread uses one.
+
+        paused: is given the locks that keep threads from making others, each at once, as whoever waits here may be
+        interrupted; the process forks nevertheless.
 
         A child has a copy of what SQLite knows of its locks, which are the parent's. While an inherited connection is
         open there, those that the child makes take no lock, and the parent deletes the log that the child writes to.
         """
-        held: list[Lock] = [lock for lock in (self._writing, self._lending) if lock.acquire(timeout=FORK_PATIENCE)]
+        for lock in (self._writing, self._lending):
+            if lock.acquire(timeout=FORK_PATIENCE):
+                paused.append(lock)  # noqa: PERF401 - each by itself
         _WAIT.until(self.seams, lambda: None if self._lent else True, timeout=FORK_PATIENCE)
         self.close()
-        return held
 
     def after_fork(self) -> None:
         """Begin anew in the child, or never, where a connection of the parent's was open all the same."""
         if self._lent or self._idle:
             _INHERITED.setdefault(self.path, []).append(self._idle)
         self._idle, self._lent = [], set()
-        self._writing, self._lending = self.seams.lock(), threading.Lock()
+        self._writing, self._lending = self.seams.lock(), threading.RLock()
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:
@@ -167,7 +171,7 @@ _PAUSED: list[Lock] = []
 def _before_fork() -> None:
     _forking.acquire()
     for pool in tuple(_POOLS):
-        _PAUSED.extend(pool.before_fork())
+        pool.before_fork(_PAUSED)
 
 
 def _after_fork_in_parent() -> None:

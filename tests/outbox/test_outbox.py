@@ -107,6 +107,7 @@ def test_an_outbox_keeps_what_it_has_not_forwarded_from_being_reclaimed(world, c
         ("x", {"key": 7}, "key is a int"),
         ("x", {"key": "\ud800"}, "Unicode"),
         ("x", {"headers": {"a": 1}}, "header"),
+        ("x", {"headers": {"a": "b\0"}}, "NUL"),
         ("\ud800", {}, "not JSON"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
-from latchwork.queue.envelope import Envelope
+from latchwork.queue.envelope import Envelope, from_bins
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
@@ -168,12 +168,38 @@ def test_something_of_another_kind_is_refused_by_name(queue, make, named):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"headers": {"a": 1}}, {"headers": "ab"}, {"message_id": ""}, {"message_id": 7}, {"key": 7}, {"key": b"k"}],
+    [
+        {"headers": {"a": 1}},
+        {"headers": "ab"},
+        {"message_id": ""},
+        {"message_id": 7},
+        {"key": 7},
+        {"key": b"k"},
+        {"headers": {"a": "x\0"}},
+        {"headers": {"a\0": "x"}},
+        {"headers": {"a": "\udc80"}},
+        {"message_id": "m\0"},
+    ],
     ids=str,
 )
 def test_bad_headers_ids_and_keys_are_refused(queue, asked):
     with pytest.raises(InvalidRequest):
         queue.publish("x", **asked)
+    assert queue.depth().loaded == 0
+
+
+def test_an_error_of_any_text_goes_to_the_sideline_with_its_message(queue, world):
+    """Not all text can be stored, and an exception says what it likes."""
+    queue.publish("x")
+    queue.receive()[0].nack("exception", error="bad character in 'a\0b' and \udc80")
+    (message,) = queue.sideline.peek()
+    assert message.last_error == "bad character in 'a\ufffdb' and ?"
+
+
+def test_a_message_that_an_earlier_version_kept_with_a_nul_can_still_be_moved():
+    bins = {"data": "1", "msgId": "m", "headers": {"trace": "a\0b"}, "lastError": "\0", "reason": "exception"}
+    envelope = from_bins(bins)
+    assert (envelope.headers, envelope.last_error) == ({"trace": "a\ufffdb"}, "\ufffd")
 
 
 def test_a_payload_that_does_not_decode_goes_to_the_sideline_once_and_is_then_parked(queue, world):

@@ -336,6 +336,20 @@ def test_a_fork_while_another_thread_writes_for_long_does_not_stop_the_child(sto
     assert os.read(reading, 100) == b"1"
 
 
+def test_a_fork_that_is_interrupted_while_it_waits_leaves_a_store_that_works(store, monkeypatch):
+    def interrupted(*_args, **_rest):
+        raise KeyboardInterrupt
+
+    store.operate(KEY, Put("n", 0), exists=Exists.ANY)
+    monkeypatch.setattr(type(sqlite_pool._WAIT), "until", interrupted)
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    child, _reading = forked(lambda: b"")
+    os.waitpid(child, 0)
+    monkeypatch.undo()
+    assert add(store) == 1
+    assert store.get(KEY).bins["n"] == 1
+
+
 # ---- sudden death
 
 CYCLES = 7
