@@ -114,7 +114,8 @@ class RecordStore(ABC):
 
         token: a token minted before, to go on with an update that was begun earlier.
         """
-        once = update.form.once if checked(update).form else None
+        form = checked(update).form
+        once = form.once if form else None
         if once is None:
             raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
         return operate_once(self, update, once if token is None else replace(once, token=token))
