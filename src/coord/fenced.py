@@ -39,8 +39,11 @@ class Lost:
         self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False if it is not after `timeout` seconds. Raises `InvalidRequest`."""
-        timeout = checked_timeout(timeout)
+        """Wait until it is set; False if it is not after `timeout` seconds, at once for none or fewer.
+
+        Raises `InvalidRequest` for what is no number of seconds.
+        """
+        timeout = checked_timeout(0 if isinstance(timeout, int | float) and timeout < 0 else timeout)
         end = None if timeout is None else self._seams.boottime() + timeout
         while not self.is_set():
             now = self._seams.boottime()

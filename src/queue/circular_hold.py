@@ -141,8 +141,9 @@ class QueueLock:
         return update._replace(ops=(*transactions.trimmed(hold.due, txns), *update.ops))
 
     def release(self, hold: Hold, *ops: Op) -> bool:
-        """Give the lock back without a commit; False where the hold was lost before."""
-        return self.change(hold, *ops, *rules.RELEASE)
+        """Give the lock back without a commit; False where the hold was lost before. What is due is forgotten."""
+        forgotten = transactions.trimmed(hold.due, ()) if hold.due else ()
+        return self.change(hold, *forgotten, *ops, *rules.RELEASE)
 
     def let_go(self, hold: Hold) -> None:
         """The same after an error; the lease ends by itself where it cannot be given back."""

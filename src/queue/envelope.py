@@ -125,18 +125,18 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
     )  # fmt: skip
 
 
-def storable(text: str | None) -> str | None:
+def storable(text: Any) -> Any:
     """The text, with a replacement for what no store takes: an error of anybody's, or what an earlier version kept."""
-    if text is None or (text.isascii() and "\0" not in text):
+    if not isinstance(text, str) or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def storable_headers(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """The same for headers."""
-    if not headers or "\0" not in "".join((*headers, *headers.values())):
+    if not headers or not any(isinstance(text, str) and "\0" in text for one in headers.items() for text in one):
         return headers
-    return {name.replace("\0", "\ufffd"): value.replace("\0", "\ufffd") for name, value in headers.items()}
+    return {storable(name): storable(value) for name, value in headers.items()}
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:

@@ -73,7 +73,8 @@ class ShardLocks:
             held.end()
 
     def _take_one(self) -> HeldShard | None:
-        for shard in self._queue.active.candidates():
+        # Where a claimed message is awaited there may be nothing else to claim.
+        for shard in dict.fromkeys((*self._queue.aside.shards, *self._queue.active.candidates())):
             if not self._reserve(shard):
                 continue
             grant = None

@@ -187,8 +187,8 @@ class PointerQueue:
     ) -> list[Envelope | Found | LatchworkError]:
         """Put a delivery id on the records and read them, counting an attempt. One call.
 
-        me: the id, or one for each slot.  Update-only, and never onto a tombstone; a repeat with the same id changes
-        nothing and reads the same.
+        me: the id, or one for each slot.  Update-only, and never onto a tombstone; a repeat with the same id
+        counts nothing, reads the same, and lets the sweep clock begin again.
         """
         ids = [me] * len(slots) if isinstance(me, str) else me
         found = settle(self.store, self._stamps(slots, ids, count))
@@ -210,14 +210,15 @@ class PointerQueue:
         return self._whose(slot, me) if isinstance(row, Refused) else row
 
     def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
-        """After a refused stamp: mine from an earlier attempt, or not for us."""
+        """After a refused stamp: mine from an earlier attempt, whose time begins again now; or not for us."""
+        renew, guard = Put("fireTS", self.now_ms()), Bound(MINE, {"me": me})
         try:
-            record = self.store.get(self.key(slot))
+            (bins,) = self.store.operate(self.key(slot), renew, ReadAll(), when=guard, repeatable=True)
+        except (Refused, NotFound):
+            return Found.TAKEN
         except LatchworkError as failure:
             return failure
-        if record is None or record.bins.get("delivery") != me:
-            return Found.TAKEN
-        return from_bins(record.bins) or Found.TAKEN
+        return from_bins(bins) or Found.TAKEN
 
     def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
         """Create tombstones, which refuse a late producer: True where one is now, False where a record was.

@@ -65,6 +65,7 @@ class ShardedQueue(QueueView):
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False
+        self._lock = self.store.seams.lock()
 
     def _open(self) -> bool:
         self.used = True

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..coord.inputs import checked_timeout
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ..retry import Poll
+from .aside import Aside, Claimed
 from .delivery import Delivery, lost
 from .discovery import IDLE_LOOK, ActiveShards
 from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of, storable
@@ -23,14 +23,6 @@ GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
 GRACE_POLL = 0.02
 MAX_RECEIVE = 1_000
-
-
-class _Claimed(Struct, frozen=True):
-    """A claimed slot, the one delivery id that it is ever stamped with, and when its grace ends."""
-
-    slot: Slot
-    me: str
-    until: float
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,7 @@ class QueueView:
         self.pointers, self.codec, self.rules = pointers, codec, rules
         self.store = pointers.store
         self.active = ActiveShards(pointers, idle_look)
-        self._aside: list[_Claimed] = []
-        self._lock = self.store.seams.lock()
+        self.aside = Aside(self.store.seams)
 
     @property
     def name(self) -> str:
@@ -83,9 +74,10 @@ class QueueView:
     ) -> list[Delivery]:
         """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
 
-        shards: from these only.  count: count this as an attempt (the shovel does not).  It costs one call to claim and
-        one to stamp and read. With a timeout above 0, those who wait in a process share one look for messages of other
-        processes, so on a queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a
+        shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
+        count: count this as an attempt (the shovel does not).  It costs one call to claim and one to stamp and read.
+        With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
+        queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a
         timeout of 0 looks at once.
 
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
@@ -119,11 +111,11 @@ class QueueView:
 
     def awaits(self, shards: Collection[int] | None = None) -> bool:
         """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
-        return any(_among(entry, shards) for entry in self._aside) if self._aside else False
+        return self.aside.any(shards)
 
     def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
         held, failure = self._revisit(max_messages, shards, count=count)
-        if len(held) < max_messages:
+        if len(held) < max_messages and not (shards is not None and self.awaits(shards)):
             try:
                 new, failed = self._fresh(max_messages - len(held), shards, count=count, now=now)
                 held, failure = held + new, failure or failed
@@ -136,7 +128,7 @@ class QueueView:
     def _fresh(self, wanted: int, shards: Collection[int] | None, *, count: bool, now: bool) -> _Stamped:
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
         slots = self._claim(wanted, shards, now=now)
-        return self._stamp([_Claimed(slot, me, end) for slot in slots], count=count)
+        return self._stamp([Claimed(slot, me, end) for slot in slots], count=count, in_order=shards is not None)
 
     def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
@@ -161,49 +153,51 @@ class QueueView:
                 break
         return slots
 
-    def _stamp(self, claimed: Sequence[_Claimed], *, count: bool) -> _Stamped:
+    def _stamp(self, claimed: Sequence[Claimed], *, count: bool, in_order: bool) -> _Stamped:
         """The messages at claimed slots, and what kept one from being read. One call.
 
-        Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them. A slot
-        keeps its delivery id, so that a first stamp that lands after a later one is refused (P5).
+        Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them; in
+        order, what is behind such a slot of its shard as well. A slot keeps its delivery id, so that a first stamp
+        that lands after a later one is refused (P5).
         """
         if not claimed:
             return [], None
         found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed], count=count)
         held: list[Held] = []
-        again: list[_Claimed] = []
+        again: list[Claimed] = []
         failure: LatchworkError | None = None
+        behind: set[int] = set()
         for entry, what in zip(claimed, found, strict=True):
-            if isinstance(what, Envelope):
-                held.append(Held(entry.slot, entry.me, what))
-            elif what is Found.ABSENT:
-                again.append(entry)
-            elif isinstance(what, LatchworkError):
+            if isinstance(what, LatchworkError):
                 failure = failure or what
-                if isinstance(what, _FOR_A_WHILE) and self._still(entry):
-                    again.append(entry)
+            if isinstance(what, Envelope) and entry.slot.shard not in behind:
+                held.append(Held(entry.slot, entry.me, what))
+            elif isinstance(what, Envelope) or self._waits(entry, what):
+                again.append(entry)
+                if in_order:
+                    behind.add(entry.slot.shard)
         if again:
-            with self._lock:
-                self._aside += again
+            self.aside.add(again)
         return held, failure
 
-    def _still(self, entry: _Claimed) -> bool:
-        return self.store.seams.monotonic() < entry.until + self.pointers.sweep / 2
+    def _waits(self, entry: Claimed, what: Found | LatchworkError) -> bool:
+        """Whether it is worth while to look at the slot again."""
+        if isinstance(what, _FOR_A_WHILE):
+            return self.store.seams.monotonic() < entry.until + self.pointers.sweep / 2
+        return what is Found.ABSENT
 
     # ---- slots that were empty
 
     def _revisit(self, max_messages: int, shards: Collection[int] | None, *, count: bool) -> _Stamped:
         """Try slots of these shards that were set aside again; bury those whose grace is over."""
-        if not self._aside:
+        again = self.aside.take(max_messages, shards)
+        if not again:
             return [], None
-        with self._lock:
-            again = [entry for entry in self._aside if _among(entry, shards)][:max_messages]
-            chosen = set(again)
-            self._aside = [entry for entry in self._aside if entry not in chosen]
         now = self.store.seams.monotonic()
         over = [entry for entry in again if entry.until <= now]
         full = set(self._bury([entry.slot for entry in over])) if over else set()
-        return self._stamp([entry for entry in again if entry.until > now or entry.slot in full], count=count)
+        there = [entry for entry in again if entry.until > now or entry.slot in full]
+        return self._stamp(there, count=count, in_order=shards is not None)
 
     def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots whose messages came at the last moment; all others get a tombstone and are counted."""
@@ -309,10 +303,6 @@ class QueueView:
         records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
         found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
         return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
-
-
-def _among(entry: _Claimed, shards: Collection[int] | None) -> bool:
-    return shards is None or entry.slot.shard in shards
 
 
 def _checked(what: str, number: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
 from ..queue.envelope import BINS, Envelope, from_bins
+from ..queue.ledger import LEDGER_TTL
 from ..queue.pointers import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
 from ..queue.rows import delete_rows, settle
 from ..queue.view import GRACE
@@ -205,9 +206,10 @@ def _present(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> dict[i
 def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
     """Put tombstones; the pointers where something came at the last moment.
 
-    They live as long as the messages do: a producer that wakes after a shorter life would add a row to a replay.
+    They live as long as the messages do, and as a ledger: a producer that wakes after a shorter life would add a row to
+    a replay, or leave it where no later batch reads.
     """
-    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers], keep=queue.ttl)
+    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
     for outcome in outcomes:
         if isinstance(outcome, LatchworkError):
             raise outcome

@@ -18,6 +18,8 @@ from latchwork.store import Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore
 
+from .world import Torn
+
 
 @pytest.fixture
 def queue(world):
@@ -390,17 +392,6 @@ def test_what_others_publish_is_found_within_a_second_whatever_this_process_publ
     assert "theirs" in found
 
 
-class Torn(MemoryStore):
-    """While it is torn its pointers can be reached and its messages cannot, as without the master of a partition."""
-
-    torn = False
-
-    def _operate(self, update):
-        if self.torn and update.key.set.endswith("_data_set"):
-            raise Unavailable("no node has the partition")
-        return super()._operate(update)
-
-
 def test_messages_that_could_not_be_read_when_they_were_claimed_come_with_a_later_receive():
     store = Torn(ManualClock())
     queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
@@ -414,6 +405,24 @@ def test_messages_that_could_not_be_read_when_they_were_claimed_come_with_a_late
     while found := queue.receive(4):
         first += found
     assert {(delivery.payload, delivery.attempts) for delivery in first} == {(one, 1) for one in "abcdef"}
+
+
+def test_a_message_that_is_stamped_once_more_has_all_its_time_from_then_on(simulated):
+    """The first stamp was in doubt; it is given out only now."""
+    simulated.options = {"shards": 1}
+    process = simulated.process()
+    process.queue.publish("x")
+    pointers = process.queue.pointers
+    slot = Slot(0, pointers.claim(0, 1).last)
+    first = pointers.stamp([slot], "me")
+    simulated.lapse(0.9)
+    assert pointers.stamp([slot], "me") == first
+    sweeper = process.sweeper()
+    for _ in range(3):
+        simulated.lapse(0.3)
+        assert sweeper.run_once().rehomed == 0
+    simulated.lapse(0.3)
+    assert sweeper.run_once().rehomed == 1
 
 
 def test_a_slot_that_waits_for_its_message_is_nobodys_who_asks_for_other_shards():

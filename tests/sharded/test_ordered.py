@@ -6,12 +6,14 @@ import warnings
 
 import pytest
 
+from latchwork.errors import Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.envelope import Envelope
-from latchwork.queue.ordered import TURN
 from latchwork.queue.pointers import Slot
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
+
+from .world import Torn
 
 
 class OneThread(ManualClock):
@@ -29,49 +31,56 @@ def clock():
 @pytest.fixture
 def queues(clock):
     """The same queue in two processes."""
-    store = MemoryStore(clock)
+    return made(clock)
+
+
+def made(clock, kind=MemoryStore):
+    store = kind(clock)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = QueueConfig("q", shards=1, sweep_duration=60, unsafe_limits=True)
     return [QueueRegistry(store, "c").create(config) for _ in range(2)]
 
 
-def test_a_shard_is_kept_beyond_the_turn_while_a_claimed_message_is_not_there_yet(queues, clock):
+def arrive(queue, pointer):
+    """A slow publisher's message comes, and then the next of its key."""
+    queue.pointers.write([Slot(0, pointer)], [Envelope('"first"', "m1")])
+    queue.publish("second")
+
+
+def test_nothing_that_is_behind_a_message_on_its_way_is_given_before_it(queues, clock):
     here, there = queues
     seen = []
-
-    def handler(delivery):
-        seen.append(delivery.payload)
-        if delivery.payload == "other":  # meanwhile a slow publisher arrives, publishes again, and the turn ends
-            there.pointers.write([Slot(0, 1)], [Envelope('"first"', "m1")])
-            there.publish("second")
-            clock.advance(TURN)
-
     there.pointers.reserve({0: 1})
     there.publish("other")
-    Consumer(here, handler, ordered=True)._once()
-    assert seen == ["other", "first"], "the turn is over, so the second is for whoever is next"
-    Consumer(there, handler, ordered=True)._once()
-    assert seen == ["other", "first", "second"]
+    clock.at(0.05, lambda: arrive(there, 1))
+    Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)._once()
+    assert seen == ["first", "other", "second"]
 
 
-@pytest.mark.parametrize("paused", [False, True])
-def test_a_shard_is_not_kept_for_a_message_that_never_comes_nor_while_the_queue_is_paused(queues, clock, paused):
+def test_what_is_behind_a_message_that_never_comes_is_given_once_that_was_given_up(queues):
     here, there = queues
-
-    def handler(delivery):
-        clock.advance(TURN)
-        if paused:
-            with pytest.warns(UserWarning, match="expir"):
-                here.pause()
-
-    consumer = Consumer(here, handler, ordered=True)
+    seen = []
     there.pointers.reserve({0: 1})
     there.publish("other")
+    consumer = Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)
     consumer._once()
-    assert consumer.stats["acked"] == 1
-    assert here.awaits({0}) is paused
+    assert seen == ["other"]
+    assert not here.awaits({0})
     assert consumer._locks._busy == {}
+
+
+def test_a_message_that_could_not_be_read_is_asked_for_again_though_its_shard_has_nothing_else(clock):
+    here, there = made(clock, Torn)
+    seen = []
+    there.publish("m")
+    consumer = Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)
+    here.store.torn = True
+    with pytest.raises(Unavailable):
+        consumer._once()
+    here.store.torn = False
+    consumer._once()
+    assert seen == ["m"]
 
 
 def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):

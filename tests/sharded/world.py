@@ -16,13 +16,24 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 
-from latchwork.errors import FencedOut
+from latchwork.errors import FencedOut, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.store import RecordStore
+from latchwork.store import MemoryStore, RecordStore
 from tests.clock import ManualClock
 from tests.faulty import Crash, FaultyStore
 
 NAMES = count()
+
+
+class Torn(MemoryStore):
+    """While it is torn its pointers can be reached and its messages cannot, as without the master of a partition."""
+
+    torn = False
+
+    def _operate(self, update):
+        if self.torn and update.key.set.endswith("_data_set"):
+            raise Unavailable("no node has the partition")
+        return super()._operate(update)
 
 
 class Leadership:
