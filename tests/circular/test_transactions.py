@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown
-from latchwork.queue import LargeQueue, Transaction
+from latchwork.queue import LargeQueue, Transaction, transactions
 from latchwork.queue.circular_layout import TXNS
 from latchwork.queue.circular_round import OVERWRITE, Request
 from latchwork.store import MemoryStore
@@ -98,6 +100,15 @@ def test_transactions_are_forgotten_in_time_though_many_are_in_each_hold(store, 
         requests = [Request(OVERWRITE, f"{hold}-{number}", values=["a"]) for number in range(64)]
         queue._work._run(lambda requests=requests: requests, lambda admitted, requests=requests: requests)
     assert len(store.get(queue.layout.meta).bins[TXNS]) <= 1024 + 2 * 64 + 3
+
+
+def test_transactions_are_forgotten_in_time_though_every_other_hold_only_asks(store, queue, monkeypatch):
+    monkeypatch.setitem(transactions.REMEMBERED, "", 100)
+    for number in range(400):
+        with suppress(OutcomeUnknown):  # once older ones are forgotten
+            queue.transaction(f"order-{number}")
+        queue.enqueue("a", txn_id=f"order-{number}", overwrite_if_full=True)
+    assert len(store.get(queue.layout.meta).bins[TXNS]) <= 256 + 2 * 64 + 3
 
 
 @pytest.mark.parametrize("txn", ["", "~"])

@@ -204,6 +204,12 @@ def test_a_message_that_an_earlier_version_kept_with_a_nul_can_still_be_moved():
     assert (envelope.headers, envelope.last_error) == ({"trace": "a\ufffdb"}, "\ufffd")
 
 
+def test_headers_and_errors_of_another_kind_keep_nobody_from_reading():
+    """Another program may have written them."""
+    envelope = from_bins({"data": "1", "msgId": "m", "headers": {"tenant": 7, 8: "a\0"}, "lastError": 5})
+    assert (envelope.headers, envelope.last_error) == ({"tenant": 7, 8: "a\ufffd"}, 5)
+
+
 def test_a_payload_that_does_not_decode_goes_to_the_sideline_once_and_is_then_parked(queue, world):
     queue.publish("x", key="k")
     slot = Slot(queue.shard_of("k"), 1)

@@ -10,7 +10,8 @@ import pytest
 
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.queue.envelope import Envelope
+from latchwork.queue.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.pointers import Slot, Written
 from latchwork.spark import ranges
 from latchwork.store import MemoryStore
@@ -45,6 +46,16 @@ def open_on(store, *, create=False):
 def fill(queue, n=N):
     for number in range(n):
         queue.publish_many([number], key=f"k{number}")
+
+
+def test_a_slot_that_a_stream_found_empty_stays_closed_as_long_as_a_ledger_may_fill_it(store, clock):
+    """Else a row that comes after the batch is one that no batch reads."""
+    config = QueueConfig("short", shards=1, message_expiry=timedelta(hours=1))
+    queue = QueueRegistry(store, "shop").create(config).pointers
+    queue.reserve({0: 1})
+    assert ranges.read(queue, 0, 0, 1) == []
+    clock.advance(LEDGER_TTL - 1)
+    assert queue.write([Slot(0, 1)], [Envelope("1", "late")]) == [Written.SPENT]
 
 
 def everything(queue):
