@@ -57,7 +57,7 @@ STRUCTS, LISTS, MAPS = (
         (LISTS, lambda x: [{"c": 1.0}, {"c": x}], "x.c"),
         (MAPS, lambda x: {"k": 1.0, "l": x}, "x.value"),
     ],
-    ids=str,
+    ids=["double", "float", "struct", "list", "map"],
 )
 def test_a_number_that_json_cannot_hold_is_refused_with_the_name_of_its_column(kind, value, column):
     good = [value(1.5), None, value(None)]
