@@ -118,9 +118,9 @@ def stamp_with_a_new_id_each_time(patch) -> None:
     """A slot that was set aside is stamped again as another delivery."""
     stamp = view.QueueView._stamp
 
-    def anew(self, claimed, *, count):
+    def anew(self, claimed, **how):
         me = self.store.seams.unique()
-        return stamp(self, [structs.replace(entry, me=me) for entry in claimed], count=count)
+        return stamp(self, [structs.replace(entry, me=me) for entry in claimed], **how)
 
     patch.setattr(view.QueueView, "_stamp", anew)
 
