@@ -88,6 +88,14 @@ def test_an_error_of_any_kind_that_ends_the_campaign_is_told_to_who_waits(store,
     assert "does not stand any more" in caplog.text
 
 
+def test_a_campaign_that_fails_once_it_was_stopped_is_no_failure_of_a_later_one(election):
+    of_an_earlier_one = election._seams.event()
+    election._fail(of_an_earlier_one, KeyError("too late"))
+    assert election._failure is None
+    election._fail(election._stop, KeyError("in time"))
+    assert "in time" in str(election._failure)
+
+
 def test_who_is_elected_while_it_is_stopped_never_leads(store, election):
     store.plan = {1: election.stop}
     seen = []
