@@ -36,7 +36,7 @@ class Aside:
 
     def any(self, shards: Collection[int] | None) -> bool:
         """Whether there are any in these shards."""
-        return any(entry.among(shards) for entry in self._entries) if self._entries else False
+        return any(entry.among(shards) for entry in self._entries)
 
     def add(self, entries: Iterable[Claimed]) -> None:
         """Set these aside."""
@@ -48,9 +48,8 @@ class Aside:
         if not self._entries:
             return []
         with self._lock:
-            found = sorted((entry for entry in self._entries if entry.among(shards)), key=lambda entry: entry.slot)[
-                :most
-            ]
+            among = sorted((entry for entry in self._entries if entry.among(shards)), key=lambda entry: entry.slot)
+            found = among[:most]
             chosen = set(found)
             self._entries = [entry for entry in self._entries if entry not in chosen]
         return found

@@ -13,10 +13,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-LONGEST = 10**9
-"""Seconds, 31 years: a thread cannot wait for much longer, nor for `math.inf`."""
-
-
 class Background:
     """One task in the background, started and stopped as often as wanted. It ends once `stopping` is set."""
 
@@ -43,7 +39,7 @@ class Background:
         if self._task is None:
             return True
         self.stopping.set()
-        self._task.join(None if timeout is None else min(timeout, LONGEST))
+        self._task.join(timeout)
         if self._task.is_alive():
             return False
         self._task = None

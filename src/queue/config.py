@@ -153,7 +153,7 @@ _UNITS = {
 
 def check_concurrency(concurrency: int) -> int:
     """The number of consumers, once it is 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
-    if _is_int(concurrency) and concurrency > MAX_CONSUMERS:
+    if is_int(concurrency) and concurrency > MAX_CONSUMERS:
         raise TooManyConsumers(f"{concurrency} consumers: a queue takes at most {MAX_CONSUMERS}; use more queues")
     _within("concurrency", concurrency, 0, MAX_CONSUMERS)
     return concurrency
@@ -211,9 +211,10 @@ def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
 
 
 def _within(what: str, value: int, low: int, high: int) -> None:
-    if not _is_int(value) or not low <= value <= high:
+    if not is_int(value) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {value!r}; it must be a whole number from {low} to {high}")
 
 
-def _is_int(value: Any) -> bool:
+def is_int(value: Any) -> bool:
+    """Whether it is a whole number; True and False are none here."""
     return isinstance(value, int) and not isinstance(value, bool)

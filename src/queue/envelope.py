@@ -249,7 +249,8 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
         if not isinstance(name, str) or not isinstance(value, str):
             kinds = f"a {type(name).__name__} and a {type(value).__name__}"
             raise InvalidRequest(f"a header is {kinds}; names and values must be text")
-        taken(name), taken(value)
+        taken(name)
+        taken(value)
     return dict(headers)
 
 

@@ -15,7 +15,7 @@ from ..store import RecordStore
 from ..store.port import MAX_TTL
 from .background import Background
 from .backlog import Backlog
-from .config import QueueConfig
+from .config import QueueConfig, is_int
 from .cursor import Cursor, file_safe
 from .envelope import Codec
 from .ledger import LEDGER_TTL
@@ -105,9 +105,9 @@ class Outbox:
     ) -> None:
         file_safe(name)
         _check_queues(pq, queue)
-        if disk_budget is not None and not (_whole(disk_budget) and disk_budget >= 1):
+        if disk_budget is not None and not (is_int(disk_budget) and disk_budget >= 1):
             raise InvalidRequest(f"disk_budget is {disk_budget!r}; it must be 1 byte or more, or None for no limit")
-        if not (_whole(ledger_ttl) and 1 <= ledger_ttl <= MAX_TTL):
+        if not (is_int(ledger_ttl) and 1 <= ledger_ttl <= MAX_TTL):
             raise InvalidRequest(f"ledger_ttl is {ledger_ttl!r}; it must be 1 to {MAX_TTL} s, longer than any outage")
         self.name = name
         self._pq, self._queue, self._codec = pq, queue, queue.codec
@@ -281,10 +281,6 @@ def _check_queues(pq: PagedQueue, queue: ShardedQueue | UnopenedQueue) -> None:
         raise InvalidRequest(f"pq is a {type(pq).__name__}; give the PagedQueue that keeps the messages")
     if not isinstance(queue, ShardedQueue | UnopenedQueue):
         raise InvalidRequest(f"queue is a {type(queue).__name__}; give a ShardedQueue or an UnopenedQueue")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _several(values: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..seams import Event, Seams
-from .background import LONGEST
 
 
 class Bell:
@@ -22,7 +21,7 @@ class Bell:
 
     def deadline(self, timeout: float | None) -> float | None:
         """The moment `timeout` seconds from now, for `wait`; None for never."""
-        return None if timeout is None else self._seams.monotonic() + min(timeout, LONGEST)
+        return None if timeout is None else self._seams.monotonic() + timeout
 
     def wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
         """Whether the condition came true before the deadline."""

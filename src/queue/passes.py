@@ -5,7 +5,6 @@ What a pass loads again at the tail of the same queue is beyond where it began, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -73,21 +72,15 @@ def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, 
     if absent:
         source.store.seams.sleep(GRACE)
         outcomes = dict(zip(absent, source.bury(absent), strict=True))
-        buried = _counted(source, [slot for slot in absent if outcomes[slot] is True])
+        empty = [slot for slot in absent if outcomes[slot] is True]
+        source.count_expired(empty)
+        buried = len(empty)
         came = [slot for slot in absent if outcomes[slot] is False]
-        found.update({slot: Found.TAKEN for slot in absent if outcomes[slot] is True})
+        found.update(dict.fromkeys(empty, Found.TAKEN))
         found.update({slot: out for slot, out in outcomes.items() if isinstance(out, LatchworkError)})
         found.update(zip(came, source.stamp(came, me, count=False) if came else [], strict=True))
     held = [Held(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
     return held, buried, [what for what in found.values() if isinstance(what, LatchworkError)]
-
-
-def _counted(source: PointerQueue, buried: Sequence[Slot]) -> int:
-    """How many they are, once they count as expired."""
-    if buried:
-        source.count_expired(Counter(slot.shard for slot in buried))
-        source.store.seams.note("expired", len(buried), queue=source.name)
-    return len(buried)
 
 
 def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport:

@@ -6,6 +6,7 @@ stamps the records it finds there. The main queue, its sideline and its parked m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -232,9 +233,13 @@ class PointerQueue:
             for row in settle(self.store, rows)
         ]
 
-    def count_expired(self, counts: Mapping[int, int]) -> None:
-        """Note how many claimed pointers held no message; about right only, as a repeat counts twice."""
+    def count_expired(self, slots: Sequence[Slot]) -> None:
+        """Note that these claimed pointers held no message; about right only, as a repeat counts twice. One call."""
+        if not slots:
+            return
+        counts = Counter(slot.shard for slot in slots)
         settle(self.store, [Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
+        self.store.seams.note("expired", len(slots), queue=self.name)
 
     def extend(self, held: Held) -> None:
         """Start the sweep clock again. Raises `Refused` or `NotFound` where the delivery is no longer this one."""

@@ -191,8 +191,9 @@ class Sweeper:
 
     def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
         """The fire pointers of all pointer queues, and the server's time when they were read."""
-        views = {Kind.MAIN: queue, Kind.SIDELINE: queue.sideline, Kind.PARKED: queue.parked}
-        sides = {kind: view.pointers for kind, view in views.items()}
+        sides = {
+            Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers, Kind.PARKED: queue.parked.pointers,
+        }  # fmt: skip
         places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
         ops = (Read(FIRE), Compute(SERVER_NOW))
         rows = settle(self.registry.store, [Update(sides[kind].pointers_key(shard), ops) for kind, shard in places])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +76,8 @@ class QueueView:
         shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
         count: count this as an attempt (the shovel does not).  It costs one call to claim and one to stamp and read.
         With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
-        queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a
-        timeout of 0 looks at once.
+        queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a timeout of 0 looks
+        at once.
 
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
         return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
@@ -202,10 +201,7 @@ class QueueView:
     def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots whose messages came at the last moment; all others get a tombstone and are counted."""
         buried = self.pointers.bury(slots)
-        empty = Counter(slot.shard for slot, outcome in zip(slots, buried, strict=True) if outcome is True)
-        if empty:
-            self.pointers.count_expired(empty)
-            self.store.seams.note("expired", empty.total(), queue=self.name)
+        self.pointers.count_expired([slot for slot, outcome in zip(slots, buried, strict=True) if outcome is True])
         return [slot for slot, outcome in zip(slots, buried, strict=True) if outcome is not True]
 
     # ---- what was found

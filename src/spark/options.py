@@ -12,14 +12,15 @@ from ..errors import InvalidRequest
 from ..queue.registry import QueueRegistry
 from ..queue.sharded import ShardedQueue
 from ..store.connect import VARIABLE, connect
+from .ranges import MAX_STREAM
 
 NAMES = (
     "store", "queue", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "maxMessagesPerBatch",
     "publishBatch",
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
-MAX_JOB, MAX_STREAM = 500, 256
-"""Bytes of a job's name as it is in keys, and characters of a stream's."""
+MAX_JOB = 500
+"""Bytes of a job's name as it is in keys."""
 COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "enqueued_at")
 
 

@@ -91,8 +91,9 @@ class TextContract(Contract):
             raises(InvalidRequest, Compute, bad)
             raises(InvalidRequest, Expr.__and__, exists("n"), bad)
             raises(InvalidRequest, Expr.__or__, exists("n"), bad)
-        for make_bad in (lambda: MapTrim("m", "1"), lambda: ListSet("l", "1", 1), lambda: ListRange("l", 0, "1")):  # type: ignore[arg-type]
-            raises(InvalidRequest, make_bad)
+        place: Any = "1"
+        for op, rest in ((MapTrim, ("m", place)), (ListSet, ("l", place, 1)), (ListRange, ("l", 0, place))):
+            raises(InvalidRequest, op, *rest)
         assert bins(store, key) == {"n": 1}
 
     def test_a_memory_of_tokens_is_one_that_every_store_takes(self, store: RecordStore) -> None:
