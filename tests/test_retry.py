@@ -30,6 +30,11 @@ class Calls:
 # ---- policies
 
 
+@pytest.mark.parametrize("policy", [None, 3, "latch"])
+def test_a_store_takes_no_other_policy(policy):
+    raises(InvalidRequest, MemoryStore().with_policy, policy)
+
+
 def test_the_defaults_are_those_of_the_sources():
     assert (LATCH_POLICY.attempts, LATCH_POLICY.wait) == (5, 0.01)
     assert (QUEUE_POLICY.attempts, QUEUE_POLICY.wait) == (3, 0.1)

@@ -227,7 +227,7 @@ class Latch:
             expected = self._expected
             if self._level is LatchLevel.XDC:
                 expected = [f"{self._farm}/{party}" for party in expected]
-        return set(layout.listed("expected", expected)) - self.parties()
+        return layout.expected_parties(expected) - self.parties()
 
     def delete(self) -> bool:
         """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.

@@ -172,6 +172,15 @@ def listed(what: str, values: Iterable[T]) -> Iterable[T]:
     return values
 
 
+def expected_parties(names: Iterable[str | int]) -> set[str | int]:
+    """The names of parties, of those of other farms too (`farm/party`). Raises `InvalidRequest`."""
+    parties = list(listed("expected", names))
+    for party in parties:
+        if not isinstance(party, str | int):
+            raise InvalidRequest(f"expected holds {party!r}; give names of parties: text or whole numbers")
+    return set(parties)
+
+
 def checked_store(store: RecordStore) -> RecordStore:
     """The store, where it is one. Raises `InvalidRequest`."""
     if not isinstance(store, RecordStore):

@@ -118,6 +118,7 @@ class QueueConfig:
         _within("max_deliveries", self.max_deliveries, 1, 1_000_000)
         _check_codec(self.codec)
         _check_kinds(self)
+        object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
         self._check_times()
 
     def _check_times(self) -> None:

@@ -236,6 +236,8 @@ class PolicyView(RecordStore):
     """A store seen through another retry policy; everything else is the store's own."""
 
     def __init__(self, inner: RecordStore, policy: RetryPolicy) -> None:
+        if not isinstance(policy, RetryPolicy):
+            raise InvalidRequest(f"policy is {policy!r}; give a latchwork.retry.RetryPolicy")
         self.inner, self.policy = inner, policy
         self.seams, self.token_clock = inner.seams, inner.token_clock
 

@@ -39,6 +39,10 @@ def test_the_ends_of_each_range_are_taken(settings):
         assert getattr(config, name) == value
 
 
+def test_an_empty_handler_type_is_none_as_it_is_read_back():
+    assert QueueConfig("q", handler_type="") == QueueConfig("q")
+
+
 @pytest.mark.parametrize(
     "settings",
     [
