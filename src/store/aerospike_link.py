@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 from weakref import WeakSet
 
 import aerospike
@@ -21,6 +22,8 @@ from ..errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
 from .aerospike_codes import error_of, fault_of
 
 DEFAULT_PORT = 3000
+_URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
+"""RFC 3986, appendix B. `urlsplit` refuses an IPv6 address behind another host, in the newer ones of Python."""
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
 _NUMBERS = {"socket_timeout": 3000, "total_timeout": 5000, "connect_timeout": 1000, "connections": 100}
@@ -53,23 +56,17 @@ def parse(url: str) -> Target:
     tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
     Raises `InvalidRequest` naming the part that is wrong.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # whose text shows the password
-        raise InvalidRequest(
-            "the store's URL cannot be split into its parts: write characters of a password other than letters and "
-            "digits as %XX"
-        ) from None
-    if parts.scheme != "aerospike":
-        raise InvalidRequest(f"the scheme of the store's URL is {parts.scheme!r}; it must be aerospike://")
-    if "@" in parts.path + parts.query + parts.fragment:
+    scheme, authority, path, query, fragment = (part or "" for part in _URL.fullmatch(url).groups())
+    if scheme.lower() != "aerospike":
+        raise InvalidRequest(f"the scheme of the store's URL is {scheme!r}; it must be aerospike://")
+    if "@" in path + query + fragment:
         raise InvalidRequest("the store's URL has an @ behind its host: write / ? # @ in a password as %2F %3F %23 %40")
-    credentials, _, hosts = parts.netloc.rpartition("@")
+    credentials, _, hosts = authority.rpartition("@")
     user, _, password = credentials.partition(":")
-    namespace = parts.path.strip("/")
+    namespace = path.strip("/")
     if not namespace or "/" in namespace:
         raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
-    options = _options(parse_qsl(parts.query, keep_blank_values=True))
+    options = _options(parse_qsl(query, keep_blank_values=True))
     where = tuple(_host(host) for host in hosts.split(","))
     return Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
 

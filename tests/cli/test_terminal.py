@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 
 import pexpect
@@ -12,6 +13,11 @@ import pytest
 from latchwork.coord import CountDownLatch
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
+
+
+def _interruptible():
+    """A shell makes what it runs in the background ignore interrupts, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
@@ -26,6 +32,7 @@ def terminal(sqlite_url):
             env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
             encoding="utf-8",
             timeout=30,
+            preexec_fn=_interruptible,
         )
         children.append(child)
         return child

@@ -43,6 +43,13 @@ def test_a_url_names_hosts_namespace_user_and_options():
     assert config["tls"]["enable"]
 
 
+@pytest.mark.parametrize("password", ["s3c[w", "s]", "\u2100", "a:b", "100%25"])
+def test_a_password_may_hold_whatever_does_not_end_it(password):
+    target = parse(f"aerospike://me:{password}@[::1]:3200,b/ns")
+    assert (target.user, target.password) == ("me", password.replace("%25", "%"))
+    assert target.hosts == (("::1", 3200), ("b", 3000))
+
+
 def test_the_client_does_not_retry_and_waits_as_long_as_the_defaults_say():
     policies = config_of(parse("aerospike://h/ns"))["policies"]
     for name in ("read", "write", "operate", "remove", "batch", "batch_parent_write", "query"):

@@ -110,10 +110,8 @@ def test_a_url_that_is_wrong_says_what_is_wrong_before_anything_is_opened(home, 
 def test_no_password_is_shown():
     for url in ("aero://user:s3cret@host/ns", "aero://user:s3c@r/et@host:3000,b:3000/ns"):
         assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
-    for url in ("aerospike://bob:s3c\u2100t@h/ns", "aerospike://bob:s3c[w@h/ns"):
-        failure = raises(InvalidRequest, latchwork.connect, url)
-        assert "s3c" not in str(failure)
-        assert failure.__suppress_context__
+    for url in ("aerospike://bob:s3c\u2100t@h:x/ns", "aerospike://bob:s3c[w@h", "aerospike://bob:s3c/w]@h/ns"):
+        assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
     assert hidden("aerospike://u:p@h:3000/ns?x=1") == "aerospike://u:***@h:3000/ns?x=1"
     assert hidden("aerospike://h:3000/ns") == "aerospike://h:3000/ns"
     assert "s3c" not in str(raises(InvalidRequest, as_store, "aerospike://user:s3cret@host/ns"))
