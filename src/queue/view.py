@@ -15,7 +15,7 @@ from .aside import Aside, Claimed
 from .delivery import Delivery, lost
 from .discovery import IDLE_LOOK, ActiveShards
 from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of, storable
-from .loading import move
+from .loading import CHUNK, move
 from .pointers import Found, Held, PointerQueue, Slot
 
 GRACE = 0.25
@@ -250,10 +250,35 @@ class QueueView:
 
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
-        envelope = self._failed(delivery.held, reason_of(reason), error)
-        outcomes = move(self.pointers, [delivery.held], self.rules.sideline, [envelope])
-        self._tell(outcomes, reason)
-        _raise_first([delivery], outcomes)
+        _raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+
+    def fail_many(
+        self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]
+    ) -> list[bool | LatchworkError]:
+        """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.
+
+        For each: True = done; False = in the sideline, but it was somebody else's or gone by now, so it may come twice;
+        an error = it stays for the sweeper, or may come twice. Raises `InvalidRequest` for a reason outside the closed
+        set, before anything is moved, and no error of the store.
+        """
+        envelopes = [
+            self._failed(delivery.held, reason_of(reason), error)
+            for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
+        ]
+        outcomes: list[bool | LatchworkError] = []
+        for begin in range(0, len(deliveries), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            outcomes += self._sidelined([delivery.held for delivery in deliveries[part]], envelopes[part])
+        reasons = [envelope.reason or "" for envelope in envelopes]
+        for told in dict.fromkeys(reasons):
+            self._tell([row for row, reason in zip(outcomes, reasons, strict=True) if reason == told], told)
+        return outcomes
+
+    def _sidelined(self, held: Sequence[Held], envelopes: Sequence[Envelope]) -> list[bool | LatchworkError]:
+        try:
+            return move(self.pointers, held, self.rules.sideline, envelopes)
+        except LatchworkError as failure:
+            return [failure] * len(held)
 
     def _tell(self, outcomes: list[bool | LatchworkError], done: str) -> None:
         """Tell the outside what became of messages that were handed out."""

@@ -240,6 +240,42 @@ def test_a_failed_message_waits_for_its_backoff():
     assert message.not_before.timestamp() == clock.wall() + 10
 
 
+def test_failures_of_many_cost_one_move_per_thousand_and_keep_their_own_reasons_and_errors(counted):
+    queue, store, _ = counted
+    queue.publish_many(range(1500))
+    deliveries = [*queue.receive(1000), *queue.receive(1000)]
+    verdicts = [("timeout", None) if d.payload % 2 else ("exception", f"at {d.payload}") for d in deliveries]
+    store.reset()
+    assert queue.fail_many(deliveries, verdicts) == [True] * 1500
+    assert store.total <= 2 * 4
+    kept = {message.payload: (message.reason, message.last_error) for message in queue.sideline.peek_all()}
+    assert kept == {d.payload: verdict for d, verdict in zip(deliveries, verdicts, strict=True)}
+
+
+def test_failures_of_many_are_told_row_by_row_and_raise_no_error_of_the_store():
+    store = Torn(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    queue.publish_many(["a", "b", "c"])
+    deliveries = queue.receive(3)
+    deliveries[1].ack()
+    assert queue.fail_many(deliveries, [("timeout", None)] * 3) == [True, False, True]
+    queue.publish_many(["d", "e"])
+    deliveries = queue.receive(2)
+    store.torn = True
+    outcomes = queue.fail_many(deliveries, [("timeout", None)] * 2)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 2
+
+
+def test_failures_of_many_with_a_reason_outside_the_closed_set_are_refused_before_any_io(counted):
+    queue, store, _ = counted
+    queue.publish_many(["a", "b"])
+    deliveries = queue.receive(2)
+    store.reset()
+    with pytest.raises(InvalidRequest, match="because"):
+        queue.fail_many(deliveries, [("timeout", None), ("because", None)])
+    assert store.total == 0
+
+
 def test_acknowledging_twice_or_too_late_is_said(queue):
     queue.publish_many(["a", "b"])
     first, second = queue.receive(2)
