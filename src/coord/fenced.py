@@ -82,7 +82,7 @@ class Fenced:
         *ops: Op,
         bin: str = "fence",
         when: Guard | None = None,
-        exists: Exists = Exists.ANY,
+        exists: Exists | None = None,
         or_absent: bool = False,
         ttl: int = KEEP,
         once: Once | None = None,
@@ -91,12 +91,13 @@ class Fenced:
         """Write to a resource under this fence: refused if its `bin` has seen a higher one, which it then remembers.
 
         One call, one record: the guard `bin <= fence` and `bin = fence` are part of the same atomic step. A record, or
-        a bin, that is not there has seen no fence. Everything else is as for `RecordStore.operate`; with a `when` of
-        your own the record must exist (`exists=UPDATE`), unless `or_absent=True`.
+        a bin, that is not there has seen no fence. Everything else is as for `RecordStore.operate`; `exists` is ANY by
+        default, but UPDATE with a `when` of your own: the record must then be there, unless `or_absent=True`.
 
-        Raises `FencedOut` if a higher fence was seen, or if this one is known to be lost already; nothing was written,
-        unless its `details["doubt"]` is True: with `repeatable`, an earlier attempt that was not answered may have been
-        applied. Raises `OutcomeUnknown` after such an attempt where, besides, the resource cannot be read any more.
+        Raises `NotFound` where it must and is not. Raises `FencedOut` if a higher fence was seen, or if this one is
+        known to be lost already; nothing was written, unless its `details["doubt"]` is True: with `repeatable`, an
+        earlier attempt that was not answered may have been applied. Raises `OutcomeUnknown` after such an attempt
+        where, besides, the resource cannot be read any more.
         Not promised: that a holder who was succeeded is refused by a resource that its successor has not touched; the
         successor calls `seal` (or any `operate`) on it before its first read. After `OutcomeUnknown` the write may
         still land until the resource has seen a higher fence: before you write again what follows from what was read,
@@ -106,6 +107,8 @@ class Fenced:
         expr, params = when if isinstance(when, Bound) else (when, {})
         guard = Bound(_fenced(bin, expr), {**params, "my-fence": self._fence})
         absent = or_absent or when is None
+        if exists is None:
+            exists = Exists.ANY if absent else Exists.UPDATE
         try:
             return self._store.operate(
                 key,

@@ -424,7 +424,7 @@ def test_a_count_of_less_than_one_is_refused(memory, n):
 @pytest.mark.parametrize("expected", [5, "abc", [["a"]]])
 def test_expected_parties_that_are_no_list_of_names_are_refused_before_any_io(memory, expected):
     store = CountingStore(memory)
-    with pytest.raises(InvalidRequest, match="expected (is|holds)"):
+    with pytest.raises(InvalidRequest, match=r"expected (is|holds)"):
         CountDownLatch.get(store, "shop", ID).missing(expected)
     assert store.total == 0
 

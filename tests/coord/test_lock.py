@@ -11,7 +11,7 @@ from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.contender import Acquisition
 from latchwork.coord.fenced import Lost
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown, Refused, Unavailable
+from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, NotFound, OutcomeUnknown, Refused, Unavailable
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Put, SQLiteStore
 from tests.clock import START, ManualClock
 from tests.faulty import CountingStore, Crash, Fault, FaultyStore
@@ -123,11 +123,20 @@ def test_a_guard_of_ones_own_is_kept_beside_the_fence(store):
     grant = FencedLock(store, NAME).acquire(timeout=5)
     grant.operate(RESOURCE, Put("balance", 5))
     with pytest.raises(InvalidRequest, match="or_absent=True"):
-        grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 10)
+        grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 10, exists=Exists.ANY)
     with pytest.raises(Refused) as refusal:
-        grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 10, exists=Exists.UPDATE)
+        grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 10)
     assert not isinstance(refusal.value, FencedOut)
-    grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 5, exists=Exists.UPDATE)
+    grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 5)
+    assert store.get(RESOURCE).bins["balance"] == 4
+
+
+def test_with_a_guard_of_ones_own_the_resource_must_be_there_unless_told_otherwise(store):
+    grant = FencedLock(store, NAME).acquire(timeout=5)
+    with pytest.raises(NotFound):
+        grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 5)
+    assert store.get(RESOURCE) is None
+    grant.operate(RESOURCE, Put("balance", 4), when=Bin("balance") >= 5, or_absent=True)
     assert store.get(RESOURCE).bins["balance"] == 4
 
 
