@@ -83,7 +83,8 @@ class SweepReport:
     """What one sweep did. Reports of parts of a sweep add up with `+`.
 
     epoch: of the leader, 0 = this process did not lead, so nothing was done.  queues: the names of those looked at.
-    shards: one entry for each shard that had something to sweep.  failures: (queue, error) of those that failed.
+    shards: one entry for each shard that had something to sweep.  failures: (queue, error) of those that failed, or
+    have messages that could not be moved.
     """
 
     epoch: int
@@ -98,7 +99,7 @@ class SweepReport:
 
     @property
     def ok(self) -> bool:
-        """Whether this process led and every queue was swept as far as it could be."""
+        """Whether this process led, every queue was swept as far as it could be, and every message could be moved."""
         return self.led and not self.failures
 
     @property

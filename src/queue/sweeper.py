@@ -154,7 +154,7 @@ class Sweeper:
     ) -> SweepReport:
         """The report of a queue whose tasks were swept, here or elsewhere; its marks and how it went are noted."""
         self.swept(shards)
-        error = next((_complaint(shard) for shard in shards if shard.stop in _FAILURES), None)
+        error = next((_complaint(shard) for shard in shards if shard.refused or shard.stop in _FAILURES), None)
         # A write of the sweep pointers has noted the success already.
         if error or (queue.live.active and not _written(tasks, shards)):
             self.note(queue, epoch, error)
@@ -264,7 +264,7 @@ class Sweeper:
             log.info("the sweep of %s by epoch %d was not noted: a later leader has taken over", queue.name, epoch)
 
 
-_FAILURES = (Stop.DEPOSED, Stop.FAILED, Stop.REFUSED)
+_FAILURES = (Stop.DEPOSED, Stop.FAILED)
 
 
 def _complaint(shard: ShardReport) -> str:

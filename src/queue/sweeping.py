@@ -86,11 +86,15 @@ def sweep_shards(
 
 @dataclass(slots=True)
 class _Shard:
-    """How far the sweep of a shard has come, and the first slot in its way."""
+    """How far the sweep of a shard has come, and the first slot in its way.
+
+    scanned: the last slot looked at.  over: the last slot whose step is over, its outcome written where it has one.
+    """
 
     task: ShardTask
     swept: int
     scanned: int
+    over: int
     blocked: tuple[int, Stop] | None = None
     marked: int = 0
     tally: dict[str, int] = field(default_factory=dict)
@@ -116,8 +120,7 @@ class _Shard:
         return self.task.mark and self.scanned == self.task.limit > self.reached
 
     def report(self, stop: Stop | None, error: str | None) -> ShardReport:
-        done = self.scanned == self.task.limit and self.swept == self.reached
-        if stop is None or done:
+        if stop is None or self.over == self.task.limit:
             stop, error = self.blocked[1] if self.blocked else Stop.DRAINED, None
         return ShardReport(
             self.task.config.name,
@@ -150,7 +153,7 @@ class _Sweep:
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
-        self.shards = {task.shard: _Shard(task, task.swept, task.swept) for task in tasks}
+        self.shards = {task.shard: _Shard(task, task.swept, task.swept, task.swept) for task in tasks}
 
     def run(self) -> list[ShardReport]:
         stop, error = None, None
@@ -263,13 +266,20 @@ class _Sweep:
     # ---- the sweep pointers
 
     def _write_pointers(self, slots: Sequence[Slot], rehomed: int) -> None:
-        """Advance the pointers to the first slots in the way, if this epoch still may and none is behind already."""
+        """Note what came of the step, if this epoch still may, and that it is over."""
         touched = [self.shards[number] for number in dict.fromkeys(slot.shard for slot in slots)]
         moving = [shard for shard in touched if shard.reached > shard.swept or shard.marks]
-        if not moving and not rehomed:
-            return
+        if moving or rehomed:
+            self._write(moving, rehomed)
+        for shard in touched:
+            shard.over = shard.scanned
+
+    def _write(self, moving: Sequence[_Shard], rehomed: int) -> None:
+        """Advance the pointers to the first slots in the way, unless one is further already."""
         bin, counter, _ = _BINS[self.kind]
-        ops: list[Op] = [Put("epoch", self.epoch), Add(counter, rehomed), *sweep_note(success=True)]
+        ops: list[Op] = [Put("epoch", self.epoch), Add(counter, rehomed)]
+        if not any("refused" in shard.tally for shard in self.shards.values()):
+            ops += sweep_note(success=True)
         params: dict[str, Any] = {"epoch": self.epoch}
         for n, shard in enumerate(moving):
             name = str(shard.task.shard)

@@ -6,8 +6,10 @@ import logging
 
 import pytest
 
+from latchwork.errors import RecordTooBig, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.store import MemoryStore
+from latchwork.queue.sweep_report import Stop
+from latchwork.store import MapPut, MemoryStore
 from tests.clock import ManualClock
 from tests.faulty import FaultyStore
 
@@ -126,3 +128,66 @@ def test_a_leader_that_was_overtaken_notes_nothing_over_its_successors_note(sim,
     assert process.registry.last_sweep("q") == noted
     assert process.registry.records.read("q")["epoch"] == 9
     assert "by epoch 4 was not noted" in caplog.text
+
+
+class Full(MemoryStore):
+    """No message gets into a sideline."""
+
+    def _operate_many(self, updates):
+        return [self._row(update) for update in updates]
+
+    def _row(self, update):
+        full = "_SIDELINE_SHARD" in update.key.name and "POINTERS" not in update.key.name
+        return RecordTooBig("no room") if full else super()._operate_many([update])[0]
+
+
+class Unmarkable(MemoryStore):
+    """What was fired cannot be noted in a queue's record, nor anything that is written with it."""
+
+    def _operate(self, update):
+        if any(isinstance(op, MapPut) and op.bin == "sweepMarks" for op in update.ops):
+            raise Unavailable("down")
+        return super()._operate(update)
+
+
+def extended_and_abandoned(store):
+    """A world in which the first message of the shard is in somebody's hands, and two behind it are abandoned."""
+    sim = World(store, store.seams, shards=1)
+    queue = sim.process().queue
+    queue.publish_many(range(3))
+    first, *_ = queue.receive(3)
+    sim.lapse()
+    first.extend()
+    return sim
+
+
+def test_messages_that_cannot_be_moved_fail_the_sweep_also_behind_one_that_is_in_somebodys_hands():
+    sim = extended_and_abandoned(Full(ManualClock()))
+    process = sim.process()
+    report = process.sweeper().run_once()
+    (shard,) = report.shards
+    assert (shard.stop, shard.live, shard.refused, report.ok) == (Stop.LIVE, 1, 2, False)
+    assert report.failures == (("q", "shard 0 of the main queue: 2 messages could not be moved"),)
+    last = process.registry.last_sweep("q")
+    assert (last.success, last.failure > 0, last.error) == (0, True, report.failures[0][1])
+
+
+def test_a_sweep_whose_outcome_could_not_be_written_is_noted_as_failed():
+    sim = extended_and_abandoned(Unmarkable(ManualClock()))
+    process = sim.process()
+    report = process.sweeper().run_once()
+    (shard,) = report.shards
+    assert (shard.stop, shard.rehomed, shard.marked, report.ok) == (Stop.FAILED, 2, 0, False)
+    assert "UNAVAILABLE: down" in process.registry.last_sweep("q").error
+
+
+def test_a_leader_whose_mark_is_refused_says_that_it_was_deposed(sim):
+    process = sim.process()
+    process.queue.publish_many(range(3))
+    process.queue.receive(3)
+    sweeper = process.sweeper(epoch=4)
+    other = sim.process()
+    other.sweeper(epoch=9).note(other.queue, 9, None)
+    report = sweeper.run_once()
+    assert {shard.stop for shard in report.shards} == {Stop.DEPOSED}
+    assert (report.ok, report.failures[0][0]) == (False, "q")
