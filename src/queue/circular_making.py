@@ -122,7 +122,7 @@ def _is_ours(store: RecordStore, layout: Layout) -> bool:
     """Whether the queue that is there is as an attempt without an answer would have made it."""
     try:
         found = store.get(layout.meta)
-    except Unavailable as failure:
+    except LatchworkError as failure:
         raise OutcomeUnknown(f"the queue {layout.name!r} may have been created: {failure}; open it") from failure
     return found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, Refused, Unavailable
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from .expr import (
     EXPRESSIONS,
     SERVER_NOW,
@@ -259,8 +259,8 @@ class _Attempt:
                 MapGet(once.bin, self.token),
                 Read(once.answer or once.bin),
             )
-        except Unavailable as failure:
-            if once.goes_on:
+        except LatchworkError as failure:
+            if once.goes_on and not isinstance(failure, NotFound):
                 raise self._unknown("it was refused, and why could not be read") from failure
             raise
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .expr import Bound, Expr, Guard
@@ -41,6 +41,8 @@ from .record import (
 from .values import MAX_BIN, checked_bin, taken
 
 T = TypeVar("T")
+_ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
+"""What an attempt may end with after another in doubt; any other failure would say that nothing was written."""
 
 
 class RecordStore(ABC):
@@ -88,7 +90,8 @@ class RecordStore(ABC):
         ttl: seconds to live from now, `KEEP` or `NEVER`.
         once: makes it exactly-once; the result is then the one-tuple of what `once` remembers (P1).
         repeatable: the guard makes a repeat harmless, so an attempt in doubt is simply sent again. `Refused` and
-        `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it.
+        `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it. Any other failure
+        after that is `OutcomeUnknown`.
 
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
@@ -202,7 +205,7 @@ class RecordStore(ABC):
                 raise first
             return self.policy.after(first, self.seams, call, row, doubt=lambda: doubts.append(True))
         except LatchworkError as failure:
-            if doubts and isinstance(failure, Unavailable):
+            if doubts and not isinstance(failure, _ANSWERS):
                 raise OutcomeUnknown(f"an attempt may have been applied; the last one was not: {failure}") from failure
             failure.details["doubt"] = bool(doubts)
             raise

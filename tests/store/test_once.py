@@ -6,6 +6,7 @@ import pytest
 
 from latchwork.errors import (
     AlreadyExists,
+    Corrupt,
     InvalidRequest,
     LatchworkError,
     NotFound,
@@ -258,6 +259,19 @@ def test_no_failure_of_a_later_attempt_ends_the_doubt(inner, later):
     raises(type(later), add, _always(inner, later))
 
 
+@pytest.mark.parametrize("later", [Corrupt("x"), StorageFailed("x"), RecordTooBig("x"), Unavailable("x")])
+def test_no_failure_of_a_repeat_ends_the_doubt_of_a_repeatable_call(inner, later):
+    class Failing(FaultyStore):
+        def _call(self, verb, request, *rest):
+            if self._number >= 1:
+                raise later
+            return super()._call(verb, request, *rest)
+
+    raises(OutcomeUnknown, Failing(inner, {1: "reply_lost"}).operate, KEY, Put("n", 1), repeatable=True)
+    raises(OutcomeUnknown, Failing(inner, {1: "reply_lost"}).delete, KEY, repeatable=True)
+    raises(type(later), _always(inner, later).operate, KEY, Put("n", 1), repeatable=True)
+
+
 def _always(inner, failure):
     class Failing(FaultyStore):
         def _operate(self, update):
@@ -406,17 +420,22 @@ def test_a_fault_names_its_kind():
 class Mute(PolicyView):
     """A store that takes writes and answers no reads."""
 
+    failure: LatchworkError
+
     def _operate(self, update):
         if writes(update.ops):
             return super()._operate(update)
-        raise Unavailable("no reply came")
+        raise self.failure
 
 
-@pytest.mark.parametrize(("goes_on", "told"), [(True, OutcomeUnknown), (False, Unavailable)])
-def test_a_refusal_that_settles_nothing_and_cannot_be_looked_into_is_unknown(goes_on, told):
+@pytest.mark.parametrize("failure", [Unavailable("no reply came"), StorageFailed("x"), Corrupt("x")])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_refusal_that_settles_nothing_and_cannot_be_looked_into_is_unknown(goes_on, failure):
     store, key = MemoryStore(ManualClock()), Key("s", "k")
     store.operate(key, Put("n", 1), exists=Exists.CREATE)
     once = Once(8, answer="n", goes_on=goes_on)
-    with pytest.raises(told):
-        Mute(store, RetryPolicy(attempts=1)).operate(key, Add("n", -2), when=Bin("n") >= 2, once=once)
+    mute = Mute(store, RetryPolicy(attempts=1))
+    mute.failure = failure
+    with pytest.raises(OutcomeUnknown if goes_on else type(failure)):
+        mute.operate(key, Add("n", -2), when=Bin("n") >= 2, once=once)
     assert store.get(key).bins == {"n": 1}
