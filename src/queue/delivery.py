@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..errors import LeaseLost, NotFound, Refused
 from .envelope import Reason, date
@@ -30,6 +31,8 @@ class Delivery(Struct, frozen=True, eq=False):
     held: Held
     view: QueueView
     received: float
+    settled: bool = False
+    """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""
 
     @property
     def message_id(self) -> str:
@@ -81,11 +84,16 @@ class Delivery(Struct, frozen=True, eq=False):
     def nack(self, reason: str = Reason.REJECTED.value, *, error: str | None = None) -> None:
         """Failed: put the message into the sideline, with its reason and error, then delete it here.
 
-        Raises `InvalidRequest` for a reason outside the closed set; `LeaseLost` where it was somebody else's or gone by
-        now, so that it is in the sideline and may come a second time; the store's error where it could not be put
-        there: then it stays for the sweeper.
+        Raises `InvalidRequest` for a reason outside the closed set; `LeaseLost` where this delivery was acknowledged or
+        failed before, and nothing changes, or where it was somebody else's or gone by now, so that it is in the
+        sideline and may come a second time; the store's error where it could not be put there: then it stays for the
+        sweeper.
         """
         self.view.fail(self, reason, error)
+
+    def settle(self) -> None:
+        """Remember that it was acknowledged or failed: the one thing about a delivery that changes."""
+        force_setattr(self, "settled", True)
 
     def extend(self) -> None:
         """Start the sweep duration again. One call.
@@ -106,8 +114,9 @@ class Delivery(Struct, frozen=True, eq=False):
 
 def lost(deliveries: list[Delivery]) -> LeaseLost:
     """The error that says so."""
+    more = f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
     return LeaseLost(
-        f"{deliveries[0]!r}{f' and {len(deliveries) - 1} more' if len(deliveries) > 1 else ''} was given to somebody "
-        "else, or is gone, because it was not acknowledged within the sweep duration: extend it while it is handled",
+        f"{deliveries[0]!r}{more} was given to somebody else, or is gone: it was acknowledged or failed before, or not "
+        "within the sweep duration; extend it while it is handled",
         message_ids=[delivery.message_id for delivery in deliveries],
     )

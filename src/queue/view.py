@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
 
 from msgspec.structs import replace
 
@@ -12,11 +12,13 @@ from ..coord.inputs import checked_timeout
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ..retry import Poll
 from .aside import Aside, Claimed
-from .delivery import Delivery, lost
+from .delivery import Delivery
 from .discovery import IDLE_LOOK, ActiveShards
-from .envelope import BINS, MAX_ERROR, Codec, Envelope, Message, Reason, from_bins, message_of, reason_of, storable
+from .envelope import MAX_ERROR, Codec, Envelope, Message, Reason, reason_of, storable
 from .loading import CHUNK, move
+from .peeking import peek, peek_all
 from .pointers import Found, Held, PointerQueue, Slot
+from .settling import Outcome, acknowledge, raise_first, remember, tell, tell_each
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
@@ -227,65 +229,52 @@ class QueueView:
             self._park(held, Reason.UNREADABLE)
         else:
             envelope = self._failed(held, Reason.UNREADABLE.value, error)
-            self._tell(move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
+            tell(self.pointers, move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
 
     def _park(self, held: Held, reason: Reason) -> None:
         assert self.rules.parked is not None  # noqa: S101 - both callers have asked
         envelope = replace(held.envelope, reason=reason.value, not_before=0)
-        self._tell(move(self.pointers, [held], self.rules.parked, [envelope]), reason.value)
+        tell(self.pointers, move(self.pointers, [held], self.rules.parked, [envelope]), reason.value)
 
     # ---- settling
 
     def ack_many(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge them all, in one call. Raises as `Delivery.ack`, after all others were acknowledged."""
-        given = list(deliveries)
-        for delivery in given:
-            if not isinstance(delivery, Delivery):
-                raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
-        if not given:
-            return
-        outcomes = self.pointers.remove([delivery.held for delivery in given])
-        self._tell(outcomes, "acked")
-        _raise_first(given, outcomes)
+        acknowledge(deliveries)
 
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
-        _raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+        raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
 
-    def fail_many(
-        self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]
-    ) -> list[bool | LatchworkError]:
+    def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.
 
-        For each: True = done; False = in the sideline, but it was somebody else's or gone by now, so it may come twice;
-        an error = it stays for the sweeper, or may come twice. Raises `InvalidRequest` for a reason outside the closed
-        set, before anything is moved, and no error of the store.
+        For each: True = done; False = it is in the sideline, but was somebody else's or gone by now, so that it may
+        come twice, or this delivery was settled before and nothing changes; an error = it stays for the sweeper, or may
+        come twice. Raises `InvalidRequest` for a reason outside the closed set, before anything is moved, and no error
+        of the store.
         """
         envelopes = [
             self._failed(delivery.held, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        outcomes: list[bool | LatchworkError] = []
-        for begin in range(0, len(deliveries), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            outcomes += self._sidelined([delivery.held for delivery in deliveries[part]], envelopes[part])
-        reasons = [envelope.reason or "" for envelope in envelopes]
-        for told in dict.fromkeys(reasons):
-            self._tell([row for row, reason in zip(outcomes, reasons, strict=True) if reason == told], told)
+        open_ = [not delivery.settled for delivery in deliveries]
+        rows = iter(self._sidelined(list(compress(deliveries, open_)), list(compress(envelopes, open_))))
+        outcomes = [next(rows) if one else False for one in open_]
+        remember(deliveries, outcomes)
+        tell_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
-    def _sidelined(self, held: Sequence[Held], envelopes: Sequence[Envelope]) -> list[bool | LatchworkError]:
-        try:
-            return move(self.pointers, held, self.rules.sideline, envelopes)
-        except LatchworkError as failure:
-            return [failure] * len(held)
-
-    def _tell(self, outcomes: list[bool | LatchworkError], done: str) -> None:
-        """Tell the outside what became of messages that were handed out."""
-        settled, lost = outcomes.count(True), outcomes.count(False)
-        for outcome, n in ((done, settled), ("lost", lost), ("unsettled", len(outcomes) - settled - lost)):
-            if n:
-                self.store.seams.note("handled", n, queue=self.name, outcome=outcome)
+    def _sidelined(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for begin in range(0, len(deliveries), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            held = [delivery.held for delivery in deliveries[part]]
+            try:
+                outcomes += move(self.pointers, held, self.rules.sideline, envelopes[part])
+            except LatchworkError as failure:
+                outcomes += [failure] * len(held)
+        return outcomes
 
     def _failed(self, held: Held, reason: str, error: str | None) -> Envelope:
         backoff, not_before = self.rules.backoff, 0
@@ -303,39 +292,13 @@ class QueueView:
         Two calls. Slots that hold no message are left out, so it may show fewer than there are.
         """
         _checked("limit", limit)
-        slots: list[Slot] = []
-        for state in self.pointers.states():
-            first, last = state.fired + 1, min(state.loaded, state.fired + limit - len(slots))
-            slots += [Slot(state.shard, pointer) for pointer in range(first, last + 1)]
-        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
-        found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
-        return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+        return peek(self.pointers, self.codec, limit)
 
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
-        found: list[Message] = []
-        for state in self.pointers.states():
-            for first in range(state.fired + 1, state.loaded + 1, MAX_RECEIVE):
-                last = min(first + MAX_RECEIVE - 1, state.loaded)
-                found += self._messages([Slot(state.shard, pointer) for pointer in range(first, last + 1)])
-        return found
-
-    def _messages(self, slots: Sequence[Slot]) -> list[Message]:
-        records = self.store.get_many([self.pointers.key(slot) for slot in slots], *BINS)
-        found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
-        return [message_of(envelope, self.codec, *slot) for slot, envelope in found if envelope]
+        return peek_all(self.pointers, self.codec)
 
 
 def _checked(what: str, number: int) -> None:
     if not isinstance(number, int) or not 1 <= number <= MAX_RECEIVE:
         raise InvalidRequest(f"{what} is {number!r}; it must be 1 to {MAX_RECEIVE}")
-
-
-def _raise_first(deliveries: list[Delivery], outcomes: Sequence[Any]) -> None:
-    """Raise what kept the first of them from being settled, if anything did."""
-    for outcome in outcomes:
-        if isinstance(outcome, LatchworkError):
-            raise outcome
-    gone = [delivery for delivery, outcome in zip(deliveries, outcomes, strict=True) if outcome is not True]
-    if gone:
-        raise lost(gone)

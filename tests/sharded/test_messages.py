@@ -16,7 +16,7 @@ from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
 from tests.clock import ManualClock
-from tests.faulty import CountingStore
+from tests.faulty import CountingStore, FaultyStore
 
 from .world import Torn
 
@@ -289,6 +289,36 @@ def test_acknowledging_twice_or_too_late_is_said(queue):
         second.ack()
     with pytest.raises(LeaseLost):
         second.nack()
+
+
+def test_what_a_handle_has_acknowledged_or_failed_it_cannot_fail_again(counted):
+    queue, store, _ = counted
+    queue.publish_many(["a", "b", "c"])
+    deliveries = queue.receive(3)
+    acked, failed, left = deliveries
+    acked.ack()
+    failed.nack("timeout")
+    store.reset()
+    for done in (acked, failed):
+        with pytest.raises(LeaseLost, match="before") as refused:
+            done.nack()
+        assert refused.value.details["message_ids"] == [done.message_id]
+    assert store.total == 0
+    assert queue.fail_many(deliveries, [("exception", None)] * 3) == [False, False, True]
+    assert sorted((m.payload, m.reason) for m in queue.sideline.peek()) == [("b", "timeout"), ("c", "exception")]
+    assert {left, acked, left} == {acked, left}, "deliveries are told apart by identity"
+
+
+def test_a_delivery_whose_acknowledgement_failed_can_still_be_failed():
+    store = FaultyStore(MemoryStore(ManualClock()))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    queue.publish("x")
+    (delivery,) = queue.receive()
+    store.plan = {store._number + attempt: "dropped" for attempt in range(1, store.policy.attempts + 1)}
+    with pytest.raises(Unavailable):
+        delivery.ack()
+    delivery.nack()
+    assert queue.depth().sideline == 1
 
 
 def test_a_queue_that_a_stream_owns_says_so(queue, world):

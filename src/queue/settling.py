@@ -1,0 +1,58 @@
+"""What becomes of messages that were handed out: settled, lost or unsettled; it is told, remembered and raised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..errors import InvalidRequest, LatchworkError
+from .delivery import Delivery, lost
+from .pointers import PointerQueue
+
+Outcome = bool | LatchworkError
+"""True = settled; False = somebody else's or gone by now; an error = not settled, or perhaps."""
+
+
+def acknowledge(deliveries: Iterable[Delivery]) -> None:
+    """What `QueueView.ack_many` does."""
+    given = list(deliveries)
+    for delivery in given:
+        if not isinstance(delivery, Delivery):
+            raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
+    if not given:
+        return
+    queue = given[0].view.pointers
+    outcomes = queue.remove([delivery.held for delivery in given])
+    tell(queue, outcomes, "acked")
+    remember(given, outcomes)
+    raise_first(given, outcomes)
+
+
+def tell(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:
+    """Tell the outside what became of messages that were handed out."""
+    settled, gone = outcomes.count(True), outcomes.count(False)
+    for outcome, n in ((done, settled), ("lost", gone), ("unsettled", len(outcomes) - settled - gone)):
+        if n:
+            queue.store.seams.note("handled", n, queue=queue.name, outcome=outcome)
+
+
+def tell_each(queue: PointerQueue, outcomes: Sequence[Outcome], done: Sequence[str]) -> None:
+    """The same where what was done differs from message to message."""
+    for one in dict.fromkeys(done):
+        tell(queue, [outcome for outcome, what in zip(outcomes, done, strict=True) if what == one], one)
+
+
+def remember(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    """Mark those that are settled, so that nothing brings them back."""
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        if outcome is True:
+            delivery.settle()
+
+
+def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    """Raise what kept the first of them from being settled, if anything did."""
+    for outcome in outcomes:
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+    gone = [delivery for delivery, outcome in zip(deliveries, outcomes, strict=True) if outcome is not True]
+    if gone:
+        raise lost(gone)
