@@ -9,7 +9,7 @@ from datetime import timedelta
 from operator import index
 from typing import Any
 
-from ..errors import AlreadyExists, NotFound, Unreadable
+from ..errors import AlreadyExists, InvalidRequest, NotFound, Unreadable
 from ..retry import Poll
 from ..store import Exists, Key, MapPut, Put, RecordStore
 from ..store.expr import SERVER_NOW
@@ -160,7 +160,7 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
         "backoff": Poll(*low_high) if low_high else None,
         "shovel": ShovelConfig(timedelta(seconds=shovel[0]), shovel[1]) if shovel[1] else None,
         "batching": _batching(bins),
-        "codec": extra.get("codec", "json"),
+        "codec": _codec(extra.get("codec", "json")),
         "unsafe_limits": bool(extra.get("unsafe", 0)),
     }
     # The limits were checked when the queue was made; checking again would warn again.
@@ -211,6 +211,12 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
 
 def _codec_name(config: QueueConfig) -> str:
     return "bytes" if config.codec == "bytes" else "json"
+
+
+def _codec(name: Any) -> str:
+    if name not in ("json", "bytes"):
+        raise InvalidRequest(f"codec is {name!r}; in a record it must be 'json' or 'bytes'")
+    return str(name)
 
 
 def _shovel(bins: Mapping[str, Any]) -> ShovelConfig | None:

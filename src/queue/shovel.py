@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -75,7 +76,7 @@ class Shovel:
     def _run(self) -> None:
         last = self._seams.monotonic()
         while not self._stop.is_set():
-            self.queue.registry.refresh_if_due()
+            self._survive(self.queue.registry.refresh_if_due)
             config = self.queue.live.shovel
             # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
             interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
@@ -84,13 +85,16 @@ class Shovel:
                 self._stop.wait(min(left, LOOK))
                 continue
             last = self._seams.monotonic()
-            self._pass()
+            self._survive(self._pass)
 
     def _pass(self) -> None:
+        report = self.run_once()
+        if report.errors:
+            log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+
+    def _survive(self, work: Callable[[], None]) -> None:
         try:
-            report = self.run_once()
-            if report.errors:
-                log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+            work()
         except LatchworkError as failure:
             log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
         except Exception:  # a defect must not end what nobody would start again

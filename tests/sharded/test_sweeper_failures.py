@@ -83,6 +83,22 @@ def test_a_defect_in_one_queue_does_not_stop_the_sweep_of_the_others(caplog, mon
     assert not registry.last_sweep("b").error
 
 
+@pytest.mark.parametrize("codec", ["msgpack", ["json"]], ids=str)
+def test_a_queue_with_a_codec_that_is_not_known_stops_neither_the_sweep_nor_the_refresh_of_the_others(codec):
+    store = MemoryStore(ManualClock())
+    registry = QueueRegistry(store, "c")
+    for name in "ab":
+        abandon(registry.create(QueueConfig(name, shards=1)))
+    store.seams.advance(1201)
+    store.operate(registry.records.key("a"), MapPut("settings", "codec", codec))
+    elsewhere = QueueRegistry(store, "c")
+    report = Sweeper(elsewhere, Election(1)).run_once()
+    assert (report.queues, report.rehomed, report.ok) == (("b",), 3, True)
+    registry.deactivate("b")
+    elsewhere.refresh()
+    assert elsewhere.get("b").live.active is False
+
+
 def test_a_queue_whose_pointers_cannot_be_read_is_reported_and_noted_as_failed(sim, caplog):
     process = sim.process()
     abandon(process.queue)
