@@ -47,7 +47,7 @@ class Entry(Struct, frozen=True):
 def entry_of(slot: Any, offset: int) -> Entry | None:
     """The entry in a slot, if it is the one with this offset."""
     if isinstance(slot, dict):  # the older form
-        slot = slot.get("offset"), slot.get("value")
+        slot = slot.get("offset"), slot.get("entry", slot.get("value"))
     return Entry(offset, slot[1]) if slot is not None and slot[0] == offset else None
 
 

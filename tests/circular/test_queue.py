@@ -71,7 +71,7 @@ OLDER = {"locked": 0, "head-offset": 0, "tail-offset": 3, "fencing-ctr": 3, "num
 @pytest.mark.parametrize(
     ("metadata", "slots"),
     [
-        (OLDER, [{"offset": 0, "value": "a"}, {"offset": 1, "value": "b"}, {"offset": 2, "value": "c"}]),
+        (OLDER, [{"offset": 0, "entry": "a"}, {"offset": 1, "entry": "b"}, {"offset": 2, "value": "c"}]),
         ({**OLDER, "lease-ms": 200, "renewals": 0, "txns": {}, "groups": {}}, [[0, "a"], [1, "b"], [2, "c"]]),
     ],
     ids=["older", "plain"],
