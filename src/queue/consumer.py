@@ -39,8 +39,9 @@ class Consumer:
     batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one of
     `ignorable` acknowledges it. While a handler runs its messages are extended; after the queue's `handler_timeout`
     they go to the sideline as `timeout`, and what the handler returns later counts for nothing. Python cannot end the
-    thread, so its place is taken by another, up to `concurrency` of them: then the consumer is `saturated`, says so in
-    the log, and takes no more messages until one returns; what it still had goes to the sideline as `saturated`.
+    thread, so its place is taken by another, up to `concurrency` of them. Once those hang too, twice `concurrency` in
+    all, the consumer is `saturated`: it says so in the log, and takes no more messages until one returns; what it still
+    had goes to the sideline as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
@@ -98,8 +99,8 @@ class Consumer:
 
     @property
     def saturated(self) -> bool:
-        """Whether so many handlers hang that no more messages are taken."""
-        return 0 < self.concurrency <= self._runs.stuck
+        """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
+        return 0 < 2 * self.concurrency <= self._runs.stuck
 
     # ---- life
 
@@ -177,10 +178,9 @@ class Consumer:
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
 
     def _staff(self) -> None:
-        """As many workers as are wanted, and one for each that hangs, up to as many again."""
-        wanted = self.concurrency
+        """As many workers as are wanted."""
         with self._lock:
-            missing = 0 if self.saturated else wanted + min(self._runs.stuck, wanted) - self._workers
+            missing = -self._surplus()
         if missing > 0:
             self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
@@ -198,11 +198,18 @@ class Consumer:
         with self._lock:
             self._workers += more
 
+    def _surplus(self) -> int:
+        """Workers that there are beyond those wanted: `concurrency`, and one for each that hangs, up to as many again.
+
+        Those that hang cannot leave, so where more do than that, as after `scale`, all others are too many.
+        """
+        stuck, wanted = self._runs.stuck, self.concurrency
+        return self._workers - max(stuck, wanted + min(stuck, wanted))
+
     def _retires(self) -> bool:
-        """Whether this worker is one too many, as all that do not hang are once so many do; counts it out if it is."""
+        """Whether this worker is one too many; counts it out if it is."""
         with self._lock:
-            wanted = 0 if self.saturated else self.concurrency
-            over = self._workers - self._runs.stuck > wanted or self._stopping.is_set()
+            over = self._surplus() > 0 or self._stopping.is_set()
             if over:
                 self._workers -= 1
             return over
@@ -269,8 +276,11 @@ class Consumer:
                 self._runs.fail(delivery, Reason.SATURATED, f"{self._runs.stuck} handlers hang")
             return
         self._runs.start(run)
-        verdicts = self._verdicts(run)
-        if self._runs.close(run):
+        try:
+            verdicts = self._verdicts(run)
+        finally:  # a run that nobody closes counts as a handler that hangs, for ever
+            ours = self._runs.close(run)
+        if ours:
             self._runs.settle(self.queue, run.deliveries, verdicts)
 
     def _verdicts(self, run: Run) -> list[Verdict]:

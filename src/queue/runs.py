@@ -33,7 +33,15 @@ def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
 
 def raised(failure: BaseException, messages: int) -> list[Verdict]:
     """The verdicts where the handler raised."""
-    return [(Reason.EXCEPTION, f"{type(failure).__name__}: {failure}"[:MAX_ERROR])] * messages
+    return [(Reason.EXCEPTION, f"{type(failure).__name__}: {_text(failure)}"[:MAX_ERROR])] * messages
+
+
+def _text(failure: BaseException) -> str:
+    """What the exception says; to say it is code of the handler's too, which may fail."""
+    try:
+        return str(failure)
+    except BaseException as trouble:  # noqa: BLE001 - as what a handler raises
+        return f"it cannot be shown, that raised {type(trouble).__name__}"
 
 
 def _outcome(row: bool | LatchworkError) -> str:

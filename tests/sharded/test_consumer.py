@@ -148,9 +148,9 @@ def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_sat
     queue.publish("fine")
     eventually(lambda: "fine" in seen)
     assert not consumer.saturated
-    queue.publish("hang")
+    queue.publish_many(["hang"] * 3)
     eventually(lambda: consumer.saturated)
-    eventually(lambda: reasons(queue) == ["timeout", "timeout"])
+    eventually(lambda: reasons(queue) == ["timeout"] * 4)
     released.set()
     eventually(lambda: not consumer.saturated)
     queue.publish("fine again")
@@ -158,15 +158,39 @@ def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_sat
     assert consumer.stats["acked"] == 2
 
 
+def test_one_handler_that_hangs_does_not_stop_a_consumer_of_one(consumers):
+    queue = made(MemoryStore(), concurrency=1, handler_timeout=timedelta(seconds=0.05))
+    released = threading.Event()
+    consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
+    queue.publish_many(["hang", "fine"], key="k")
+    eventually(lambda: consumer.stats["acked"] == 1)
+    assert not consumer.saturated
+    queue.publish("hang")
+    eventually(lambda: consumer.saturated)
+    assert consumer._workers == 2
+    released.set()
+
+
+def test_a_consumer_that_is_scaled_down_while_handlers_hang_keeps_no_worker_too_many():
+    queue = made(MemoryStore(), concurrency=3)
+    consumer = Consumer(queue, lambda delivery: True)
+    for _ in range(3):
+        consumer._runs.abandon(consumer._runs.open([]), "hangs")
+    consumer._workers = 6
+    assert not consumer._retires()
+    queue.scale(2)
+    leave = [consumer._retires() for _ in range(3)]
+    assert leave == [True, True, False]
+    assert not consumer.saturated
+
+
 def test_a_saturated_consumer_takes_nothing_until_a_handler_returns(consumers, monkeypatch):
     monkeypatch.setattr("latchwork.queue.consumer.ASK", 0.01)
     queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.05))
     released = threading.Event()
     consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
-    for hanging in (1, 2):  # one after the other: the second finds workers that were added for the first
-        queue.publish("hang")
-        eventually(lambda hanging=hanging: consumer._runs.stuck == hanging)
-    eventually(lambda: consumer._workers == consumer._runs.stuck == 2)
+    queue.publish_many(["hang"] * 4)
+    eventually(lambda: consumer._workers == consumer._runs.stuck == 4)
     queue.publish_many(["fine"] * 5)
     assert len(queue.receive(10)) == 5, "nobody else took them"
     released.set()
@@ -208,6 +232,40 @@ def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
     eventually(lambda: consumer.stats["failed"] == 1)
     assert reasons(queue) == ["exception"]
     assert not consumer._runs._runs
+
+
+def test_an_exception_whose_text_cannot_be_had_fails_its_message_and_the_worker_goes_on(consumers):
+    class Silent(Exception):
+        def __str__(self):
+            raise AttributeError("nothing")
+
+    queue = made(MemoryStore(), concurrency=1)
+    threads = []
+
+    def handler(delivery):
+        threads.append(threading.current_thread())
+        if delivery.payload == "bad":
+            raise Silent
+
+    queue.publish_many(["bad", "good"], key="k")
+    consumer = consumers(queue, handler).start()
+    eventually(lambda: consumer.stats["acked"] == 1)
+    (failed,) = queue.sideline.peek()
+    assert (failed.reason, failed.last_error) == (
+        "exception", "Silent: it cannot be shown, that raised AttributeError",
+    )  # fmt: skip
+    assert len(set(threads)) == 1
+    assert not consumer._runs._runs
+
+
+def test_a_run_is_closed_whatever_leaves_its_worker(monkeypatch):
+    queue = made(MemoryStore())
+    queue.publish("a")
+    consumer = Consumer(queue, lambda delivery: True)
+    monkeypatch.setattr(consumer, "_verdicts", lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        consumer._handle(consumer._gather(None))
+    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
 
 
 class FewThreads(Seams):

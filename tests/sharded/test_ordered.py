@@ -85,9 +85,14 @@ def test_a_message_that_could_not_be_read_is_asked_for_again_though_its_shard_ha
 
 def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):
     here, _ = queues
-    consumer = Consumer(here, lambda delivery: consumer._runs.abandon(other, "hangs"), ordered=True)
+
+    def handler(delivery):
+        for other in others:
+            consumer._runs.abandon(other, "hangs")
+
+    consumer = Consumer(here, handler, ordered=True)
     here.publish_many(["a", "b", "c"])
-    other = consumer._runs.open([])
+    others = [consumer._runs.open([]) for _ in range(2 * here.concurrency)]
     consumer._once()
     assert consumer.saturated
     assert here.depth().ready == 2
