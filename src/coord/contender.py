@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
 from ..retry import Poll
 from ..seams import Event
 from ..store.expr import Bound
@@ -24,6 +24,8 @@ from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
 
+PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
+"""Failures after which a lease may still be had, or held: the store is away, or a disk has failed once."""
 TURN = 0.001
 """Seconds for which a party may take a lease again and again without letting other threads run."""
 
@@ -151,7 +153,7 @@ class Acquisition:
                 ttl=NEVER,
                 repeatable=True,
             )
-        except (Refused, OutcomeUnknown, Unavailable) as failure:
+        except (Refused, *PASSING) as failure:
             self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
             if not self.doubt and not isinstance(failure, Refused):
                 raise
@@ -210,7 +212,7 @@ class Acquisition:
         except (Refused, NotFound):
             self._begin_again()
             return None
-        except (OutcomeUnknown, Unavailable) as failure:
+        except PASSING as failure:
             raise self._unknown() from failure
 
     def _begin_again(self) -> None:

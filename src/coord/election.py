@@ -14,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..errors import InvalidRequest, LatchworkError, Misconfigured, OutcomeUnknown, Unavailable, WaitTimeout
+from ..errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ..retry import Poll
 from ..seams import Event, Task
 from ..store.port import Key, RecordStore
-from .contender import Acquisition, Contender
+from .contender import PASSING, Acquisition, Contender
 from .inputs import checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
 from .lock import LOCKS, Grant
@@ -30,7 +30,7 @@ __all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
 log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
-"""Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached."""
+"""Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
 FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
 
@@ -47,7 +47,8 @@ class Election(ABC):
         self._guard = self._seams.lock()
         self._stop, self._changed, self._idle = self._seams.event(), self._seams.event(), self._seams.event()
         self._idle.set()
-        self._runners = 0  # functions of `run` that have not returned; `_idle` is set while there is none
+        # The terms of the functions of `run` that have not returned; `_idle` is set while there is none.
+        self._runners: dict[object, tuple[Leadership, Grant]] = {}
         self._task: Task | None = None
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
@@ -164,19 +165,20 @@ class Election(ABC):
             while not stop.is_set():
                 try:
                     self._one_term(stop, lead)
-                except (Unavailable, OutcomeUnknown) as failure:
+                except PASSING as failure:
                     if isinstance(failure, Misconfigured):
                         raise
                     log.warning("%r goes on in %s s: %s", self, RECOVERY, failure)
                     stop.wait(RECOVERY)
-        except Exception as failure:  # whoever waits to be elected has to hear of it, whatever it was
+        except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
             log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
         finally:
+            stop.set()  # what runs beside the campaign ends with it
             self._changed.set()
             self._quietly(self._leave)
 
-    def _fail(self, stop: Event, failure: Exception) -> None:
+    def _fail(self, stop: Event, failure: BaseException) -> None:
         if not isinstance(failure, LatchworkError):
             failure = LatchworkError(f"the campaign of {self!r} ended with {failure!r}; correct that, and start again")
         with self._guard:
@@ -211,45 +213,48 @@ class Election(ABC):
             return
         try:
             lead(leadership)
-        except Exception:  # whatever it was, the term is given up and the campaign goes on
+        except BaseException:  # whatever it was, SystemExit too, the term is given up and the campaign goes on
             log.exception("%r: the leader's function failed", leadership)
 
     def _serve(self, fn: Callable[[Leadership], T], timeout: float | None) -> T:
-        stop = self._stop
+        stop, runner = self._stop, object()
 
-        def elected() -> tuple[Leadership, Grant] | bool | None:
+        def elected() -> Leadership | bool | None:
             if self._failure is not None:
                 raise self._failure
-            return False if stop.is_set() else self._joined()
+            return False if stop.is_set() else self._joined(runner)
 
-        term = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
-        if not isinstance(term, tuple):
-            why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
-            raise WaitTimeout(f"{self!r} was not elected: {why}", name=self.name)
-        leadership, grant = term
-        try:
+        try:  # around the wait, too: an interrupt may come right after the runner has joined
+            leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
+            if not isinstance(leadership, Leadership):
+                why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
+                raise WaitTimeout(f"{self!r} was not elected: {why}", name=self.name)
             return fn(leadership)
         finally:
-            self._part(leadership, grant)
+            self._part(runner)
 
-    def _joined(self) -> tuple[Leadership, Grant] | None:
+    def _joined(self, runner: object) -> Leadership | None:
         """The present term, which does not give way to the next one before `_part`; None where there is none."""
         with self._guard:
             leadership, grant = self.leadership, self._grant
             if leadership is None or grant is None:
                 self._changed.clear()  # it tells of a term that is lost, and would cut every pause short
                 return None
-            self._runners += 1
+            self._runners[runner] = leadership, grant
             self._idle.clear()
-            return leadership, grant
+            return leadership
 
-    def _part(self, leadership: Leadership, grant: Grant) -> None:
+    def _part(self, runner: object) -> None:
+        """Give the term up that the runner has joined, if it has joined one."""
+        if runner not in self._runners:
+            return
+        leadership, grant = self._runners[runner]
         leadership.lost.set()
         try:
             self._quietly(lambda: self._hand_back(grant))
         finally:
             with self._guard:
-                self._runners -= 1
+                del self._runners[runner]
                 if not self._runners:
                     self._idle.set()
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
 from ..retry import Poll
 from ..store.port import Key, RecordStore
-from .contender import Acquisition, Claim, Contender
+from .contender import PASSING, Acquisition, Claim, Contender
 from .fenced import Fenced, Lost
 from .inputs import checked_kind, checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
@@ -171,5 +171,5 @@ class Grant(Fenced):
                 pause = self._party.lease / 3
             except FencedOut:
                 return
-            except (OutcomeUnknown, Unavailable):
+            except PASSING:
                 pause = self._party.lease / 20

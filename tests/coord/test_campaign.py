@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 
 import pytest
 
 from latchwork.coord import LeaseElection
 from latchwork.coord.election import RECOVERY
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured
+from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, StorageFailed
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore
 from tests.clock import ManualClock
@@ -17,13 +19,15 @@ from tests.faulty import FaultyStore
 
 
 class Hand(ManualClock):
-    """The campaign is kept, and run when the test says so; what runs beside it does not run at all."""
+    """The campaign, and its reports to the roster, are kept, and run when the test says so."""
 
-    campaign = None
+    campaign = reports = None
 
     def spawn(self, run, name):
         if name.startswith("latchwork-election"):
             self.campaign = run
+        if name.startswith("latchwork-roster"):
+            self.reports = run
 
 
 @pytest.fixture
@@ -62,6 +66,46 @@ def test_a_store_that_is_away_delays_the_campaign_and_does_not_end_it(store, ele
     assert locked(store) == 0
 
 
+def disk_fails():
+    raise StorageFailed("the disk failed")
+
+
+def test_a_disk_that_fails_once_delays_the_campaign_and_does_not_end_it(store, election):
+    terms = []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        election.stop()
+
+    store.plan = {1: disk_fails}
+    stand(election, lead)
+    assert len(terms) == 1
+    assert store.seams.slept.count(RECOVERY) == 1
+
+
+@pytest.mark.parametrize("failure", [asyncio.CancelledError, SystemExit, ZeroDivisionError])
+def test_a_leaders_function_that_fails_in_whichever_way_lets_the_candidate_stand_again(election, caplog, failure):
+    terms = []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        if len(terms) == 2:
+            election.stop()
+        raise failure
+
+    stand(election, lead)
+    assert len(set(terms)) == 2
+    assert caplog.text.count("the leader's function failed") == 2
+
+
+def test_a_campaign_that_failed_reports_to_the_roster_no_more(store, election):
+    store.plan = {1: lambda: {}["a fault of a client library"]}
+    stand(election, None)
+    store.seams.max_sleeps = len(store.seams.slept)
+    store.seams.reports()
+    assert election.contenders() == []
+
+
 def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(store, election, caplog):
     def refuse():
         raise Misconfigured("no such namespace")
@@ -77,13 +121,17 @@ def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(
     assert store.total == 1
 
 
-def test_an_error_of_any_kind_that_ends_the_campaign_is_told_to_who_waits(store, election, caplog):
+@pytest.mark.parametrize("failure", [KeyError("a fault of a client library"), SystemExit("a fault")])
+def test_an_error_of_any_kind_that_ends_the_campaign_is_told_to_who_waits(store, election, caplog, failure):
     def campaign():
         election._seams.campaign()
 
-    store.plan = {1: lambda: {}["a fault of a client library"]}
+    def fail():
+        raise failure
+
+    store.plan = {1: fail}
     election._seams.at(0.01, campaign)
-    with pytest.raises(LatchworkError, match=r"ended with KeyError\('a fault of a client library'\)"):
+    with pytest.raises(LatchworkError, match=re.escape(f"ended with {failure!r}")):
         election.run(lambda leadership: None, timeout=5)
     assert "does not stand any more" in caplog.text
 

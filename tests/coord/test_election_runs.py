@@ -69,6 +69,23 @@ def test_a_function_that_is_about_to_be_called_holds_the_next_term_back(election
     assert election._idle.is_set()
 
 
+def test_a_wait_that_is_interrupted_right_after_the_election_lets_the_candidate_stand_again(election, monkeypatch):
+    joined = election._joined
+
+    def interrupted(*given):
+        if joined(*given):
+            raise KeyboardInterrupt
+
+    election.start()
+    monkeypatch.setattr(election, "_joined", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        election.run(lambda leadership: None)
+    monkeypatch.undo()
+    assert election._idle.is_set()
+    assert election.run(lambda leadership: leadership.epoch)
+    assert election.stop() is True
+
+
 def test_a_function_that_fails_lets_the_candidate_stand_again(election):
     election.start()
     with pytest.raises(ZeroDivisionError):

@@ -11,7 +11,17 @@ from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.contender import Acquisition
 from latchwork.coord.fenced import Lost
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, NotFound, OutcomeUnknown, Refused, Unavailable
+from latchwork.errors import (
+    FencedOut,
+    InvalidRequest,
+    LockUnavailable,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StorageFailed,
+    Unavailable,
+)
+from latchwork.retry import RetryPolicy
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Put, SQLiteStore
 from tests.clock import START, ManualClock
 from tests.faulty import CountingStore, Crash, Fault, FaultyStore
@@ -299,6 +309,20 @@ def test_keep_alive_rides_out_a_store_that_is_away_for_less_than_the_lease():
     assert bins(store)["locked"] == 0
 
 
+def disk_fails():
+    raise StorageFailed("the disk failed")
+
+
+def test_keep_alive_rides_out_a_disk_that_fails_once():
+    clock = Hand()
+    store = FaultyStore(MemoryStore(clock), {3: disk_fails})
+    grant = FencedLock(store, NAME, lease=9).acquire(keep_alive=True)
+    clock.at(60, grant.release)
+    clock.work[0]()
+    assert clock.monotonic() == pytest.approx(60, abs=3)
+    assert bins(store)["locked"] == 0
+
+
 def test_keep_alive_ends_when_the_store_is_away_for_longer():
     clock = Hand()
     store = FaultyStore(MemoryStore(clock))
@@ -327,6 +351,21 @@ def test_an_acquisition_in_doubt_is_recognised_though_every_reply_was_lost(clock
     grant = FencedLock(store, NAME, lease=10).try_acquire()
     assert grant.fence == START_US
     assert bins(store)["renewals"] == 1, "renewed at once"
+
+
+def test_an_acquisition_in_doubt_that_a_failing_disk_cannot_confirm_is_unknown(clock):
+    store = FaultyStore(MemoryStore(clock), {1: "reply_lost", 3: disk_fails})
+    store.policy = RetryPolicy(attempts=1)
+    with pytest.raises(OutcomeUnknown, match="ends by itself"):
+        FencedLock(store, NAME, lease=10).acquire(timeout=5)
+    assert bins(store.inner)["locked"] == 1
+
+
+def test_an_acquisition_in_doubt_goes_on_after_a_disk_failed(clock):
+    store = FaultyStore(MemoryStore(clock), {1: "request_lost", 4: disk_fails})
+    store.policy = RetryPolicy(attempts=1)
+    assert FencedLock(store, NAME, lease=10).acquire(timeout=5).fence == bins(store)["fencing-ctr"]
+    assert store.calls["operate"] == 5, "tried, marked, tried, marked, tried"
 
 
 def test_an_acquisition_in_doubt_that_cannot_be_asked_about_is_unknown(clock):
