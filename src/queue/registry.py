@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from ..coord.inputs import farm_or_default
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
@@ -12,7 +14,7 @@ from ..store.connect import as_store
 from ..store.record import checked_key
 from .config import QueueConfig
 from .discovery import IDLE_LOOK
-from .records import LastSweep, QueueRecords, config_of, differences, last_sweep_of, live_of
+from .records import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
 from .sharded import ShardedQueue, pointer_queues
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,8 @@ class QueueRegistry:
 
     farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of a queue
     that was idle for long notice what other processes publish; each look costs a process one call. Nothing is read or
-    written before the first call. One queue is one object here, shared by all who ask for it.
+    written before the first call. One queue is one object here, shared by all who ask for it; one that another has
+    replaced (with another codec, or as the queue was made anew) is kept up to date as well for as long as it is held.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class QueueRegistry:
         for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
             checked_key(Key(set_name, "-"))
         self._queues: dict[str, ShardedQueue] = {}
+        # Every object of a name that somebody holds: also those that `_queues` no longer has.
+        self._held: dict[str, WeakSet[ShardedQueue]] = {}
         self._lock = store.seams.lock()
         self._indexed = False
         self._next_refresh = store.seams.monotonic() + FIRST_REFRESH
@@ -91,9 +96,10 @@ class QueueRegistry:
         """The same, each with its record; those that cannot be read are left out, with a warning in the log."""
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
-        records = [record for value in wanted for record in self.store.query(self.records.set, "active", value)]
+        # By name, as one that is deactivated between the two queries is in both.
+        records = {one.key.name: one for value in wanted for one in self.store.query(self.records.set, "active", value)}
         found = []
-        for record in sorted(records, key=lambda record: record.key.name):
+        for _, record in sorted(records.items()):
             try:
                 queue = self._adopt(config_of(record.key.name, record.bins), record.bins)
             except Unreadable as failure:
@@ -117,14 +123,11 @@ class QueueRegistry:
         Queues in use ask for it by themselves: first after a minute, then every 5 minutes.
         """
         self._next_refresh = self.store.seams.monotonic() + REFRESH
-        found = {queue.name: queue for queue in self.queues(active=None)}
-        for queue in found.values():
-            if queue.used:
-                self.records.change(queue.config, Touch())
-                queue.used = False
-        with self._lock:
-            for name in [name for name in self._queues if name not in found]:
-                del self._queues[name]
+        found = {queue.name for queue in self.queues(active=None)}
+        for name in self._adopted().keys() - found:
+            self._look_again(name)
+        for queue in self._adopted().values():
+            self._keep_if_used(queue)
 
     def refresh_if_due(self) -> None:
         """Refresh where it is time to; a failure is logged, and tried again when it is time again."""
@@ -165,8 +168,37 @@ class QueueRegistry:
             self.store.ensure_index(self.records.set, "active")
             self._indexed = True
 
+    def _adopted(self) -> dict[str, ShardedQueue]:
+        with self._lock:
+            return dict(self._queues)
+
+    def _look_again(self, name: str) -> None:
+        """A queue that was not listed is dropped if it is gone; one that was activated meanwhile was in no listing."""
+        bins = self._found(name)
+        if bins is None:
+            with self._lock:
+                self._queues.pop(name, None)
+                self._held = {name: held for name, held in self._held.items() if held}
+        else:
+            with suppress(Unreadable):  # which the listing has told
+                self._adopt(config_of(name, bins), bins)
+
+    def _keep_if_used(self, queue: ShardedQueue) -> None:
+        with self._lock:
+            used = [one for one in self._held[queue.name] if one.used]
+        if used:
+            self.records.change(queue.config, Touch())
+        for one in used:
+            one.used = False
+
     def _reread(self, queue: ShardedQueue) -> None:
-        queue.live = live_of(queue.name, self.records.read(queue.name))
+        live = live_of(queue.name, self.records.read(queue.name))
+        with self._lock:
+            self._tell(queue.name, live)
+
+    def _tell(self, name: str, live: Live) -> None:
+        for queue in self._held.get(name, ()):
+            queue.live = live
 
     def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
         """The one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
@@ -175,9 +207,16 @@ class QueueRegistry:
             queue = self._queues.get(config.name)
             other_codec = asked and queue is not None and queue.config.codec != config.codec
             if queue is None or other_codec or differences(queue.config, config):
-                queue = self._queues[config.name] = ShardedQueue(self, config, live)
-            queue.live = live
+                queue = self._queues[config.name] = self._object(config, live)
+            self._tell(config.name, live)
             return queue
+
+    def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:
+        """The object of just these settings that somebody holds, or a new one."""
+        held = self._held.setdefault(config.name, WeakSet())
+        queue = next((one for one in held if one.config == config), None) or ShardedQueue(self, config, live)
+        held.add(queue)
+        return queue
 
 
 def _named(what: str, value: str) -> str:

@@ -120,6 +120,90 @@ def test_refresh_adopts_drops_and_follows(registry, world, clock):
     assert set(registry._queues) == {"mine"}
 
 
+class Turning(MemoryStore):
+    """Between the two queries of a listing it does what `then` says, once."""
+
+    then = None
+
+    def _query(self, set, bin, equals):
+        if equals == "false" and self.then:
+            then, self.then = self.then, None
+            then()
+        return super()._query(set, bin, equals)
+
+
+def pause(queue):
+    with pytest.warns(UserWarning, match="is paused"):
+        queue.pause()
+
+
+def test_a_queue_that_is_activated_while_a_refresh_lists_is_neither_dropped_nor_forgotten():
+    store = Turning(ManualClock())
+    here, there = QueueRegistry(store, "c"), QueueRegistry(store, "c")
+    queue, config = here.create(QueueConfig("q")), QueueConfig("q")
+    there.create(config)
+    there.deactivate("q")
+    store.then = lambda: there.create(config)
+    here.refresh()
+    assert (here.get("q") is queue, queue.live.active) == (True, True)
+    pause(there.get("q"))
+    here.refresh()
+    assert queue.concurrency == 0
+
+
+def test_a_queue_that_is_deactivated_while_it_is_listed_is_listed_once():
+    store = Turning(ManualClock())
+    registry = QueueRegistry(store, "c")
+    registry.create(QueueConfig("q"))
+    store.then = lambda: registry.deactivate("q")
+    assert [queue.live.active for queue in registry.queues(active=None)] == [False]
+
+
+@pytest.mark.parametrize("shards", [1, 2], ids=["with the same settings", "with others"])
+def test_an_object_from_before_a_queue_was_made_anew_follows_it_and_keeps_it_alive(shards):
+    clock = ManualClock()
+    store, day = MemoryStore(clock), timedelta(days=1)
+    here, there = QueueRegistry(store, "c"), QueueRegistry(store, "c")
+    times = {"message_expiry": day, "queue_expiry": day}
+    old = here.create(QueueConfig("q", shards=1, **times))
+    store.delete(here.records.key("q"))
+    here.refresh()
+    new = there.create(QueueConfig("q", shards=shards, **times))
+    here.refresh()
+    assert (here.get("q") is old) == (shards == 1)
+    clock.advance(100_000)
+    assert old.publish("x")  # which refreshes
+    clock.advance(100_000)
+    assert [queue.name for queue in there.queues()] == ["q"]
+    pause(new)
+    here.refresh()
+    assert old.concurrency == 0
+
+
+def test_a_queue_whose_record_cannot_be_read_for_a_while_stays_the_same_object(caplog):
+    store = MemoryStore(ManualClock())
+    registry = QueueRegistry(store, "c")
+    queue = registry.create(QueueConfig("q", shards=2))
+    for shards in ("two", 2):
+        store.operate(registry.records.key("q"), Put("shards", shards))
+        registry.refresh()
+        assert registry.get("q") is queue
+    assert "'q'" in caplog.text
+
+
+@pytest.mark.parametrize("changed", [0, 1], ids=["by the first", "by the second"])
+def test_objects_of_one_queue_with_different_codecs_follow_each_other(changed):
+    store = MemoryStore(ManualClock())
+    QueueRegistry(store, "c").create(QueueConfig("q"))
+    registry = QueueRegistry(store, "c")
+    both = registry.get("q"), registry.create(QueueConfig("q", codec=dict))
+    pause(both[changed])
+    assert [queue.concurrency for queue in both] == [0, 0]
+    QueueRegistry(store, "c").get("q").scale(7)
+    registry.refresh()
+    assert [queue.concurrency for queue in both] == [7, 7]
+
+
 def test_queues_in_use_refresh_after_one_minute_and_then_every_five():
     clock = ManualClock()
     store = CountingStore(MemoryStore(clock))
