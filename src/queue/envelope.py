@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -132,9 +133,11 @@ def storable(text: Any) -> Any:
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def storable_headers(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """The same for headers."""
-    if not headers or not any(isinstance(text, str) and "\0" in text for one in headers.items() for text in one):
+def storable_headers(headers: Any) -> Mapping[str, str] | None:
+    """The same for headers; what is no map, which another program may have written, counts as none."""
+    if not isinstance(headers, Mapping):
+        return None
+    if not any(isinstance(text, str) and "\0" in text for one in headers.items() for text in one):
         return headers
     return {storable(name): storable(value) for name, value in headers.items()}
 
@@ -159,9 +162,15 @@ class Codec:
                 return bytes(payload)
             raise InvalidRequest(f"a {type(payload).__name__} is not bytes: this queue's codec is 'bytes'")
         try:
-            return _JSON.encode(payload).decode()
-        except (TypeError, ValueError, msgspec.MsgspecError) as failure:
+            encoded = _JSON.encode(payload)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as failure:
             raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
+        if b"null" in encoded and not _finite(payload):
+            raise InvalidRequest(
+                "the payload holds a number that is not finite (nan or inf), for which JSON has nothing: publish "
+                "None or a text instead, or use a queue with codec='bytes'"
+            )
+        return encoded.decode()
 
     def decode(self, data: str | bytes) -> Any:
         """The payload. Raises `Unreadable`."""
@@ -171,10 +180,31 @@ class Codec:
             raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
         try:
             return self._decoder.decode(data)
-        except (TypeError, msgspec.MsgspecError, UnicodeDecodeError) as failure:
-            # Some of msgspec's messages quote what they have found.
-            told = re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL)
-            raise Unreadable(f"the payload cannot be decoded: {told}") from None
+        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
+            raise Unreadable(f"the payload cannot be decoded: {_told(failure)}") from None
+
+
+def _told(failure: Exception) -> str:
+    """What an error says, without what was found in the payload: some of msgspec's messages quote it, as may others."""
+    own = isinstance(failure, TypeError | msgspec.MsgspecError | UnicodeDecodeError) and failure.__cause__ is None
+    return re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL) if own else type(failure).__name__
+
+
+def _finite(payload: Any) -> bool:
+    """Whether no number in it is infinite or no number at all; `msgspec` writes null for such."""
+    try:
+        left = [msgspec.to_builtins(payload)]
+    except TypeError:  # it holds `msgspec.Raw`, which is JSON already
+        return True
+    while left:
+        value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+    return True
 
 
 _JSON = msgspec.json.Encoder()

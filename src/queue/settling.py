@@ -18,13 +18,23 @@ def acknowledge(deliveries: Iterable[Delivery]) -> None:
     for delivery in given:
         if not isinstance(delivery, Delivery):
             raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
-    if not given:
-        return
-    queue = given[0].view.pointers
-    outcomes = queue.remove([delivery.held for delivery in given])
-    tell(queue, outcomes, "acked")
+    given, outcomes = _removed(given)
     remember(given, outcomes)
     raise_first(given, outcomes)
+
+
+def _removed(deliveries: Sequence[Delivery]) -> tuple[list[Delivery], list[Outcome]]:
+    """The deliveries, those of one queue behind one another, and what came of each: one call a queue."""
+    queues: dict[int, list[Delivery]] = {}
+    for delivery in deliveries:
+        queues.setdefault(id(delivery.view.pointers), []).append(delivery)
+    outcomes: list[Outcome] = []
+    for group in queues.values():
+        queue = group[0].view.pointers
+        rows = queue.remove([delivery.held for delivery in group])
+        tell(queue, rows, "acked")
+        outcomes += rows
+    return [delivery for group in queues.values() for delivery in group], outcomes
 
 
 def tell(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:

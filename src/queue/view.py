@@ -239,7 +239,10 @@ class QueueView:
     # ---- settling
 
     def ack_many(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledge them all, in one call. Raises as `Delivery.ack`, after all others were acknowledged."""
+        """Acknowledge them all, in one call; messages of its sideline, of the parked or of another queue take one each.
+
+        Raises as `Delivery.ack`, after all others were acknowledged.
+        """
         acknowledge(deliveries)
 
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:

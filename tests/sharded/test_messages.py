@@ -107,6 +107,45 @@ def test_a_payload_that_cannot_be_stored_is_refused_before_any_io(codec, payload
     assert store.total == 0
 
 
+class Measured(msgspec.Struct):
+    value: float
+    note: str | None = None
+
+
+CYCLE: list = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [float("nan"), {"x": float("inf")}, [1.0, (float("-inf"),)], Measured(float("nan")), {"a": [{"b": float("nan")}]}],
+    ids=str,
+)
+def test_a_number_that_json_has_nothing_for_is_refused_before_any_io(payload):
+    store = CountingStore(MemoryStore())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    store.reset()
+    with pytest.raises(InvalidRequest, match="not finite"):
+        queue.publish(payload)
+    assert store.total == 0
+
+
+@pytest.mark.parametrize("payload", [None, {"x": None}, "null", [1.5, None], {"null": 1e308}], ids=str)
+def test_nulls_are_published_as_they_are(queue, payload):
+    queue.publish(payload)
+    assert queue.receive()[0].payload == payload
+
+
+def test_json_that_is_encoded_already_may_hold_null(queue):
+    queue.publish({"a": msgspec.Raw(b"null"), "b": 1})
+    assert queue.receive()[0].payload == {"a": None, "b": 1}
+
+
+def test_a_payload_that_holds_itself_is_refused(queue):
+    with pytest.raises(InvalidRequest, match="not JSON"):
+        queue.publish(CYCLE)
+
+
 def test_a_payload_too_big_for_a_record_is_refused_before_its_pointer_is_reserved():
     store = CountingStore(MemoryStore())
     queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
@@ -210,6 +249,17 @@ def test_headers_and_errors_of_another_kind_keep_nobody_from_reading():
     assert (envelope.headers, envelope.last_error) == ({"tenant": 7, 8: "a\ufffd"}, 5)
 
 
+@pytest.mark.parametrize("headers", ["x", 5, ["a", "b"], b"x"], ids=str)
+def test_headers_that_are_no_map_count_as_none(queue, world, headers):
+    """Another program may have written them; the messages received with it must not suffer."""
+    queue.publish_many([0, 1], key="k")
+    world.store.operate(queue.pointers.key(Slot(queue.shard_of("k"), 1)), Put("headers", headers))
+    first, second = queue.receive(2)
+    assert (first.payload, first.headers, second.payload) == (0, {}, 1)
+    first.nack()
+    assert queue.sideline.peek()[0].headers == {}
+
+
 def test_a_payload_that_does_not_decode_goes_to_the_sideline_once_and_is_then_parked(queue, world):
     queue.publish("x", key="k")
     slot = Slot(queue.shard_of("k"), 1)
@@ -218,6 +268,39 @@ def test_a_payload_that_does_not_decode_goes_to_the_sideline_once_and_is_then_pa
     (sidelined,) = queue.sideline.peek()
     assert (sidelined.reason, sidelined.unreadable, sidelined.raw) == (Reason.UNREADABLE, True, "{not json")
     assert queue.depth().sideline == 1
+
+
+class Careless(msgspec.Struct):
+    a: dict
+
+    def __post_init__(self):
+        if "secret" in self.a:
+            raise ValueError("found secret")
+        self.a["x"]
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "told"),
+    [
+        (Careless, '{"a": {}}', "KeyError"),
+        (Careless, '{"a": {"secret": 1}}', "Validation"),
+        ("json", DEEP, "Recursion"),
+    ],
+    ids=["KeyError", "ValueError", "RecursionError"],
+)
+def test_whatever_decoding_raises_is_one_unreadable_message_whose_content_is_not_told(codec, data, told):
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1, codec=codec))
+    queue.publish_many([{"a": {"x": number}} for number in range(3)])
+    store.operate(queue.pointers.key(Slot(0, 2)), Put("data", data))
+    assert [delivery.pointer for delivery in queue.receive(3)] == [1, 3]
+    (unreadable,) = queue.sideline.peek()
+    assert (unreadable.unreadable, unreadable.raw) == (True, data)
+    assert told in unreadable.last_error
+    assert "secret" not in unreadable.last_error
 
 
 def test_reasons_are_a_closed_set(queue):
@@ -289,6 +372,26 @@ def test_acknowledging_twice_or_too_late_is_said(queue):
         second.ack()
     with pytest.raises(LeaseLost):
         second.nack()
+
+
+def test_deliveries_of_several_queues_are_acknowledged_together_each_where_it_is(counted):
+    queue, store, _ = counted
+    queue.publish_many(["a", "b", "c"])
+    first, gone, third = queue.receive(3)
+    first.nack()
+    gone.ack()
+    deliveries = [*queue.sideline.receive(5), third]
+    store.reset()
+    queue.ack_many(deliveries)
+    assert store.total == 2
+    queue.publish("d")
+    (other,) = queue.receive()
+    with pytest.raises(LeaseLost) as lost:
+        queue.ack_many([gone, *deliveries, other])
+    assert set(lost.value.details["message_ids"]) == {gone.message_id, *(d.message_id for d in deliveries)}
+    with pytest.raises(LeaseLost):
+        other.ack()
+    assert (queue.depth().ready, queue.depth().sideline) == (0, 0)
 
 
 def test_what_a_handle_has_acknowledged_or_failed_it_cannot_fail_again(counted):
