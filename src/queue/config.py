@@ -82,9 +82,10 @@ class QueueConfig:
     sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
     to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
     max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message
-    waits in the sideline, growing with its attempts; None = until the shovel's next pass.  shovel, batching: None =
-    none.  codec: "json", "bytes", or a type that msgspec reads from JSON.  unsafe_limits: allows times of seconds, for
-    demonstrations and tests; warns.  Expiries are whole seconds, the other times whole milliseconds.
+    waits in the sideline: so long each time, 1 ms to a year, or by a `latchwork.retry.Poll` growing with its attempts;
+    None = until the shovel's next pass.  shovel, batching: None = none.  codec: "json", "bytes", or a type that msgspec
+    reads from JSON.  unsafe_limits: allows times of seconds, for demonstrations and tests; warns.  Expiries are whole
+    seconds, the other times whole milliseconds.
 
     Raises `InvalidRequest`, `TooManyConsumers` (over 100 consumers) or `InvalidShovelInterval`.
     """
@@ -99,7 +100,7 @@ class QueueConfig:
     sweep_duration: Span = timedelta(minutes=20)
     handler_timeout: Span = HANDLER_TIMEOUT
     max_deliveries: int = 5
-    backoff: Poll | None = None
+    backoff: Any = None
     shovel: ShovelConfig | None = None
     batching: BatchingConfig | None = None
     codec: Any = "json"
@@ -118,6 +119,7 @@ class QueueConfig:
         _within("max_deliveries", self.max_deliveries, 1, 1_000_000)
         _check_codec(self.codec)
         _check_kinds(self)
+        object.__setattr__(self, "backoff", _backoff(self.backoff))
         object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
         self._check_times()
 
@@ -143,7 +145,7 @@ class QueueConfig:
 
 
 _KINDS: dict[str, type] = {
-    "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "backoff": Poll, "unsafe_limits": bool,
+    "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "unsafe_limits": bool,
 }  # fmt: skip
 
 # As the queue's record holds them.
@@ -197,6 +199,18 @@ def _span(what: str, value: Any) -> timedelta:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e9:
         return timedelta(seconds=value)
     raise InvalidRequest(f"{what} is {value!r}; give a timedelta, or a number of seconds")
+
+
+def _backoff(value: Any) -> Poll | None:
+    """The pauses of failed messages; one length of time is the pause after every attempt."""
+    if value is None or isinstance(value, Poll):
+        return value
+    if not isinstance(value, timedelta | int | float):
+        raise InvalidRequest(f"backoff is {value!r}; give a timedelta, a number of seconds, a Poll, or None")
+    span = _span("backoff", value)
+    _between("backoff", span, MILLISECOND, MAX_EXPIRY)
+    seconds = span.total_seconds()
+    return Poll(seconds, seconds, factor=1, jitter=0)
 
 
 def _between(what: str, value: timedelta, low: timedelta, high: timedelta) -> None:

@@ -14,7 +14,7 @@ from ..retry import Poll
 from ..store import Exists, Key, MapPut, Put, RecordStore
 from ..store.expr import SERVER_NOW
 from ..store.ops import Op
-from .config import BatchingConfig, QueueConfig, ShovelConfig, milliseconds, whole_seconds
+from .config import HANDLER_TIMEOUT, BatchingConfig, QueueConfig, ShovelConfig, milliseconds, whole_seconds
 
 VERSION = 1
 TTL_FACTOR = 2
@@ -155,7 +155,7 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
         "concurrency": extra.get("concurrency", bins.get("concurrency", 0)),
         "handler_type": bins.get("handlerType") or None,
         "sweep_duration": timedelta(milliseconds=bins["sweepDuration"]),
-        "handler_timeout": timedelta(milliseconds=extra.get("handlerTimeout", bins["sweepDuration"] // 2)),
+        "handler_timeout": timedelta(milliseconds=extra.get("handlerTimeout", _half(bins["sweepDuration"]))),
         "max_deliveries": extra.get("maxDeliveries", 5),
         "backoff": Poll(*low_high) if low_high else None,
         "shovel": ShovelConfig(timedelta(seconds=shovel[0]), shovel[1]) if shovel[1] else None,
@@ -211,6 +211,11 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
 
 def _codec_name(config: QueueConfig) -> str:
     return "bytes" if config.codec == "bytes" else "json"
+
+
+def _half(sweep_ms: int) -> int:
+    """The default of the handler timeout, as `QueueConfig` has it."""
+    return min(milliseconds(HANDLER_TIMEOUT), sweep_ms // 2)
 
 
 def _codec(name: Any) -> str:

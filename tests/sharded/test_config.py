@@ -11,6 +11,7 @@ from latchwork.errors import InvalidRequest, InvalidShovelInterval, TooManyConsu
 from latchwork.queue import BatchingConfig, QueueConfig, ShovelConfig
 from latchwork.queue.config import check_concurrency
 from latchwork.retry import Poll
+from tests.clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,12 @@ def test_an_empty_handler_type_is_none_as_it_is_read_back():
         {"handler_type": 5},
         {"shovel": 60},
         {"batching": (2, 1)},
-        {"backoff": 5},
+        {"backoff": "5 s"},
+        {"backoff": True},
+        {"backoff": 0},
+        {"backoff": -5},
+        {"backoff": float("nan")},
+        {"backoff": timedelta(days=366)},
         {"message_expiry": "2 days"},
     ],
     ids=str,
@@ -90,6 +96,13 @@ def test_beyond_each_range_is_refused(settings):
 def test_a_time_that_the_record_cannot_hold_is_refused_with_the_remedy(ask, error):
     with pytest.raises(error, match=r"in whole (milli)?seconds: round it"):
         ask()
+
+
+@pytest.mark.parametrize("backoff", [5, 5.0, timedelta(seconds=5)], ids=str)
+def test_a_length_of_time_as_backoff_is_the_pause_after_every_attempt(backoff):
+    config = QueueConfig("q", backoff=backoff)
+    assert [config.backoff.pause(attempt, ManualClock()) for attempt in (1, 2, 50)] == [5, 5, 5]
+    assert config == QueueConfig("q", backoff=5)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", None, "\ud800"])

@@ -286,6 +286,19 @@ def test_a_type_to_decode_is_the_callers_and_survives_a_refresh():
     assert registry.get("q") is typed
 
 
+@pytest.mark.parametrize(("sweep", "timeout"), [(5, 2.5), (20, 10), (40, 10), (300, 10)])
+def test_a_record_that_says_no_handler_timeout_has_the_default_of_its_sweep_duration(sweep, timeout):
+    """As the Java library leaves one: it has no bin for the timeout."""
+    store = MemoryStore()
+    registry = QueueRegistry(store, "c")
+    config = QueueConfig("q", sweep_duration=timedelta(minutes=sweep))
+    registry.create(config)
+    store.operate(registry.records.key("q"), Put("settings", {}), Put("sweepDuration", sweep * 60_000))
+    read = QueueRegistry(store, "c")
+    assert read.get("q").config.handler_timeout == timedelta(minutes=timeout)
+    assert QueueRegistry(store, "c").create(config).config == config
+
+
 @pytest.mark.parametrize(
     "strange",
     [
@@ -325,6 +338,8 @@ def test_a_record_that_no_settings_can_be_made_of_is_left_out_and_stops_no_other
         {"message_expiry": 1},
         {"sweep_duration": 1_200.001},
         {"handler_timeout": 0.001},
+        {"backoff": 5},
+        {"backoff": timedelta(days=365)},
     ],
     ids=str,
 )
