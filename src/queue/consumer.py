@@ -6,17 +6,16 @@ import logging
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ..retry import Poll
 from ..seams import Task
-from .config import check_concurrency
-from .delivery import Delivery
+from .config import BatchingConfig, check_concurrency
 from .envelope import Reason
-from .ordered import ShardLocks
-from .runs import Run, Runs, Verdict, judged, raised
+from .ordered import HeldShard, ShardLocks
+from .runs import Calls, Run, Runs, Verdict
 from .sharded import ShardedQueue
 from .view import MAX_RECEIVE
 
@@ -72,15 +71,9 @@ class Consumer:
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
         self.stats: Counter[str] = Counter()
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
-        self._ignorable = tuple(ignorable)
         self._seams = queue.store.seams
-        config = queue.config
-        self._runs = Runs(
-            self._seams,
-            sweep=config.sweep_duration.total_seconds(),
-            timeout=config.handler_timeout.total_seconds(),
-            stats=self.stats,
-        )
+        self._calls = Calls(queue, handler, tuple(ignorable), self.stats)
+        self._runs = Runs(queue, self.stats)
         self._stopping = self._seams.event()
         self._forced = self._seams.event()
         self._lock = self._seams.lock()
@@ -114,7 +107,8 @@ class Consumer:
     def stop(self, grace: float | None = None) -> bool:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
-        True where all had finished; False where some were given up: their messages are in the sideline as `timeout`.
+        True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
+        and so is what a worker that was just asking for messages gets after that: no handler is called any more.
         Not to be called by a handler, which it would wait for.
         """
         self._stopping.set()
@@ -170,11 +164,8 @@ class Consumer:
                 if self.saturated and not saturated:
                     log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
                 saturated = self.saturated
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
                 self._troubled(failure)
-            except Exception:  # a thread that could not be started, or a defect: neither may end the keeper
-                self.stats["troubles"] += 1
-                log.exception("%r met trouble", self)
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
 
     def _staff(self) -> None:
@@ -235,81 +226,65 @@ class Consumer:
             self._handle(self._gather(None))
             return
         with self._locks.hold_one(self._stopping) as held:
-            while held is not None and held.mine() and not (self._stopping.is_set() or self.saturated):
-                run = self._gather({held.shard}, held.end)
+            while held is not None and held.mine() and self._may_take(held):
+                run = self._gather(held)
                 if run is None and not held.awaits():
                     return
                 self._handle(run)
 
-    def _gather(self, shards: Collection[int] | None, given_up: Callable[[], object] | None = None) -> Run | None:
+    def _gather(self, held: HeldShard | None) -> Run | None:
         """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
         batching = self.queue.config.batching
-        wait = 0.0 if self._locks else ASK
+        shards, end, wait = (None, None, ASK) if held is None else ({held.shard}, held.end, 0.0)
         first = self.queue.receive(
             1 if batching is None else min(batching.max_size, MAX_RECEIVE), timeout=wait, shards=shards
         )
         if not first:
             return None
-        run = self._runs.open(first, given_up)
+        run = self._runs.open(first, end)
         if batching is not None:
-            self._fill(run, batching.max_size, batching.max_wait.total_seconds(), shards)
+            self._fill(run, batching, held)
         return run
 
-    def _fill(self, run: Run, size: int, wait: float, shards: Collection[int] | None) -> None:
-        while len(run.deliveries) < size and not (self._stopping.is_set() or self.saturated):
-            left = run.received + wait - self._seams.monotonic()
+    def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
+        shards = None if held is None else {held.shard}
+        while len(run.deliveries) < batching.max_size and self._may_take(held):
+            left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
             if left <= 0:
                 return
-            wanted = min(size - len(run.deliveries), MAX_RECEIVE)
+            wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                run.deliveries.extend(self.queue.receive(wanted, timeout=min(left, ASK), shards=shards))
-            except LatchworkError as failure:
+                more = self.queue.receive(wanted, timeout=min(left, ASK), shards=shards)
+            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
                 self._troubled(failure)
                 return  # what has come is handled; the next look meets the same trouble
+            self._runs.add(run, more)
+
+    def _may_take(self, held: HeldShard | None) -> bool:
+        """Whether more messages may be taken; in order, not once others may have the shard."""
+        lost = held is not None and held.grant.lost.is_set()
+        return not (lost or self.saturated or self._stopping.is_set())
 
     def _handle(self, run: Run | None) -> None:
         if run is None:
             return
-        if self.saturated:
-            self._runs.close(run)
-            for delivery in run.deliveries:
-                self._runs.fail(delivery, Reason.SATURATED, f"{self._runs.stuck} handlers hang")
-            return
-        self._runs.start(run)
+        verdicts: list[Verdict] = []
         try:
-            verdicts = self._verdicts(run)
+            if self.saturated:
+                verdicts = [(Reason.SATURATED, f"{self._runs.stuck} handlers hang")] * len(run.deliveries)
+            elif self._runs.start(run):
+                verdicts = self._calls.verdicts(run.deliveries)
         finally:  # a run that nobody closes counts as a handler that hangs, for ever
             ours = self._runs.close(run)
         if ours:
-            self._runs.settle(self.queue, run.deliveries, verdicts)
+            self._runs.settle(run.deliveries, verdicts)
 
-    def _verdicts(self, run: Run) -> list[Verdict]:
-        """For each delivery None = acknowledge, or why it failed."""
-        batch, messages = self.queue.config.batching is not None, len(run.deliveries)
-        self.stats["handled"] += messages
-        try:
-            return judged(self._call(run.deliveries), messages, batch=batch)
-        except self._ignorable:
-            return [None] * messages
-        except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            log.warning("the handler of %r raised %s", self.queue.name, type(failure).__name__)
-            return raised(failure, messages)
-
-    def _call(self, deliveries: list[Delivery]) -> Any:
-        """The handler's answer; it runs in the trace in which its message was published."""
-        name, began, outcome = self.queue.name, self._seams.monotonic(), "raised"
-        try:
-            origins = [delivery.headers for delivery in deliveries]
-            with self._seams.span("handle", origins, queue=name, messages=len(deliveries)):
-                answer = self.handler(deliveries[0] if self.queue.config.batching is None else deliveries)
-            outcome = "returned"
-            return answer
-        finally:
-            self._seams.note("handling", self._seams.monotonic() - began, queue=name, outcome=outcome)
-
-    def _troubled(self, failure: LatchworkError) -> None:
+    def _troubled(self, failure: Exception) -> None:
         self.stats["troubles"] += 1
-        log.warning("%r met trouble (%s): %s", self, failure.code, failure)
+        if isinstance(failure, LatchworkError):
+            log.warning("%r met trouble (%s): %s", self, failure.code, failure)
+        else:
+            log.error("%r met trouble", self, exc_info=failure)
 
 
 def _is_exception(kind: Any) -> bool:

@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import LatchworkError, LeaseLost
-from ..seams import Seams
+from ..errors import LatchworkError
 from .delivery import Delivery
 from .envelope import MAX_ERROR, Reason
-from .view import QueueView
+from .settling import Outcome, remember, tell
+from .sharded import ShardedQueue
 
 log = logging.getLogger(__name__)
 
 EXTENSIONS = 4
 """How often per sweep duration a delivery is extended."""
-
+LATE = "had not begun when the consumer stopped"
 
 Verdict = tuple[Reason, str | None] | None
 """What becomes of a message: None = acknowledged, else why it failed."""
@@ -44,8 +44,43 @@ def _text(failure: BaseException) -> str:
         return f"it cannot be shown, that raised {type(trouble).__name__}"
 
 
-def _outcome(row: bool | LatchworkError) -> str:
-    return "unsettled" if isinstance(row, LatchworkError) else "acked" if row else "lost"
+class Calls:
+    """Calls of a consumer's handler, and what they mean for its messages."""
+
+    def __init__(
+        self,
+        queue: ShardedQueue,
+        handler: Callable[[Any], Any],
+        ignorable: tuple[type[BaseException], ...],
+        stats: Counter[str],
+    ) -> None:
+        self._queue, self._handler, self._ignorable, self._stats = queue, handler, ignorable, stats
+        self._seams = queue.store.seams
+
+    def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
+        """For each delivery None = acknowledge, or why it failed."""
+        batch, messages = self._queue.config.batching is not None, len(deliveries)
+        self._stats["handled"] += messages
+        try:
+            return judged(self._call(deliveries), messages, batch=batch)
+        except self._ignorable:
+            return [None] * messages
+        except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
+            log.warning("the handler of %r raised %s", self._queue.name, type(failure).__name__)
+            return raised(failure, messages)
+
+    def _call(self, deliveries: Sequence[Delivery]) -> Any:
+        """The handler's answer; it runs in the trace in which its message was published."""
+        name, began, outcome = self._queue.name, self._seams.monotonic(), "raised"
+        try:
+            origins = [delivery.headers for delivery in deliveries]
+            with self._seams.span("handle", origins, queue=name, messages=len(deliveries)):
+                # A list of its own: what the handler takes out of it is settled all the same.
+                answer = self._handler(deliveries[0] if self._queue.config.batching is None else list(deliveries))
+            outcome = "returned"
+            return answer
+        finally:
+            self._seams.note("handling", self._seams.monotonic() - began, queue=name, outcome=outcome)
 
 
 class Run:
@@ -66,10 +101,13 @@ class Run:
 class Runs:
     """The runs of one consumer. Safe between its workers and its keeper."""
 
-    def __init__(self, seams: Seams, *, sweep: float, timeout: float, stats: Counter[str]) -> None:
-        self._seams, self._sweep, self._timeout, self._stats = seams, sweep, timeout, stats
-        self._lock = seams.lock()
+    def __init__(self, queue: ShardedQueue, stats: Counter[str]) -> None:
+        self._queue, self._seams, self._stats = queue, queue.store.seams, stats
+        self._sweep = queue.config.sweep_duration.total_seconds()
+        self._timeout = queue.config.handler_timeout.total_seconds()
+        self._lock = self._seams.lock()
         self._runs: list[Run] = []
+        self._over = False
 
     @property
     def stuck(self) -> int:
@@ -84,9 +122,25 @@ class Runs:
             self._runs.append(run)
         return run
 
-    def start(self, run: Run) -> None:
-        """The handler begins: its time runs from here."""
-        run.started = self._seams.monotonic()
+    def add(self, run: Run, deliveries: Sequence[Delivery]) -> None:
+        """More messages for a run whose handler has not begun; where it was given up, they are too."""
+        with self._lock:
+            if not run.abandoned:
+                run.deliveries.extend(deliveries)
+                return
+        self._give_up(deliveries, LATE)
+
+    def start(self, run: Run) -> bool:
+        """Whether the handler may begin: not where the run, or whatever would still start, was given up.
+
+        Its time runs from here.
+        """
+        with self._lock:
+            if not (self._over or run.abandoned):
+                run.started = self._seams.monotonic()
+                return True
+        self.abandon(run, LATE)
+        return False
 
     def close(self, run: Run) -> bool:
         """The handler has returned; whether its deliveries are still the worker's to settle."""
@@ -106,7 +160,9 @@ class Runs:
         return given_up
 
     def abandon_all(self, why: str) -> None:
-        """Hand back whatever is still running."""
+        """Hand back whatever is still running, and from now on whatever would start."""
+        with self._lock:
+            self._over = True
         for run in self._open_runs():
             self.abandon(run, why)
 
@@ -116,49 +172,57 @@ class Runs:
             if run.abandoned or run not in self._runs:
                 return False
             run.abandoned = True
-        self._stats["timed_out"] += len(run.deliveries)
-        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(run.deliveries))
-        for delivery in run.deliveries:
-            self.fail(delivery, Reason.TIMEOUT, why)
+        self._give_up(run.deliveries, why)
         if run.given_up is not None:
             run.given_up()
         return True
 
-    def settle(self, queue: QueueView, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
-        """Acknowledge the messages, or put them into the sideline, by their verdicts."""
-        done = [delivery for delivery, verdict in zip(deliveries, verdicts, strict=True) if verdict is None]
-        try:
-            if done:
-                self._acknowledge(queue, done)
-        except LatchworkError as failure:
-            self.note(failure)
-        for delivery, verdict in zip(deliveries, verdicts, strict=True):
-            if verdict is not None:
-                self.fail(delivery, *verdict)
+    def _give_up(self, deliveries: Sequence[Delivery], why: str) -> None:
+        if deliveries:
+            self._stats["timed_out"] += len(deliveries)
+            log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(deliveries))
+            self._fail(deliveries, [(Reason.TIMEOUT, why)] * len(deliveries))
 
-    def _acknowledge(self, queue: QueueView, done: Sequence[Delivery]) -> None:
+    def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+        """Acknowledge the messages, or put them into the sideline, by their verdicts."""
+        done: list[Delivery] = []
+        failed: list[Delivery] = []
+        why: list[tuple[Reason, str | None]] = []
+        for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if verdict is None:
+                done.append(delivery)
+            else:
+                failed.append(delivery)
+                why.append(verdict)
+        if done:
+            self._acknowledge(done)
+        if failed:
+            self._fail(failed, why)
+
+    def _acknowledge(self, done: Sequence[Delivery]) -> None:
         """Each message counts by itself, while `ack_many` says of a batch only what came first."""
-        rows = queue.pointers.remove([delivery.held for delivery in done])
-        for outcome, n in Counter(map(_outcome, rows)).items():
-            self._seams.note("handled", n, queue=queue.name, outcome=outcome)
-            self._stats[outcome] += n
+        rows: list[Outcome]
+        try:
+            rows = self._queue.pointers.remove([delivery.held for delivery in done])
+        except LatchworkError as failure:
+            rows = [failure] * len(done)
+        remember(done, rows)
+        tell(self._queue.pointers, rows, "acked")
+        self._stats["acked"] += rows.count(True)
+        self._unsettled(rows, "acknowledged")
+
+    def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> None:
+        """Put messages into the sideline, a thousand at once; where that fails they stay for the sweeper."""
+        self._stats["failed"] += len(deliveries)
+        self._unsettled(self._queue.fail_many(deliveries, why), "put into the sideline")
+
+    def _unsettled(self, rows: Sequence[Outcome], done: str) -> None:
+        """Count what could not be settled; the sweeper, or whoever has it now, sees to it."""
         failed = [row for row in rows if row is not True]
+        self._stats.update("lost" if row is False else "unsettled" for row in failed)
         if failed:
             first = failed[0] or "somebody else has it by now, or it is gone"
-            log.warning("%d messages could not be acknowledged; the first: %s", len(failed), first)
-
-    def fail(self, delivery: Delivery, reason: Reason, error: str | None) -> None:
-        """Put a message into the sideline; where that fails it stays for the sweeper."""
-        self._stats["failed"] += 1
-        try:
-            delivery.nack(reason.value, error=error)
-        except LatchworkError as failure:
-            self.note(failure)
-
-    def note(self, failure: LatchworkError) -> None:
-        """Count what kept a message from being settled; the sweeper, or whoever has it now, sees to it."""
-        self._stats["lost" if isinstance(failure, LeaseLost) else "unsettled"] += 1
-        log.warning("a message could not be settled (%s): %s", failure.code, failure)
+            log.warning("%d messages could not be %s; the first: %s", len(failed), done, first)
 
     def _extend(self, run: Run) -> None:
         for delivery in run.deliveries:

@@ -262,7 +262,7 @@ def test_a_run_is_closed_whatever_leaves_its_worker(monkeypatch):
     queue = made(MemoryStore())
     queue.publish("a")
     consumer = Consumer(queue, lambda delivery: True)
-    monkeypatch.setattr(consumer, "_verdicts", lambda run: 1 / 0)
+    monkeypatch.setattr(consumer._calls, "verdicts", lambda deliveries: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         consumer._handle(consumer._gather(None))
     assert not consumer._runs._runs, "a run that nobody ends is extended for ever"

@@ -1,0 +1,160 @@
+"""What a consumer has in hand is handled once or goes back once, whatever happens while it fills, stops and fails."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from tests.clock import ManualClock
+from tests.faulty import CountingStore
+
+
+class OneThread(ManualClock):
+    """Nothing runs in the background: the test is the worker."""
+
+    def spawn(self, run, name):
+        return None
+
+
+def made(store, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(store, "c").create(
+            QueueConfig("q", **{"shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
+        )
+
+
+@pytest.fixture
+def queue():
+    return made(MemoryStore(OneThread()))
+
+
+@pytest.fixture
+def batches():
+    return made(MemoryStore(OneThread()), batching=BatchingConfig(10, 5))
+
+
+def meanwhile(queue, number, happens):
+    """`happens` while the worker asks for messages for the so manieth time."""
+    receive, asked = queue.receive, []
+
+    def asks(*arguments, **options):
+        asked.append(arguments)
+        if len(asked) == number:
+            happens()
+        return receive(*arguments, **options)
+
+    queue.receive = asks
+
+
+def kept(queue):
+    return sorted((message.payload, message.reason) for message in queue.sideline.peek(100))
+
+
+def test_a_batch_that_is_given_up_while_it_fills_goes_back_once_and_is_not_handled(batches):
+    seen = []
+    consumer = Consumer(batches, seen.append)
+
+    def stops():
+        consumer.stop(0)
+        batches.publish("came while it stopped")
+
+    batches.publish("had come")
+    meanwhile(batches, 2, stops)
+    consumer._once()
+    assert seen == []
+    assert kept(batches) == [("came while it stopped", "timeout"), ("had come", "timeout")]
+    assert consumer.stats["failed"] == consumer.stats["timed_out"] == 2
+    assert not consumer._runs._runs
+
+
+def test_what_comes_to_a_worker_after_the_consumer_has_stopped_goes_back(queue):
+    seen = []
+    consumer = Consumer(queue, seen.append)
+
+    def stops():
+        consumer.stop(0)
+        queue.publish("late")
+
+    meanwhile(queue, 1, stops)
+    consumer._once()
+    assert seen == []
+    assert kept(queue) == [("late", "timeout")]
+    assert not consumer._runs._runs
+
+
+def test_what_comes_to_a_worker_within_the_grace_is_handled(queue):
+    seen = []
+    consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload))
+    queue.publish("in time")
+    meanwhile(queue, 1, consumer._stopping.set)
+    consumer._once()
+    assert seen == ["in time"]
+    assert kept(queue) == []
+
+
+def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batches):
+    seen = []
+    consumer = Consumer(batches, lambda deliveries: seen.append(len(deliveries)))
+    batches.publish_many([1, 2])
+    meanwhile(batches, 2, lambda: {}["nothing"])
+    consumer._once()
+    assert seen == [2]
+    assert consumer.stats["acked"] == 2
+    assert consumer.stats["troubles"] == 1
+    assert not consumer._runs._runs
+
+
+def test_a_handler_may_take_its_list_apart(batches):
+    consumer = Consumer(batches, lambda deliveries: deliveries.clear())
+    batches.publish_many([1, 2])
+    consumer._once()
+    assert consumer.stats["acked"] == 2
+
+
+@pytest.mark.parametrize("ends", ["fails", "is given up"])
+def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(ends):
+    store = CountingStore(MemoryStore(OneThread()))
+    queue = made(store, batching=BatchingConfig(1500, 5))
+
+    def handler(deliveries):
+        store.reset()
+        if ends == "is given up":
+            consumer.stop(0)
+        return False
+
+    queue.publish_many(range(1500))
+    consumer = Consumer(queue, handler)
+    consumer._once()
+    assert store.total <= 2 * 4
+    assert consumer.stats["failed"] == queue.depth().sideline == 1500
+    assert {message.reason for message in queue.sideline.peek_all()} == {"rejected" if ends == "fails" else "timeout"}
+
+
+def test_what_the_consumer_acknowledged_nobody_brings_back(queue):
+    taken = []
+    consumer = Consumer(queue, taken.append)
+    queue.publish("a")
+    consumer._once()
+    assert queue.fail_many(taken, [("rejected", None)]) == [False]
+    assert kept(queue) == []
+
+
+def test_an_ordered_batch_takes_nothing_more_once_its_shard_is_lost(batches):
+    seen = []
+    consumer = Consumer(
+        batches, lambda deliveries: seen.append([delivery.payload for delivery in deliveries]), ordered=True
+    )
+
+    def loses():
+        (grant,) = consumer._locks._busy.values()
+        grant.lost.set()
+
+    batches.publish("before")
+    meanwhile(batches, 2, loses)
+    batches.store.seams.at(1.5, lambda: batches.publish("after"))
+    consumer._once()
+    assert seen == [["before"]]
