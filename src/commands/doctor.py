@@ -103,8 +103,9 @@ def _default_ttl(info: StoreInfo) -> Iterator[Finding]:
     if info.default_ttl:
         yield Finding(
             WARNING,
-            f"default-ttl is {info.default_ttl} s; Latchwork's control records never expire all the same",
-            "keep in mind that records of your own age",
+            f"default-ttl is {info.default_ttl} s: what other programs write without a time to live expires; what "
+            "Latchwork writes so never does, for which some writes that make a record take two calls",
+            "set default-ttl 0, unless those programs want it",
         )
     else:
         yield Finding(OK, "default-ttl is 0")

@@ -23,6 +23,7 @@ from . import ops as o
 from .aerospike_codes import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
 from .aerospike_expr import NOT_EXPIRED, compiled
 from .aerospike_form import Ready
+from .aerospike_keep import either, either_many, may_make
 from .aerospike_link import Link, parse, shared
 from .aerospike_ops import RowShape, RowShapes, request_of
 from .form import Form, plain
@@ -41,7 +42,7 @@ _EXISTS = {
     Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
     Exists.ANY: aerospike.POLICY_EXISTS_IGNORE,
 }
-_UPDATE = aerospike.POLICY_EXISTS_UPDATE
+_UPDATE, _ANY = aerospike.POLICY_EXISTS_UPDATE, Exists.ANY
 _TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
 _FAILURES = (driver.AerospikeError, TypeError, ValueError, OverflowError)
 """What a call of the client can raise; the builtin ones before anything is sent."""
@@ -57,9 +58,8 @@ class AerospikeStore(RecordStore):
         super().__init__()
         self.seams = seams
         self.namespace = namespace
-        self._link = Link(client=client)
+        self._link = Link(client=client, namespace=namespace)
         self._require_sc = require_sc
-        self._info: StoreInfo | None = None
 
     @classmethod
     def from_url(cls, url: str) -> AerospikeStore:
@@ -87,9 +87,7 @@ class AerospikeStore(RecordStore):
 
     def describe(self) -> StoreInfo:
         """Edition, consistency and limits of the namespace, as its servers say; asked once."""
-        if self._info is None:
-            self._info = info.describe(self._link.client or self._link.connect(), self.namespace)
-        return self._info
+        return self._link.describe()
 
     def mastered(self, keys: Sequence[Key]) -> dict[str, int]:
         """Of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
@@ -124,6 +122,8 @@ class AerospikeStore(RecordStore):
         return _record(key, found)
 
     def _operate(self, update: Update) -> Values:
+        if update.exists is _ANY and update.ttl == KEEP and self._ages():
+            return either(update, self._operate)
         form = update.form
         if form is None:
             (built, answers), policy = request_of(update.ops), _policy(_WRITE, update)
@@ -159,6 +159,13 @@ class AerospikeStore(RecordStore):
         except LatchworkError:
             return False
 
+    def _ages(self) -> bool:
+        """Whether a record that is made without a time to live expires here, or may, as nobody says."""
+        try:
+            return self.describe().default_ttl != 0
+        except Misconfigured:
+            return True
+
     # ---- batches
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
@@ -170,6 +177,8 @@ class AerospikeStore(RecordStore):
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        if any(map(may_make, updates)) and self._ages():
+            return either_many(updates, self._operate_many)
         shapes, policies = RowShapes(), _Policies()
         made: list[Update] = []  # kept while the batch lasts, since shapes and policies go by identity
         rows = [self._row(update, shapes, policies, made) for update in updates]
@@ -254,6 +263,8 @@ def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
 
 
 def _writing(base: dict[str, Any], exists: Exists, ttl: int) -> dict[str, Any]:
+    if exists is Exists.CREATE and ttl == KEEP:  # the server would take the namespace's default-ttl
+        ttl = NEVER
     return {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
 
 

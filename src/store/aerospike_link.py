@@ -20,6 +20,8 @@ from aerospike import exception as driver
 
 from ..errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
 from .aerospike_codes import error_of, fault_of
+from .aerospike_info import describe
+from .record import StoreInfo
 
 DEFAULT_PORT = 3000
 _URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
@@ -56,7 +58,7 @@ def parse(url: str) -> Target:
     tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
     Raises `InvalidRequest` naming the part that is wrong.
     """
-    scheme, authority, path, query, fragment = (part or "" for part in _URL.fullmatch(url).groups())
+    scheme, authority, path, query, fragment = _URL.findall(url)[0]  # it matches every text, and a part may be empty
     if scheme.lower() != "aerospike":
         raise InvalidRequest(f"the scheme of the store's URL is {scheme!r}; it must be aerospike://")
     if "@" in path + query + fragment:
@@ -143,8 +145,10 @@ def config_of(target: Target) -> dict[str, Any]:
 class Link:
     """The process's client for one target, or one that the caller owns and that is never closed here."""
 
-    def __init__(self, target: Target | None = None, client: Any = None) -> None:
+    def __init__(self, target: Target | None = None, client: Any = None, namespace: str = "") -> None:
         self.target, self.client = target, client
+        self._namespace = target.namespace if target else namespace
+        self._info: StoreInfo | None = None
         self._lock = threading.Lock()
         _links.add(self)
 
@@ -156,6 +160,12 @@ class Link:
                     raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
                 self.client = _connected(self.target)
             return self.client
+
+    def describe(self) -> StoreInfo:
+        """What the servers say of the namespace, asked once. Raises `Unavailable` or `Misconfigured`."""
+        if self._info is None:
+            self._info = describe(self.client or self.connect(), self._namespace)
+        return self._info
 
     def drop(self) -> None:
         """Let go of a client that was made here; it closes when the calls in flight have ended."""

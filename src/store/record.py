@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from .form import Form
 
 KEEP = -2
-"""Leave the time to live as it is; on a create: never expire."""
+"""Leave the time to live as it is; a record that is made so never expires, whatever the namespace's default is.
+
+In a namespace that has one, a write with `Exists.ANY` that makes the record takes two calls. A default of a set alone
+is not seen by such writes: name a time to live, or `NEVER`.
+"""
 NEVER = -1
 """Never expire, whatever the namespace's default is."""
 MAX_TTL = 10 * 365 * 86_400

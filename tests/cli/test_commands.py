@@ -216,6 +216,16 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     connect(f"aerospike://h/ns{option}")
 
 
+@pytest.mark.parametrize(("seconds", "state", "told"), [(50, "warning", "two calls"), (0, "ok", "default-ttl is 0")])
+def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state, told):
+    asked = sys.modules["latchwork.commands.doctor"]._default_ttl(
+        StoreInfo("aerospike", "", False, 2, seconds, 2, 1024 * 1024)
+    )
+    (finding,) = asked
+    assert finding.state == state
+    assert told in finding.what
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

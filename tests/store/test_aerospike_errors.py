@@ -6,6 +6,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import aerospike
 import pytest
 from aerospike import exception as driver
 
@@ -194,6 +195,32 @@ def test_a_namespace_that_is_not_strongly_consistent_is_refused_each_time():
         with pytest.raises(Misconfigured, match="strong-consistency"):
             strict.get(KEY)
     assert "get" not in client.asked
+
+
+NO_ROLE = driver.RoleViolation(81, "role violation", "file.c", 1, False)
+
+
+def test_a_namespace_without_a_default_ttl_is_asked_for_it_once_and_pays_no_second_call():
+    client = Client(info_random_node=said(), operate_ordered=((), {"ttl": 60, "gen": 1}, {}))
+    plain = store(client)
+    for _ in range(2):
+        plain.operate(KEY, Put("n", 1), exists=Exists.ANY)
+    plain.operate(KEY, Put("n", 1))
+    assert client.asked == ["info_random_node"] * 3 + ["operate_ordered"] * 3
+
+
+def test_a_namespace_that_may_not_be_asked_for_its_default_ttl_is_taken_to_have_one():
+    sent = []
+
+    def operate(key, ops, meta, policy):
+        sent.append((policy["exists"], policy["ttl"]))
+        return driver.RecordNotFound(2, "not found", "file.c", 1, False) if len(sent) == 1 else ((), {}, {})
+
+    store(Client(info_random_node=NO_ROLE, operate_ordered=operate)).operate(KEY, Put("n", 1), exists=Exists.ANY)
+    assert sent == [
+        (aerospike.POLICY_EXISTS_UPDATE, aerospike.TTL_DONT_UPDATE),
+        (aerospike.POLICY_EXISTS_CREATE, aerospike.TTL_NEVER_EXPIRE),
+    ]
 
 
 # ---- indexes
