@@ -7,7 +7,9 @@ election compare, and none is repeated after ZooKeeper was set up anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -25,6 +27,7 @@ from .election import FOLLOW, Election
 from .inputs import checked_text, checked_timeout
 from .lock import LOCKS, Grant
 
+log = logging.getLogger("latchwork.election")
 ELECTOR = "elector-fence"
 """The last fence that was taken on ZooKeeper's authority; equal to the record's fence while such a term lasts."""
 _SUPERSEDED = (Bin(rules.LOCKED).eq(1) & Bin(rules.FENCE).eq(Param("fence")) & Bin(ELECTOR).eq(Param("fence"))) & Bin(
@@ -42,7 +45,7 @@ class Line:
     """
 
     def __init__(self, client: Any, path: str, candidate: str, seams: Seams, patience: float) -> None:
-        self._client, self._path, self._candidate = client, path, candidate
+        self.client, self._path, self._candidate = client, path, candidate
         self._patience = patience
         self._mine = f"{seams.unique()}-"
         self._prefix = ""
@@ -52,7 +55,7 @@ class Line:
         nodes, mine = self._places()
         if not mine:
             node, data = f"{self._path}/{self._prefix}", self._candidate.encode()
-            self._ask(self._client.create_async(node, data, ephemeral=True, sequence=True, makepath=True))
+            self._ask(self.client.create_async(node, data, ephemeral=True, sequence=True, makepath=True))
             nodes, mine = self._places()
         if not mine:
             raise Unavailable(f"the line {self._path} in ZooKeeper vanished while entering it; it is entered again")
@@ -61,7 +64,7 @@ class Line:
 
     def watch(self, node: str, wake: Callable[[Any], None]) -> bool:
         """Be told when the node goes; whether it is still there."""
-        return self._ask(self._client.exists_async(f"{self._path}/{node}", watch=wake)) is not None
+        return self._ask(self.client.exists_async(f"{self._path}/{node}", watch=wake)) is not None
 
     def confirm(self) -> None:
         """Raises `Refused` where this candidate is not first any more, `Unavailable` where that cannot be said."""
@@ -76,7 +79,7 @@ class Line:
 
     def names(self) -> list[str]:
         """The candidates in the line, in their order."""
-        asked = [self._client.get_async(f"{self._path}/{node}") for node in self._nodes()]
+        asked = [self.client.get_async(f"{self._path}/{node}") for node in self._nodes()]
         names = []
         for answer in asked:
             try:
@@ -92,7 +95,7 @@ class Line:
         our hand. It may be of this session: the client sends what waited while there was none.
         """
         nodes = self._nodes()
-        known = self._client.client_id
+        known = self.client.client_id
         if known is None:
             raise Unavailable(f"the connection to ZooKeeper was lost while looking at {self._path}")
         self._prefix = f"{self._mine}{known[0]:x}-"
@@ -104,13 +107,13 @@ class Line:
 
     def _delete(self, node: str) -> None:
         try:
-            self._ask(self._client.delete_async(f"{self._path}/{node}"))
+            self._ask(self.client.delete_async(f"{self._path}/{node}"))
         except NoNodeError:
             return
 
     def _nodes(self) -> list[str]:
         try:
-            nodes = self._ask(self._client.get_children_async(self._path))
+            nodes = self._ask(self.client.get_children_async(self._path))
         except NoNodeError:
             return []
         return sorted((node for node in nodes if _number(node).isdigit()), key=_number)
@@ -120,7 +123,7 @@ class Line:
             return asked.get(timeout=self._patience)
         except NoNodeError:
             raise
-        except (KazooException, self._client.handler.timeout_exception) as failure:
+        except (KazooException, self.client.handler.timeout_exception) as failure:
             raise Unavailable(f"ZooKeeper did not answer about {self._path}: {failure!r}; it is asked again") from None
 
 
@@ -144,14 +147,16 @@ class ZooKeeperElection(Election):
     """An election by a line of ephemeral nodes in ZooKeeper.
 
     store, name: where the epochs come from; who uses the same ones, by ZooKeeper or by lease, stands for the same
-    office.  client_or_hosts: a kazoo client that the caller has started and stops, or "host:port,..." to be connected
-    to while standing.  candidate: a name for people and logs.  path: under which the line is made, as `path/name`; it
-    may be deleted at any time, which ends the term.  lease: seconds for which a term is believed without being
-    confirmed, at most the session timeout; default: the timeout that the client asks for, 10 with hosts. Where the
-    server grants less than was asked for, give that.
+    office.  client_or_hosts: a kazoo client that the caller has started and stops, or hosts to be connected to while
+    standing, "host:port,..." or a list of them.  candidate: a name for people and logs.  path: under which the line is
+    made, as `path/name`; it may be deleted at any time, which ends the term.  lease: seconds for which a term is
+    believed without being confirmed, at most the session timeout; default: the timeout that the client asks for, 10
+    with hosts. Where the server grants less than was asked for, give that.
 
     The term ends when the connection is SUSPENDED, before the session is lost, and is not resumed: after a
     reconnection within the session the candidate is elected again, with another epoch.
+    After two leases without a connection, a client that was made from hosts is replaced: ZooKeeper refuses for ever
+    who has seen more than it holds since it was set up anew. For a client of the caller's, a warning is logged.
     """
 
     def __init__(
@@ -167,6 +172,8 @@ class ZooKeeperElection(Election):
         super().__init__(store, name, candidate)
         if not checked_text("path", path).startswith("/") or path != "/" + path.strip("/"):
             raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
+        if isinstance(client_or_hosts, list | tuple) and all(isinstance(host, str) for host in client_or_hosts):
+            client_or_hosts = ",".join(client_or_hosts)
         self._own = isinstance(client_or_hosts, str)
         if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
             raise InvalidRequest(f"no ZooKeeper: {client_or_hosts!r}; pass a kazoo client, or hosts as 'host:port,...'")
@@ -180,6 +187,7 @@ class ZooKeeperElection(Election):
         self._patience = min(max(self.lease, 1.0), 5.0)
         self._line = self._party.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
         self._wake = self._seams.event()
+        self._warned = False
 
     def contenders(self) -> list[str]:
         """The candidates in the line, in their order, the leader first. Two round trips to ZooKeeper.
@@ -215,14 +223,29 @@ class ZooKeeperElection(Election):
             self._client.start_async()
 
     def _leave(self) -> None:
-        self._client.remove_listener(self._heard)
         try:
             if self._client.connected:
                 self._line.leave()
         finally:
-            if self._own:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        self._client.remove_listener(self._heard)
+        if self._own:
+            with suppress(KazooException):  # one that hangs in a call does not end in time; its thread is a daemon
                 self._client.stop()
                 self._client.close()
+
+    def _cut_off(self, stop: Event) -> None:
+        """There was no connection for so long that there may never be one with this client."""
+        if self._own:
+            log.warning("%r: no connection to ZooKeeper; trying with another client", self)
+            self._disconnect()
+            self._client = self._line.client = KazooClient(self._hosts, timeout=self.lease)
+            self._enter(stop)
+        elif not self._warned:
+            self._warned = True
+            log.warning("%r: no connection to ZooKeeper; if that was set up anew, stand with another client", self)
 
     def _heard(self, state: str) -> None:
         """The connection has changed. Called by the client's own thread: it must not wait for anything."""
@@ -232,12 +255,18 @@ class ZooKeeperElection(Election):
         self._wake.set()
 
     def _elect(self, stop: Event) -> Grant | None:
-        acquisition = Acquisition(self._party)
+        acquisition, connected = Acquisition(self._party), self._seams.monotonic()
         while not stop.is_set():
             self._wake.clear()
-            claim = self._claim(acquisition) if self._client.connected else None
-            if claim is not None:
-                return self._confirmed(claim)
+            now = self._seams.monotonic()
+            if self._client.connected:
+                connected = now
+                claim = self._claim(acquisition)
+                if claim is not None:
+                    return self._confirmed(claim)
+            elif now - connected > 2 * self.lease:
+                self._cut_off(stop)
+                connected = self._seams.monotonic()
             self._wake.wait(LOOK)
         return None
 
