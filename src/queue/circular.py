@@ -103,9 +103,9 @@ class LargeQueue:
     ) -> LargeQueue:
         """Make a queue of at most `capacity` entries, `entries_per_record` of them in each record.
 
-        An entry may have the store's record size limit divided by `entries_per_record`, less a few bytes. lease:
-        seconds for which a holder of the queue's lock may be silent; a longer pause costs it its turn, never an
-        entry. buffer_store: where the entries are, if not where the metadata is.
+        An entry may have the store's record size limit divided by `entries_per_record`, less a few bytes, and one more
+        for each str or bytes in it. lease: seconds for which a holder of the queue's lock may be silent; a longer pause
+        costs it its turn, never an entry. buffer_store: where the entries are, if not where the metadata is.
         Raises `AlreadyExists`, `InvalidRequest`.
         """
         buffers = as_store(buffer_store or store)

@@ -54,7 +54,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one queue is. `room` = bytes that one value may have."""
+    """Where everything of one queue is. `room` = bytes that one value may have, as the server keeps it."""
 
     name: str
     capacity: int
@@ -118,7 +118,7 @@ class Layout:
         """
         value = taken(value)
         if bound(value) > self.room:
-            size = len(encode({"": value}))
+            size = len(encode({"": _typed(value)}))
             if size > self.room:
                 raise RecordTooBig(
                     f"a value of {size} bytes for queue {self.name!r}: {self.slots} entries share a record, so one "
@@ -149,6 +149,23 @@ def checked_offset(offset: int) -> int:
 def total_bound(values: Sequence[Any]) -> int:
     """Bytes that the values do not exceed in their slots."""
     return sum(map(bound, values)) + _AROUND * len(values)
+
+
+def _typed(value: Any) -> Any:
+    """A value that is encoded as long as this one is on the server, where every text has a byte of its type in front.
+
+    So have bytes. Slots are never emptied, so one value above its room would keep its record from taking any more.
+    """
+    kind = type(value)
+    if kind is str:
+        return f" {value}"
+    if kind is bytes:
+        return b" " + value
+    if kind is list:
+        return [_typed(item) for item in value]
+    if kind is dict:
+        return {_typed(key): _typed(item) for key, item in value.items()}
+    return value
 
 
 def _checked_number(name: str, number: int, most: int) -> int:

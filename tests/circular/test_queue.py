@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from bisect import bisect
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -47,6 +48,32 @@ def test_every_kind_of_value_comes_back_as_it_was(store, name):
     found = [entry.value for entry in queue.dequeue_many(20)]
     assert found == VALUES
     assert [type(value) for value in found] == [type(value) for value in VALUES]
+
+
+def of_just_the_room(queue, item):
+    """A list of such items, and of zeros, that is as large as a value may be."""
+
+    def fits(value):
+        with suppress(RecordTooBig):
+            return bool(queue.layout.fitting(value))
+
+    value = []
+    for filler in (item, 0):
+        most = bisect(range(1, queue.layout.room), False, key=lambda count: not fits(value + [filler] * count))
+        value += [filler] * most
+    return value
+
+
+@pytest.mark.parametrize(
+    "item", ["x" * 31, b"x" * 31, {"a": [b"b" * 20, {5: "c" * 31}]}], ids=["str", "bytes", "nested"]
+)
+def test_values_of_just_the_room_fill_every_slot_whatever_they_are_made_of(store, name, item):
+    queue = LargeQueue.create(store, name, 500, entries_per_record=500)
+    value = of_just_the_room(queue, item)
+    for count in (300, 199, 1):
+        queue.enqueue_many([value] * count)
+    assert queue.dequeue_many(500)[499] == Entry(499, value)
+    assert queue.enqueue("as ever") == 500
 
 
 def test_layout_is_the_documented_one(store, name):
