@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 
 from ..seams import Seams
+from .forks import renew_in_child
 from .pointers import Slot
 
 
@@ -26,8 +27,14 @@ class Aside:
     """The slots that a process has set aside, to be tried again. Safe to share between threads."""
 
     def __init__(self, seams: Seams) -> None:
+        self._seams = seams
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is aside: what is belongs to one process, or two would have a message under one delivery id."""
         self._entries: list[Claimed] = []
-        self._lock = seams.lock()
+        self._lock = self._seams.lock()
 
     @property
     def shards(self) -> set[int]:

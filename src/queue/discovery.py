@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from ..errors import QueueOwned
 from ..retry import Poll
+from .forks import renew_in_child
 from .pointers import Claim, PointerQueue
 
 IDLE_LOOK = 9.0
@@ -25,10 +26,15 @@ class ActiveShards:
     def __init__(self, queue: PointerQueue, idle_look: float = IDLE_LOOK) -> None:
         self._queue, self._looks = queue, Poll(low=0.05, high=idle_look, factor=2.0, jitter=0.0)
         self._seams = queue.store.seams
+        self._turn = 0
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """Nothing is believed. A forked child begins so, as a thread of its parent may have been looking."""
         self._lock = self._seams.lock()
         self._wake = self._seams.event()
         self._active: dict[int, None] = {}
-        self._turn = 0
         self._fruitless = 0
         self._next_look = 0.0
         self._drained = False
@@ -54,7 +60,13 @@ class ActiveShards:
             if shard in self._active:
                 del self._active[shard]
                 if not self._active:
-                    self._fruitless, self._drained = 0, True
+                    self._emptied(refused=claim is None)
+
+    def _emptied(self, *, refused: bool) -> None:
+        """No shard is left: look at once, but not where the claim was refused, as a look may show the same again."""
+        self._fruitless, self._drained = 0, not refused
+        if refused:
+            self._next_look = min(self._next_look, self._seams.monotonic() + self._looks.low)
 
     def loaded(self, shards: Iterable[int]) -> None:
         """Take note that this process has just published to these shards."""
@@ -82,6 +94,7 @@ class ActiveShards:
 
     def _look(self) -> None:
         states = self._queue.states()
+        self._queue.begin_firing(states)
         owned = [state for state in states if state.stream]
         unfired = [state.shard for state in states if state.fired < state.loaded and not state.stream]
         self._active, self._drained = dict.fromkeys(unfired), False

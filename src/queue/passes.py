@@ -51,6 +51,7 @@ def sweep_through(
     enough: asked before each batch; True ends the pass early.
     """
     report = PassReport()
+    source.begin_firing([state])
     fired = state.fired
     while fired < state.loaded and not enough():
         claim = source.claim(state.shard, min(BATCH, state.loaded - fired))

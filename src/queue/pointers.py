@@ -59,13 +59,17 @@ class Claim(NamedTuple):
 
 
 class ShardState(NamedTuple):
-    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message."""
+    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
+
+    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
+    """
 
     shard: int
     loaded: int
     fired: int
     stream: str | None
     expired: int
+    fire_missing: bool = False
 
 
 class Written(Enum):
@@ -122,9 +126,21 @@ class PointerQueue:
         records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
         found = [record.bins if record else {} for record in records]
         return [
-            ShardState(n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0))
+            ShardState(
+                n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0),
+                LOAD in bins and FIRE not in bins,
+            )
             for n, bins in zip(numbers, found, strict=True)
-        ]
+        ]  # fmt: skip
+
+    def begin_firing(self, states: Sequence[ShardState]) -> None:
+        """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
+
+        To add 0 does no harm at any time. Where it fails the claim finds nothing yet, and the next look begins again.
+        """
+        missing = [Update(self.pointers_key(state.shard), (Add(FIRE, 0),)) for state in states if state.fire_missing]
+        if missing:
+            settle(self.store, missing)
 
     # ---- the producer's side
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 import zlib
 from datetime import timedelta
 
@@ -14,7 +17,7 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel
 from latchwork.queue.envelope import Envelope, from_bins
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
-from latchwork.store import Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, FaultyStore
 
@@ -466,6 +469,110 @@ def test_a_message_that_expires_in_a_consumers_hands_is_lost_to_it(simulated):
         delivery.ack()
     simulated.recover()
     assert queue.depth().sideline == 0
+
+
+# ---- another library's pointers
+
+
+def of_another_library(store, queue, payload="java"):
+    """A message in shard 0 as the Java library leaves it: nothing counts yet what was fired."""
+    lasting = {"exists": Exists.ANY, "ttl": 3600}
+    store.operate(queue.key(Slot(0, 1)), Put("data", json.dumps(payload)), **lasting)
+    store.operate(queue.pointers_key(0), Put("LOAD_POINTER", 1), **lasting)
+
+
+def test_a_message_that_another_library_loaded_before_anything_was_fired_is_received(world):
+    queue = world.process().queue
+    of_another_library(world.store, queue.pointers)
+    assert [message.payload for message in queue.peek()] == ["java"]
+    (delivery,) = queue.receive()
+    assert delivery.payload == "java"
+    delivery.ack()
+    assert (queue.depth().fired, queue.receive()) == (1, [])
+
+
+def test_redrive_brings_back_what_another_library_loaded_before_anything_was_fired(world):
+    queue = world.process().queue
+    of_another_library(world.store, queue.parked.pointers)
+    assert [message.payload for message in queue.redrive(5)] == ["java"]
+    assert [delivery.payload for delivery in queue.receive()] == ["java"]
+
+
+def test_the_shovel_brings_back_what_another_library_loaded_before_anything_was_fired(world):
+    queue = world.process().queue
+    of_another_library(world.store, queue.sideline.pointers)
+    assert Shovel(queue).run_once().moved == 1
+    assert [delivery.payload for delivery in queue.receive()] == ["java"]
+
+
+def test_who_waits_for_messages_that_no_claim_gets_asks_rarely(counted, monkeypatch):
+    queue, store, clock = counted
+    of_another_library(store, queue.pointers)
+    monkeypatch.setattr(queue.pointers, "begin_firing", lambda states: None)
+    monkeypatch.setattr(queue.active._wake, "wait", clock.sleep)
+    store.reset()
+    assert queue.receive(timeout=3) == []
+    looks, calls_of_each = 3 / 0.05 + 1, 3
+    assert store.total <= looks * calls_of_each
+
+
+# ---- forks
+
+
+def exit_of_child(run):
+    """How a forked child ends in which `run` says whether all is well; an alarm ends one that hangs."""
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        code = 1
+        try:
+            code = 0 if run() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_child_forked_while_another_thread_looks_for_messages_publishes_and_receives():
+    queue = QueueRegistry(MemoryStore(ManualClock()), "c").create(QueueConfig("q"))
+    looking, go_on, states = threading.Event(), threading.Event(), queue.pointers.states
+
+    def slow():
+        looking.set()
+        assert go_on.wait(10)
+        return states()
+
+    def publishes():
+        queue.pointers.states = states
+        queue.publish("from the child")
+        return [delivery.payload for delivery in queue.receive()] == ["from the child"]
+
+    queue.pointers.states = slow
+    looks = threading.Thread(target=queue.receive)
+    looks.start()
+    assert looking.wait(10)
+    try:
+        assert exit_of_child(publishes) == 0
+    finally:
+        go_on.set()
+        looks.join()
+
+
+def test_a_slot_that_was_set_aside_before_a_fork_is_the_parents_alone():
+    clock = ManualClock()
+    queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", shards=1))
+    queue.pointers.reserve({0: 1})
+    ends = []
+
+    def child_receives_nothing():
+        return not queue.awaits() and queue.receive() == []
+
+    def meanwhile():
+        queue.pointers.write([Slot(0, 1)], [Envelope('"m"', "m")])
+        ends.append(exit_of_child(child_receives_nothing))
+
+    clock.at(0.01, meanwhile)
+    assert [delivery.payload for delivery in queue.receive()] == ["m"]
+    assert ends == [0]
 
 
 # ---- what it costs
