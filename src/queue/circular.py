@@ -183,7 +183,7 @@ class LargeQueue:
         overwrite_if_full: bool = False,
         timeout: float | None = None,
     ) -> range:
-        """Add entries at the tail, all of them or none; their offsets.
+        """Add entries at the tail, all of them or none; their offsets. No entries: no call, and no transaction.
 
         txn_id: an id to ask `transaction` for, of at most 256 bytes, unique among the transactions that are under way;
         it may be used again later.  overwrite_if_full: drop the oldest entries where there is no room, except those
@@ -201,16 +201,16 @@ class LargeQueue:
         self, values: Iterable[Any], txn_id: str | int | None, overwrite_if_full: bool, timeout: float | None
     ) -> range:
         items = [self.layout.fitting(value) for value in values]
-        txn, capacity = transactions.checked_new(txn_id), self.layout.capacity
+        txn, seconds, capacity = transactions.checked_new(txn_id), checked_timeout(timeout), self.layout.capacity
+        if not items:
+            return range(0)
         if len(items) > capacity:
             message = f"{len(items)} entries do not fit into queue {self.name!r}, whose capacity is {capacity}"
             if overwrite_if_full:
                 raise InvalidRequest(f"{message}: they would overwrite one another; enqueue fewer at a time")
             raise QueueFull(f"{message}: enqueue fewer at a time", capacity=capacity)
-        if not items:
-            raise InvalidRequest("no entries to enqueue; give at least one")
         request = Request(OVERWRITE if overwrite_if_full else ENQUEUE, txn, values=items)
-        offsets: range = self._work.submit(request, checked_timeout(timeout))
+        offsets: range = self._work.submit(request, seconds)
         return offsets
 
     def dequeue(self, *, txn_id: str | int | None = None, timeout: float | None = None) -> Entry | None:

@@ -331,7 +331,8 @@ def test_bad_input_is_refused_before_any_call():
         (lambda: queue.enqueue({1, 2}), "set"),
         (lambda: queue.enqueue([object()]), "object"),
         (lambda: queue.enqueue(2**64), "64 bits"),
-        (lambda: queue.enqueue_many([]), "at least one"),
+        (lambda: queue.enqueue_many([], txn_id=""), "txn_id"),
+        (lambda: queue.enqueue_many([], timeout=-1), "timeout"),
         (lambda: queue.enqueue_many(None), "a NoneType"),
         (lambda: queue.enqueue("x", txn_id=""), "txn_id"),
         (lambda: queue.enqueue("x", txn_id=1.5), "txn_id"),
@@ -351,6 +352,16 @@ def test_bad_input_is_refused_before_any_call():
     with pytest.raises(RecordTooBig):
         queue.enqueue("ä" * 6000)
     assert store.total == 0
+
+
+def test_no_entries_are_enqueued_without_a_call_at_no_offsets():
+    store = CountingStore(MemoryStore())
+    queue = LargeQueue.create(store, "q", 10)
+    queue.enqueue("a")
+    store.reset()
+    assert queue.enqueue_many([]) == queue.enqueue_many(iter(()), txn_id="t", overwrite_if_full=True) == range(0)
+    assert store.total == 0
+    assert queue.transaction("t") is None
 
 
 def test_wait_for_a_dead_holder_ends_after_its_lease_and_naps_grow():
