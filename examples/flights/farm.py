@@ -46,6 +46,7 @@ def session(farm: str, partitions: int) -> SparkSession:
         "spark.sql.adaptive.enabled": "false",  # it would merge small partitions, and the latch counts them all
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # over before more would pay
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import CountDownLatch, LatchLevel, LatchProgress
-from ..errors import AlreadyExists
+from ..errors import AlreadyExists, NotFound
 from .session import Session
 
 TIMED_OUT = 4
 app = typer.Typer(help="Wait until so many things have happened.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the latch's id")]
-Client = Annotated[str, typer.Option(help="the client id: whose latch it is")]
+Client = Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose latch it is")]
 Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
@@ -106,10 +106,15 @@ def wait(
     session: Session = context.obj
     latch = _get(session, name, client, farm, level)
     released = latch.wait(timeout, progress=True)
-    progress = latch.progress()
-    parties = sorted(str(party) for party in latch.parties())
-    waiting = f"timed out with {progress.remaining} to go" + _from(progress)
-    session.say("released" if released else waiting, **_facts(name, progress, counted=parties))
+    try:
+        progress = latch.progress()
+        facts = _facts(name, progress, counted=sorted(str(party) for party in latch.parties()))
+    except NotFound:
+        if not released:
+            raise
+        session.say("released", latch=name, released=True)  # and deleted since, by somebody who waited as well
+        return
+    session.say("released" if released else f"timed out with {progress.remaining} to go{_from(progress)}", **facts)
     if not released:
         raise typer.Exit(TIMED_OUT)
 

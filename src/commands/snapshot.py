@@ -7,9 +7,12 @@ from typing import Any
 
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.facts import QueueFacts, facts_of
+from ..queue.pointers import Slot
 
 SAMPLE = 200
 """Sidelined messages that are looked at to tell the reasons."""
+CLAIMED = 1_000
+"""Slots that were claimed last in which messages are looked for that are in somebody's hands."""
 
 
 def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
@@ -25,11 +28,14 @@ def all_facts(registry: QueueRegistry) -> list[dict[str, Any]]:
 def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = queue.sideline.peek(SAMPLE) if depth.sideline else []
+    in_flight, looked = _in_flight(queue) if depth.fired else (0, 0)
     return {
         "queue": facts.name,
         "active": facts.active,
         "consumers": facts.consumers,
         "ready": depth.ready,
+        "in_flight": in_flight,
+        "in_flight_looked_at": looked,
         "sideline": depth.sideline,
         "sidelined_by_reason": dict(Counter(message.reason or "unknown" for message in sidelined)),
         "sidelined_looked_at": len(sidelined),
@@ -43,3 +49,16 @@ def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
         "sweep_failed_s_ago": round(now - last.failure / 1000, 1) if last.failure > last.success else None,
         "sweep_error": last.error if last.failure > last.success else None,
     }
+
+
+def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
+    """Messages in somebody's hands among the slots that were claimed last, and how many slots that are. Two calls."""
+    pointers = queue.pointers
+    each = max(1, CLAIMED // pointers.shards)
+    slots = [
+        Slot(state.shard, pointer)
+        for state in pointers.states()
+        for pointer in range(max(1, state.fired - each + 1), state.fired + 1)
+    ]
+    records = queue.store.get_many([pointers.key(slot) for slot in slots], "enqueuedAt")
+    return sum("enqueuedAt" in record.bins for record in records if record), len(slots)

@@ -20,6 +20,7 @@ MAX_EVERY = 86_400
 COLUMNS = {
     "queue": "queue",
     "ready": "ready",
+    "in_flight": "in flight",
     "in_rate": "in/s",
     "out_rate": "out/s",
     "oldest_age_s": "oldest s",
@@ -61,15 +62,16 @@ def stats(
 
 def _show(session: Session, watcher: _Watcher, client: str) -> None:
     """A table for people; as JSON what `queue stats` says of each queue, and the rates."""
-    rows = watcher.look()
-    session.table(rows if session.json else _titled(rows), empty=f"no queues of {client}")
+    rows, leader = watcher.look(), watcher.leader()
+    told = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
+    session.table(told if session.json else _titled(rows), _title(leader), empty=f"no queues of {client}")
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None) -> None:
     with Live(console=Console(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
-            live.update(as_table(_titled(rows), watcher.title()) if rows else "no queues", refresh=True)
+            live.update(as_table(_titled(rows), _title(watcher.leader())) if rows else "no queues", refresh=True)
             watcher.seams.sleep(every)
 
 
@@ -80,14 +82,14 @@ class _Watcher:
         self._registry, self.seams = registry, registry.store.seams
         self._before: dict[str, tuple[float, int, int]] = {}
 
-    def title(self) -> str:
-        """Who sweeps."""
+    def leader(self) -> tuple[str, int] | None:
+        """Who sweeps, and its epoch; None where nobody was elected by lease."""
         leader = self._registry.store.get(
             Key("latchwork_locks", f"{self._registry.client_id}-sweeper"), "locked", "lock-owner", "fencing-ctr"
         )
         if leader is None or not leader.bins.get("locked"):
-            return "nobody leads the sweepers"
-        return f"{leader.bins['lock-owner']} leads the sweepers, epoch {leader.bins['fencing-ctr']}"
+            return None
+        return leader.bins["lock-owner"], leader.bins["fencing-ctr"]
 
     def look(self) -> list[dict[str, Any]]:
         """A row for each queue."""
@@ -103,8 +105,18 @@ class _Watcher:
         return facts
 
 
+def _title(leader: tuple[str, int] | None) -> str:
+    return f"{leader[0]} leads the sweepers, epoch {leader[1]}" if leader else "nobody leads the sweepers"
+
+
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{title: (row | {"reasons": _reasons(row)})[name] for name, title in COLUMNS.items()} for row in rows]
+    words = [row | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"])} for row in rows]
+    return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
+
+
+def _or_never(ago: float | None) -> float | str:
+    """A queue that was never swept says so: a table leaves out what no row has."""
+    return "-" if ago is None else ago
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

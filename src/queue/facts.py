@@ -17,7 +17,7 @@ class QueueFacts:
     """A queue at one moment.
 
     oldest_age: seconds since the oldest of the messages that are next in their shards was published; None = there is
-    none.  balance: the fullest shard against the mean, of those that ever had a message: 1.0 = even.
+    none.  balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even.
     """
 
     name: str
@@ -61,5 +61,6 @@ def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
 
 
 def _balance(states: Sequence[ShardState]) -> float | None:
-    loaded = [state.loaded for state in states if state.loaded]
-    return max(loaded) * len(loaded) / sum(loaded) if loaded else None
+    loaded = [state.loaded for state in states]
+    messages = sum(loaded)
+    return max(loaded) * min(len(loaded), messages) / messages if messages else None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from inspect import getattr_static
+from types import UnionType
+from typing import Any, get_origin
 
 import msgspec
 
@@ -15,6 +17,7 @@ from .page_layout import Place
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, Place], Any]
 
+_WAYS = ("encode", "decode")
 _REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 _LATEST = 10**12
 """Seconds, as good as the end of time, and far less than what counts in milliseconds."""
@@ -29,12 +32,20 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     """
     if codec is bytes:
         return _raw, None
-    if isinstance(codec, type):
-        decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
-        return _encoding(msgspec.json.encode, codec, decode), _decoding(decode)
-    if callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None)):
+    if _encodes(codec):
         return _encoding(codec.encode), _decoding(codec.decode)
+    kind = get_origin(codec) or codec  # of dict[str, int] it is dict
+    if isinstance(kind, type) and kind is not UnionType:
+        decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
+        return _encoding(msgspec.json.encode, kind, decode), _decoding(decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
+
+
+def _encodes(codec: Any) -> bool:
+    """Whether it has both directions itself; a class only where they need no instance."""
+    if isinstance(codec, type):
+        return all(isinstance(getattr_static(codec, way, None), staticmethod | classmethod) for way in _WAYS)
+    return all(callable(getattr(codec, way, None)) for way in _WAYS)
 
 
 def milliseconds(moment: datetime | float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 from urllib.parse import quote
 
 from ..coord.inputs import farm_or_default
@@ -52,7 +53,7 @@ def parse(given: Mapping[str, str]) -> Options:
         raise InvalidRequest(f"the data source 'latchwork' has no option {', '.join(unknown)}; use {', '.join(NAMES)}")
     values = {known[name.lower()]: value for name, value in given.items() if name.lower() in known}
     return Options(
-        store=values.get("store") or os.environ.get(VARIABLE) or _needed("store", f"a URL; or set ${VARIABLE}"),
+        store=_reachable(values.get("store") or os.environ.get(VARIABLE)),
         queue=values.get("queue") or _needed("queue", "the queue's name"),
         client_id=values.get("clientId") or _needed("clientId", "the client that the queue belongs to"),
         farm_id=farm_or_default(values.get("farmId")),  # here, as executors may have another environment
@@ -65,7 +66,16 @@ def parse(given: Mapping[str, str]) -> Options:
     )
 
 
-def _needed(name: str, meaning: str) -> str:
+def _reachable(store: str | None) -> str:
+    """The store's URL, unless no other process can reach it."""
+    if not store:
+        _needed("store", f"a URL; or set ${VARIABLE}")
+    if store.startswith("memory:"):
+        raise InvalidRequest(f"store {store!r}: no worker of Spark can reach it; use sqlite: or aerospike:")
+    return store
+
+
+def _needed(name: str, meaning: str) -> NoReturn:
     raise InvalidRequest(f"the option {name!r} of the data source 'latchwork' is missing: {meaning}")
 
 

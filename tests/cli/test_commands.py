@@ -161,6 +161,36 @@ def test_a_sweep_stands_for_election_and_is_seen_in_the_statistics(lw):
     assert lw("stats", *SHOP, "--json").json[0]["swept_s_ago"] >= 0
 
 
+def test_the_statistics_say_who_leads_and_what_is_in_somebodys_hands(lw, sqlite_url):
+    store = connect(sqlite_url)
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", shards=4))
+    queue.publish_many(range(40), keys=["k"] * 40)
+    queue.receive()[0].ack()
+    queue.receive(3)
+    (row,) = lw("stats", *SHOP, "--json").json
+    assert (row["ready"], row["in_flight"], row["in_flight_looked_at"]) == (36, 3, 4)
+    assert (row["leader"], row["shard_balance"]) == (None, 4.0)
+    grant = FencedLock(store, "shop-sweeper", owner="me").acquire(1)
+    (row,) = lw("stats", *SHOP, "--json").json
+    assert (row["leader"], row["leader_epoch"]) == ("me", grant.fence)
+    head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
+    assert dict(zip(head, line, strict=True))["swept s ago"] == "-"
+
+
+def test_a_wait_for_a_latch_that_was_deleted_once_it_was_released_says_released(lw, sqlite_url, monkeypatch):
+    CountDownLatch.create(connect(sqlite_url), "shop", "n", 1).count_down()
+    ask = CountDownLatch.parties
+
+    def deleted_meanwhile(latch):
+        latch.delete()
+        return ask(latch)
+
+    monkeypatch.setattr(CountDownLatch, "parties", deleted_meanwhile)
+    monkeypatch.setenv("LATCHWORK_CLIENT", "shop")
+    waited = lw("latch", "wait", "n", "--json")
+    assert (waited.code, waited.json["released"]) == (0, True)
+
+
 def test_the_circular_queue_by_the_command_alone(lw):
     assert lw("large", "create", "bus", "1000", "--json").json["capacity"] == 1000
     assert lw("large", "enqueue", "bus", '{"a": 1}', "text", "--json").json["offsets"] == [0, 1]
@@ -469,7 +499,7 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert facts["shard_balance"] == 1.0
     (row,) = lw("stats", *SHOP, "--json").json
-    assert set(row) == set(facts) | {"in_rate", "out_rate"}
+    assert set(row) == set(facts) | {"in_rate", "out_rate", "leader", "leader_epoch"}
     lw("large", "create", "bus", "10")
     lw("large", "enqueue", "bus", '{"a": 1}')
     assert lw("large", "dequeue", "bus", "--json").json == [{"offset": 0, "value": {"a": 1}}]

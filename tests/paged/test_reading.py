@@ -234,6 +234,13 @@ class Reversed:
         return data[::-1].decode()
 
 
+class Static:
+    """A codec that needs no instance."""
+
+    encode = staticmethod(str.encode)
+    decode = staticmethod(bytes.decode)
+
+
 @pytest.mark.parametrize(
     ("codec", "values", "wrong"),
     [
@@ -242,6 +249,9 @@ class Reversed:
         (dict, [{}, {"a": [1, None]}], [1]),
         (Order, [Order("apple", 3)], {"item": "apple", "count": 3}),
         (Reversed(), ["abc"], "\udc80"),
+        (Static, ["abc"], "\udc80"),
+        (dict[str, int], [{}, {"a": 1}], {"a": "x"}),
+        (list[int], [[], [1, 2]], (1,)),
     ],
 )
 def test_codecs_give_back_what_was_appended_and_refuse_the_rest(files, codec, values, wrong):

@@ -49,7 +49,7 @@ def reader(store, monkeypatch):
 
     def started(through=store, limit=4):
         monkeypatch.setattr(options, "connect", lambda _url: through)
-        given = {"store": "memory:", "queue": "q", "clientId": "shop", "streamId": "etl"}
+        given = {"store": "sqlite:", "queue": "q", "clientId": "shop", "streamId": "etl"}
         return StreamReader(parse(given | {"maxMessagesPerBatch": str(limit)}), Table(SCHEMA, typed=False))
 
     return started

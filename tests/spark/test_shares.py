@@ -83,15 +83,20 @@ def test_a_checkpoint_that_is_ahead_of_its_queue_is_refused(queue, planner):
 
 def test_the_farm_is_the_one_of_where_the_options_were_given(monkeypatch):
     monkeypatch.setenv("LATCHWORK_FARM", "eu")
-    options = parse({"store": "memory:", "queue": "q", "clientId": "shop"})
+    options = parse({"store": "sqlite:", "queue": "q", "clientId": "shop"})
     monkeypatch.delenv("LATCHWORK_FARM")
     assert options.farm_id == "eu"
+
+
+def test_a_store_that_no_worker_can_reach_is_refused_with_the_options():
+    with pytest.raises(InvalidRequest, match="no worker"):
+        parse({"store": "memory:", "queue": "q", "clientId": "shop"})
 
 
 @pytest.mark.parametrize("given", [{"jobId": "é" * 84}, {"streamId": "s" * 257}])
 def test_a_name_that_a_key_cannot_hold_is_refused_with_the_options(given):
     with pytest.raises(InvalidRequest, match="at most"):
-        parse({"store": "memory:", "queue": "q", "clientId": "shop"} | given)
+        parse({"store": "sqlite:", "queue": "q", "clientId": "shop"} | given)
 
 
 def test_a_queue_whose_query_never_finished_a_batch_is_let_go_of_by_hand(queue, planner):
