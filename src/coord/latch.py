@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import AlreadyExists, InvalidRequest
+from ..errors import AlreadyExists
 from ..retry import LATCH_POLICY, RetryPolicy
 from ..store.port import RecordStore
 from . import latch_layout as layout
@@ -42,8 +42,8 @@ class CountDownLatch(Latch):
         """Create this farm's counter with `count`, or with one for each of `parties` (whom `missing()` then knows).
 
         farms: at XDC level, the farms that must bring their counter before the latch can be released; default: those
-        that have one, which is safe only where one coordinator brings the whole count. ttl: seconds; a latch that
-        expires raises, it is never released by that.
+        that have one, which is safe only where one coordinator brings the whole count. At DC level they are refused, as
+        only this farm's counter decides there. ttl: seconds; a latch that expires raises, it is never released by that.
 
         Raises `AlreadyExists` where this farm's counter is there; `OutcomeUnknown` where it may have been created by
         this call; `InvalidRequest` before any I/O.
@@ -58,16 +58,6 @@ class CountDownLatch(Latch):
             raise _already(latch)
         return latch
 
-    def _expect(self, count: int | None, parties: Iterable[str | int] | None) -> int:
-        if parties is None:
-            if count is None:
-                raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
-            return layout.checked_number("count", count, 0)
-        self._expected = layout.checked_parties(parties)
-        if count is not None and count != len(self._expected):
-            raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")
-        return len(self._expected)
-
 
 class CountUpDownLatch(Latch):
     """A latch that also counts up, while work is still being found."""
@@ -78,8 +68,9 @@ class CountUpDownLatch(Latch):
         store: RecordStore,
         client_id: str,
         latch_id: str,
-        count: int = 0,
+        count: int | None = None,
         *,
+        parties: Iterable[str | int] | None = None,
         farms: Iterable[str] | None = None,
         farm_id: str | None = None,
         level: LatchLevel = LatchLevel.DC,
@@ -87,8 +78,12 @@ class CountUpDownLatch(Latch):
         set_suffix: str = "distributed_latch",
         policy: RetryPolicy = LATCH_POLICY,
     ) -> CountUpDownLatch:
-        """Create this farm's counter. Raises `AlreadyExists`, `InvalidRequest` as `CountDownLatch.create`."""
-        latch, made = cls._make(store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms)
+        """Create this farm's counter, with 0 where neither count nor parties is given. All else, and what it raises, as
+        `CountDownLatch.create`.
+        """
+        latch, made = cls._make(
+            store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms
+        )
         if not made:
             raise _already(latch)
         return latch
@@ -99,8 +94,9 @@ class CountUpDownLatch(Latch):
         store: RecordStore,
         client_id: str,
         latch_id: str,
-        count: int = 0,
+        count: int | None = None,
         *,
+        parties: Iterable[str | int] | None = None,
         farms: Iterable[str] | None = None,
         farm_id: str | None = None,
         level: LatchLevel = LatchLevel.DC,
@@ -109,16 +105,18 @@ class CountUpDownLatch(Latch):
         policy: RetryPolicy = LATCH_POLICY,
     ) -> CountUpDownLatch:
         """The same, but where this farm's counter is there it is left as it is."""
-        return cls._make(store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms)[0]
+        return cls._make(store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms)[0]
 
     @classmethod
     def _make(cls, *args: Any) -> tuple[CountUpDownLatch, bool]:
-        store, client_id, latch_id, count, farm_id, level, ttl, set_suffix, policy, farms = args
+        store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms = args
         latch = cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
             farms=farms,
         )  # fmt: skip
-        return latch, latch._create(layout.checked_number("count", count, 0), layout.MAX_TOKENS)
+        if count is None and parties is None:
+            count = 0
+        return latch, latch._create(latch._expect(count, parties), layout.MAX_TOKENS)
 
     def count_up(self, n: int = 1) -> int:
         """Count up by `n`, exactly once; what remains in this farm. One store call. Raises as `count_down`.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
-from ..errors import InvalidRequest, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
 from ..store.ops import MapGet, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
@@ -39,7 +39,7 @@ class Latch:
 
     _nonce: str | None = None
     _identified = False
-    _expected: tuple[str | int, ...] = ()
+    _expected: tuple[str | int, ...] | None = None
 
     def __init__(
         self,
@@ -180,7 +180,10 @@ class Latch:
             if not counts:
                 raise self._gone()
             return LatchProgress(counts, sum(counts.values()))
-        return progress_of(self._read_record())
+        progress = progress_of(self._read_record())
+        if not progress.counts and not progress.absent_farms:
+            raise self._gone()  # a record without a counter is no latch, and its sum of nothing no release
+        return progress
 
     def wait(
         self, timeout: float | None = None, *, progress: bool | Callable[[LatchProgress], None] | None = None
@@ -221,9 +224,12 @@ class Latch:
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
         """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
 
-        Raises `InvalidRequest` where `expected` is no list of names, `NotFound`.
+        Raises `InvalidRequest` where `expected` is no list of names, or is not given and this handle knows none (it was
+        made by `get`, or with a count), and `NotFound`.
         """
         if expected is None:
+            if self._expected is None:
+                raise InvalidRequest(f"{self!r} knows no parties: pass missing(expected=[...]) to say who should count")
             expected = self._expected
             if self._level is LatchLevel.XDC:
                 expected = [f"{self._farm}/{party}" for party in expected]
@@ -248,8 +254,8 @@ class Latch:
         """What the read finds; where it fails, and an attempt before the refusal was in doubt, nobody knows."""
         try:
             return read()
-        except Unavailable as failure:
-            if not refusal.details["doubt"]:
+        except LatchworkError as failure:
+            if not refusal.details["doubt"] or isinstance(failure, NotFound):
                 raise
             raise OutcomeUnknown(
                 f"the update of latch {self._key.name!r} may have been applied: an attempt was not answered, and the "
@@ -264,6 +270,17 @@ class Latch:
         return record
 
     # ---- creating
+
+    def _expect(self, count: int | None, parties: Iterable[str | int] | None) -> int:
+        """The count to begin with, by either of the two."""
+        if parties is None:
+            if count is None:
+                raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
+            return layout.checked_number("count", count, 0)
+        self._expected = layout.checked_parties(parties)
+        if count is not None and count != len(self._expected):
+            raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")
+        return len(self._expected)
 
     def _create(self, count: int, capacity: int) -> bool:
         """Create this farm's counter; False where it is there already."""

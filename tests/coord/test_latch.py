@@ -65,6 +65,34 @@ def test_a_party_counts_once_however_often_it_is_repeated(store):
     assert latch.wait(0)
 
 
+@pytest.mark.parametrize("make", [CountUpDownLatch.create, CountUpDownLatch.get_or_create])
+def test_a_latch_that_counts_up_may_begin_with_parties(store, make):
+    latch = make(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    assert [latch.count(), latch.count_up(), latch.count_down(party="a"), latch.missing()] == [2, 3, 2, {"b"}]
+    again = CountUpDownLatch.get_or_create(store, "shop", ID, parties=["a", "b", "c"], farm_id="dc1")
+    assert again.count() == 2, "left as it is"
+    assert again.missing() == {"b", "c"}
+
+
+def test_a_latch_that_counts_up_begins_with_a_count_or_parties_or_nothing(memory):
+    with pytest.raises(InvalidRequest, match="give one of the two"):
+        CountUpDownLatch.create(memory, "shop", ID, 2, parties=["a"])
+    assert CountUpDownLatch.create(memory, "shop", ID).count() == 0
+    assert CountUpDownLatch.create(memory, "shop", f"{ID}-none", parties=[]).missing() == set()
+
+
+@pytest.mark.parametrize("make", [CountDownLatch.create, CountUpDownLatch.get_or_create])
+def test_a_handle_that_knows_no_parties_does_not_say_that_nobody_is_missing(memory, make):
+    store = CountingStore(memory)
+    made = make(store, "shop", ID, 2)
+    store.reset()
+    for latch in (made, CountDownLatch.get(store, "shop", ID)):
+        with pytest.raises(InvalidRequest, match=r"missing\(expected=\[\.\.\.\]\)"):
+            latch.missing()
+    assert store.total == 0
+    assert made.missing(["a"]) == {"a"}
+
+
 @pytest.mark.parametrize(("kind", "names"), [(str, ("a", "b")), (int, (1, 2))])
 def test_a_party_may_be_a_member_of_an_enumeration(store, kind, names):
     one, other = Enum("Job", dict(zip(("ONE", "OTHER"), names, strict=True)), type=kind)
@@ -197,7 +225,14 @@ def test_a_count_that_lands_after_delete_and_re_create_changes_nothing(memory):
 
 def test_never_created_raises_and_never_reads_as_released(store):
     latch = CountDownLatch.get(store, "shop", "never", farm_id="dc1")
-    for ask in (latch.count, latch.counts, lambda: latch.wait(0), latch.count_down, latch.parties, latch.missing):
+    for ask in (
+        latch.count,
+        latch.counts,
+        lambda: latch.wait(0),
+        latch.count_down,
+        latch.parties,
+        lambda: latch.missing(["a"]),
+    ):
         with pytest.raises(NotFound):
             ask()
 
@@ -292,6 +327,14 @@ def test_an_xdc_count_is_the_sum_over_all_farms_also_those_that_nobody_named(sto
     assert not mine.wait(0)
     CountDownLatch.get(store, "shop", ID, farm_id="head", level=XDC).count_down(5)
     assert mine.wait(0)
+
+
+def test_a_record_without_a_counter_never_reads_as_released_across_farms(store):
+    store.operate(key(), Put("done#dc1", {"a": 1}), exists=Exists.CREATE, ttl=60)
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC)
+    for look in (lambda: latch.wait(0), latch.count, latch.progress):
+        with pytest.raises(NotFound):
+            look()
 
 
 def test_a_farm_that_comes_while_others_wait_is_counted_in(memory, clock):

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
-from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
@@ -38,6 +38,31 @@ def test_a_count_in_doubt_whose_latch_cannot_be_read_afterwards_is_unknown(store
     with pytest.raises(OutcomeUnknown, match="may have been applied"):
         latch.count_down(party="a")
     assert latch.count_down(party="a") == 2, "with a party, calling again is harmless"
+
+
+def disk_fails():
+    raise StorageFailed("the disk failed")
+
+
+def test_a_count_in_doubt_whose_latch_a_failing_disk_cannot_show_is_unknown(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    before(store, {1: "reply_lost", 3: disk_fails})
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        latch.count_down(party="a")
+    assert latch.count() == 2
+
+
+def test_a_creation_in_doubt_that_a_failing_disk_cannot_show_is_unknown(store):
+    before(store, {1: "reply_lost", 3: disk_fails})
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+
+
+def test_a_count_in_doubt_whose_latch_is_deleted_meanwhile_says_so(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    before(store, {1: "reply_lost", 3: latch.delete})
+    with pytest.raises(NotFound):
+        latch.count_down(party="a")
 
 
 def test_a_repeated_count_whose_latch_cannot_be_read_has_changed_nothing(store):
