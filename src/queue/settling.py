@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from ..errors import InvalidRequest, LatchworkError
+from ..retry import Poll
 from .delivery import Delivery, lost
-from .pointers import PointerQueue
+from .envelope import MAX_ERROR, Envelope, storable
+from .pointers import Held, PointerQueue
 
 Outcome = bool | LatchworkError
 """True = settled; False = somebody else's or gone by now; an error = not settled, or perhaps."""
@@ -56,6 +60,16 @@ def remember(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> Non
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is True:
             delivery.settle()
+
+
+def failed(queue: PointerQueue, held: Held, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
+    """The message as it goes into the sideline, where it waits for its backoff."""
+    not_before = 0
+    if backoff is not None:
+        pause = backoff.pause(max(1, held.envelope.attempts), queue.store.seams)
+        not_before = queue.now_ms() + round(pause * 1000)
+    text = storable(error[:MAX_ERROR]) if error else held.envelope.last_error
+    return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
 
 
 def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:

@@ -9,21 +9,22 @@ from itertools import compress
 from msgspec.structs import replace
 
 from ..coord.inputs import checked_timeout
-from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ..errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ..retry import Poll
 from .aside import Aside, Claimed
 from .delivery import Delivery
 from .discovery import IDLE_LOOK, ActiveShards
-from .envelope import MAX_ERROR, Codec, Envelope, Message, Reason, reason_of, storable
+from .envelope import Codec, Envelope, Message, Reason, reason_of
 from .loading import CHUNK, move
-from .peeking import peek, peek_all
+from .peeking import checked_count, peek, peek_all
 from .pointers import Found, Held, PointerQueue, Slot
-from .settling import Outcome, acknowledge, raise_first, remember, tell, tell_each
+from .settling import Outcome, acknowledge, failed, raise_first, remember, tell, tell_each
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
 GRACE_POLL = 0.02
 MAX_RECEIVE = 1_000
+"""Messages that are claimed, stamped and read at once."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class QueueView:
         """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
 
         shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
-        count: count this as an attempt (the shovel does not).  It costs one call to claim and one to stamp and read.
+        count: count this as an attempt (the shovel does not).  It costs one call to claim and one to stamp and read
+        for up to 1,000 messages, and the same again for each 1,000 more, as long as they are there at once.
         With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
         queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a timeout of 0 looks
         at once.
@@ -89,13 +91,13 @@ class QueueView:
         Raises `QueueOwned` where a stream owns the queue, and the store's errors where there is nothing to return;
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
-        _checked("max_messages", max_messages)
+        checked_count("max_messages", max_messages)
         timeout = checked_timeout(timeout)
         seams = self.store.seams
         began = seams.monotonic()
         while True:
             now = timeout == 0 and not self.awaits(shards)
-            deliveries = self._round(max_messages, shards, count=count, now=now) if self._open() else []
+            deliveries = self._rounds(max_messages, shards, count=count, now=now) if self._open() else []
             left = None if timeout is None else began + timeout - seams.monotonic()
             if deliveries:
                 return deliveries
@@ -113,6 +115,17 @@ class QueueView:
     def awaits(self, shards: Collection[int] | None = None) -> bool:
         """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
         return self.aside.any(shards)
+
+    def _rounds(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
+        """Round after round while each is full; where a later one fails there is something to return."""
+        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), shards, count=count, now=now)
+        while len(more) == MAX_RECEIVE and (left := max_messages - len(deliveries)):
+            try:
+                more = self._round(min(left, MAX_RECEIVE), shards, count=count, now=False)
+            except LatchworkError:
+                break
+            deliveries = deliveries + more
+        return deliveries
 
     def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
         held, failure = self._revisit(max_messages, shards, count=count)
@@ -228,7 +241,7 @@ class QueueView:
         if self.rules.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
             self._park(held, Reason.UNREADABLE)
         else:
-            envelope = self._failed(held, Reason.UNREADABLE.value, error)
+            envelope = failed(self.pointers, held, self.rules.backoff, Reason.UNREADABLE.value, error)
             tell(self.pointers, move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
 
     def _park(self, held: Held, reason: Reason) -> None:
@@ -258,7 +271,7 @@ class QueueView:
         of the store.
         """
         envelopes = [
-            self._failed(delivery.held, reason_of(reason), error)
+            failed(self.pointers, delivery.held, self.rules.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
         open_ = [not delivery.settled for delivery in deliveries]
@@ -279,29 +292,16 @@ class QueueView:
                 outcomes += [failure] * len(held)
         return outcomes
 
-    def _failed(self, held: Held, reason: str, error: str | None) -> Envelope:
-        backoff, not_before = self.rules.backoff, 0
-        if backoff is not None:
-            pause = backoff.pause(max(1, held.envelope.attempts), self.store.seams)
-            not_before = self.pointers.now_ms() + round(pause * 1000)
-        text = storable(error[:MAX_ERROR]) if error else held.envelope.last_error
-        return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
-
     # ---- looking
 
     def peek(self, limit: int = 10) -> list[Message]:
         """Up to `limit` messages that nobody has received yet, the oldest of each shard first; nothing changes.
 
-        Two calls. Slots that hold no message are left out, so it may show fewer than there are.
+        Two calls, and one for each further 1,000 slots where some that were read hold no message.
         """
-        _checked("limit", limit)
+        checked_count("limit", limit)
         return peek(self.pointers, self.codec, limit)
 
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
         return peek_all(self.pointers, self.codec)
-
-
-def _checked(what: str, number: int) -> None:
-    if not isinstance(number, int) or not 1 <= number <= MAX_RECEIVE:
-        raise InvalidRequest(f"{what} is {number!r}; it must be 1 to {MAX_RECEIVE}")

@@ -182,7 +182,9 @@ def test_lists_that_do_not_fit_together_are_refused_before_any_io(payloads, aske
 
 
 @pytest.mark.parametrize(
-    "asked", [{"max_messages": 0}, {"max_messages": "1"}, {"timeout": -1}, {"timeout": "1"}], ids=str
+    "asked",
+    [{"max_messages": 0}, {"max_messages": "1"}, {"max_messages": True}, {"timeout": -1}, {"timeout": "1"}],
+    ids=str,
 )
 def test_a_receive_that_asks_for_nonsense_is_refused(queue, asked):
     with pytest.raises(InvalidRequest):
@@ -197,7 +199,7 @@ def test_a_receive_that_asks_for_nonsense_is_refused(queue, asked):
         (lambda queue: queue.registry.create("q"), "QueueConfig"),
         (lambda queue: queue.registry.get(""), "name"),
         (lambda queue: Consumer("q", print), "QueueRegistry.create"),
-        (lambda queue: Consumer(queue, print, ignorable=ValueError), "exception types"),
+        (lambda queue: Consumer(queue, print, ignorable=7), "exception type"),
         (lambda queue: Consumer(queue, print, grace=-1), "grace"),
         (lambda queue: Shovel("q"), "QueueRegistry.create"),
         (lambda queue: Sweeper(queue.registry, None), "election"),
@@ -469,6 +471,54 @@ def test_a_message_that_expires_in_a_consumers_hands_is_lost_to_it(simulated):
         delivery.ack()
     simulated.recover()
     assert queue.depth().sideline == 0
+
+
+# ---- how many
+
+
+@pytest.mark.parametrize("limit", [0, True, 1.0, None], ids=str)
+def test_a_look_at_a_number_of_messages_that_is_none_is_refused(queue, limit):
+    with pytest.raises(InvalidRequest, match="whole number"):
+        queue.peek(limit)
+
+
+def test_any_number_of_messages_may_be_asked_for(counted):
+    queue = counted[0]
+    queue.publish_many(range(2500))
+    assert len(queue.peek(5000)) == len(queue.peek(10**30)) == 2500
+    assert len(queue.peek(1500)) == 1500
+    assert len(queue.receive(1200)) == 1200
+    deliveries = queue.receive(10**30)
+    assert len({delivery.payload for delivery in deliveries}) == len(deliveries) == 1300
+    assert queue.receive(5000) == []
+
+
+def test_messages_of_one_shard_come_in_order_however_many_are_asked_for(simulated):
+    queue = simulated.process().queue
+    queue.publish_many(range(1700), key="k")
+    assert [message.payload for message in queue.peek(1600)] == list(range(1600))
+    assert [d.payload for d in queue.receive(1600, shards={queue.shard_of("k")})] == list(range(1600))
+
+
+def test_what_was_received_is_handed_out_though_more_could_not_be():
+    store = FaultyStore(MemoryStore(ManualClock()))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue.publish_many(range(2200))
+    store.plan = {store._number + call: "dropped" for call in range(4, 30)}  # a look, a claim, a stamp
+    assert len(queue.receive(2200)) == 1000
+    store.plan = {}
+    assert len(queue.receive(2200)) == 1200
+
+
+def test_a_look_goes_on_past_slots_that_hold_no_message(counted):
+    queue, store, clock = counted
+    queue.publish_many(range(12), key="k")
+    clock.advance(2 * 86_400 + 1)
+    queue.publish_many(["a", "b"], key="k")
+    assert [message.payload for message in queue.peek(10)] == ["a", "b"]
+    store.reset()
+    assert [message.payload for message in queue.peek(1)] == ["a"]
+    assert store.total == 3
 
 
 # ---- another library's pointers
