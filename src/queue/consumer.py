@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..errors import InvalidMessageHandler, InvalidRequest, LatchworkError
@@ -15,7 +16,7 @@ from ..seams import Task
 from .config import BatchingConfig, check_concurrency
 from .envelope import Reason
 from .ordered import HeldShard, ShardLocks
-from .runs import Calls, Run, Runs, Verdict
+from .runs import Calls, Run, Runs, Verdict, kinds_of
 from .sharded import ShardedQueue
 from .view import MAX_RECEIVE
 
@@ -26,6 +27,8 @@ ASK = 1.0
 """Seconds for which an idle worker waits for a message before it looks around."""
 KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
+HEED = 0.1
+"""Seconds between two looks of `run` at what a signal has said."""
 TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
 """Pauses after errors of the store."""
 
@@ -45,7 +48,7 @@ class Consumer:
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
     unless one fails, or is given up, which leaves the shard to others at once; a consumer of the same queue that is not
-    ordered breaks that.  grace: seconds that `stop` gives handlers to finish.
+    ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -56,7 +59,7 @@ class Consumer:
         handler: Handler,
         *,
         concurrency: int | None = None,
-        ignorable: Sequence[type[BaseException]] = (),
+        ignorable: type[BaseException] | Collection[type[BaseException]] = (),
         ordered: bool = False,
         grace: float = 10.0,
     ) -> None:
@@ -64,19 +67,19 @@ class Consumer:
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         if not callable(handler):
             raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
-        if not isinstance(ignorable, list | tuple) or not all(_is_exception(kind) for kind in ignorable):
-            raise InvalidRequest(f"ignorable is {ignorable!r}; it must be a list or tuple of exception types")
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
         self.stats: Counter[str] = Counter()
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
-        self._calls = Calls(queue, handler, tuple(ignorable), self.stats)
+        self._calls = Calls(queue, handler, kinds_of(ignorable), self.stats)
         self._runs = Runs(queue, self.stats)
         self._stopping = self._seams.event()
-        self._forced = self._seams.event()
+        # Plain flags: a signal may interrupt the very thread that holds the lock of an event.
+        self._drains = self._forced = self._gave_up = False
         self._lock = self._seams.lock()
+        self._pid, self._before = 0, dict[int, Any]()
         self._workers = 0
         self._keeper: Task | None = None
         self._tasks: list[Task] = []
@@ -104,49 +107,65 @@ class Consumer:
         self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
         return self
 
+    def __enter__(self) -> Consumer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def stop(self, grace: float | None = None) -> bool:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
         and so is what a worker that was just asking for messages gets after that: no handler is called any more.
-        Not to be called by a handler, which it would wait for.
+        When called again it says False once it has. Not to be called by a handler, which it would wait for.
         """
         self._stopping.set()
         self.queue.active.loaded(())  # wakes those that wait for messages
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
-        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self._forced.is_set():
-            self._forced.wait(0.02)
-        done = self._workers <= self._runs.stuck
+        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self._forced:
+            self._seams.sleep(0.02)
+        self._gave_up = self._gave_up or self._workers > self._runs.stuck
         self._runs.abandon_all("was still running when the consumer's grace period ended")
         end = self._seams.monotonic() + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
             task.join(max(0.0, end - self._seams.monotonic()))
-        return done
+        return not self._gave_up
 
     def run(self) -> bool:
         """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
 
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces. In a
+        child that a handler has forked they do what they did before.
         """
-        before = self._on_signals(self._signalled)
+        self._pid = os.getpid()
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
+            }
         try:
             self.start()
-            while not self._stopping.wait(KEEP):
+            while not (self._drains or self._stopping.wait(HEED)):
                 pass
             return self.stop()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self._restore_signals()
 
-    def _on_signals(self, handler: Callable[[int, Any], None]) -> dict[int, Any]:
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-        return {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    def _restore_signals(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
-    def _signalled(self, _number: int, _frame: Any) -> None:
-        if self._stopping.is_set():
-            self._forced.set()
-        self._stopping.set()
+    def _signalled(self, number: int, _frame: Any) -> None:
+        if os.getpid() != self._pid:  # a forked child, where nobody looks at the flags
+            self._restore_signals()
+            signal.raise_signal(number)
+            return
+        self._forced = self._forced or self._ends()
+        self._drains = True
+
+    def _ends(self) -> bool:
+        """Whether no more messages are to be taken."""
+        return self._drains or self._stopping.is_set()
 
     # ---- the keeper
 
@@ -158,7 +177,7 @@ class Consumer:
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
             try:
                 self._runs.keep()
-                if not self._stopping.is_set():
+                if not self._ends():
                     self.queue.registry.refresh_if_due()
                     self._staff()
                 if self.saturated and not saturated:
@@ -200,7 +219,7 @@ class Consumer:
     def _retires(self) -> bool:
         """Whether this worker is one too many; counts it out if it is."""
         with self._lock:
-            over = self._surplus() > 0 or self._stopping.is_set()
+            over = self._surplus() > 0 or self._ends()
             if over:
                 self._workers -= 1
             return over
@@ -263,7 +282,7 @@ class Consumer:
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken; in order, not once others may have the shard."""
         lost = held is not None and held.grant.lost.is_set()
-        return not (lost or self.saturated or self._stopping.is_set())
+        return not (lost or self.saturated or self._ends())
 
     def _handle(self, run: Run | None) -> None:
         if run is None:
@@ -285,7 +304,3 @@ class Consumer:
             log.warning("%r met trouble (%s): %s", self, failure.code, failure)
         else:
             log.error("%r met trouble", self, exc_info=failure)
-
-
-def _is_exception(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ..errors import LatchworkError
+from ..errors import InvalidRequest, LatchworkError
 from .delivery import Delivery
 from .envelope import MAX_ERROR, Reason
 from .settling import Outcome, remember, tell
@@ -42,6 +42,18 @@ def _text(failure: BaseException) -> str:
         return str(failure)
     except BaseException as trouble:  # noqa: BLE001 - as what a handler raises
         return f"it cannot be shown, that raised {type(trouble).__name__}"
+
+
+def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
+    """The exception types that were given, one or many. Raises `InvalidRequest`."""
+    kinds = (ignorable,) if isinstance(ignorable, type) else ignorable
+    if (
+        isinstance(kinds, str)
+        or not isinstance(kinds, Collection)
+        or not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
+    ):
+        raise InvalidRequest(f"ignorable is {ignorable!r}; it must be one or several exception types")
+    return tuple(kinds)
 
 
 class Calls:

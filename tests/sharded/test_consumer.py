@@ -462,6 +462,9 @@ def test_a_shard_that_ended_twice_stays_with_whoever_has_it_now():
         ({"concurrency": 101}, TooManyConsumers),
         ({"concurrency": -1}, InvalidRequest),
         ({"ignorable": ["ValueError"]}, InvalidRequest),
+        ({"ignorable": "ValueError"}, InvalidRequest),
+        ({"ignorable": int}, InvalidRequest),
+        ({"ignorable": 7}, InvalidRequest),
     ],
 )
 def test_bad_input_is_refused_when_the_consumer_is_made(arguments, error):
@@ -475,6 +478,31 @@ def test_a_consumer_is_started_once(consumers):
     consumer = consumers(made(MemoryStore()), lambda delivery: True).start()
     with pytest.raises(InvalidRequest, match="make another"):
         consumer.start()
+
+
+def test_with_starts_a_consumer_and_stops_it(monkeypatch):
+    monkeypatch.setattr("latchwork.queue.consumer.ASK", 0.01)
+    queue = made(MemoryStore())
+    queue.publish("a")
+    with Consumer(queue, lambda delivery: True) as consumer:
+        eventually(lambda: consumer.stats["acked"] == 1)
+    assert consumer._workers == 0
+    assert not consumer._keeper.is_alive()
+
+
+def test_every_stop_says_what_the_first_one_did(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    running, go, said = threading.Event(), threading.Event(), []
+    consumer = consumers(queue, lambda delivery: running.set() or go.wait(PATIENCE))
+    runner = threading.Thread(target=lambda: said.append(consumer.run()))
+    queue.publish("a")
+    runner.start()
+    assert running.wait(PATIENCE)
+    assert consumer.stop(0) is False
+    runner.join(PATIENCE)
+    go.set()
+    eventually(lambda: consumer._workers == 0)
+    assert [*said, consumer.stop(0)] == [False, False]
 
 
 WORKER = """
@@ -516,3 +544,30 @@ def test_sigterm_drains_and_a_second_one_forces(tmp_path, signals, times, ends, 
         child.kill()
         child.wait()
     assert reasons(queue) == left
+
+
+FORKS = """
+import os, signal, sys, time, warnings
+warnings.simplefilter("ignore")
+from latchwork.store import MemoryStore
+from latchwork.queue import *
+queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q"))
+queue.publish("a")
+def handler(delivery):
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(there, b"ready")
+        time.sleep(5)
+        os._exit(0)
+    os.read(here, 5)
+    os.kill(child, signal.SIGTERM)
+    print(os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+print(Consumer(queue, handler, concurrency=1).run(), flush=True)
+"""
+
+
+def test_a_child_that_a_handler_has_forked_can_be_terminated():
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout.split() == ["True", "True"]

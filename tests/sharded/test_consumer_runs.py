@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import warnings
 
 import pytest
@@ -17,6 +19,22 @@ class OneThread(ManualClock):
 
     def spawn(self, run, name):
         return None
+
+
+class Interrupted(threading.Event):
+    """A signal comes while the main thread waits for this and has its lock."""
+
+    waits = False
+
+    def wait(self, timeout=None):
+        self.waits = True
+        signal.raise_signal(signal.SIGTERM)
+        self.waits = False
+        return super().wait(0)
+
+    def set(self):
+        assert not self.waits, "it would wait for ever for the lock"
+        super().set()
 
 
 def made(store, **options):
@@ -158,3 +176,20 @@ def test_an_ordered_batch_takes_nothing_more_once_its_shard_is_lost(batches):
     batches.store.seams.at(1.5, lambda: batches.publish("after"))
     consumer._once()
     assert seen == [["before"]]
+
+
+def test_a_signal_takes_no_lock(queue):
+    consumer = Consumer(queue, lambda delivery: True)
+    consumer._stopping = Interrupted()
+    assert consumer.run() is True
+
+
+@pytest.mark.parametrize(
+    "ignorable", [KeyError, {KeyError}, [KeyError], (ValueError, KeyError), frozenset({LookupError})]
+)
+def test_one_exception_type_or_any_collection_of_them_is_ignorable(queue, ignorable):
+    consumer = Consumer(queue, lambda delivery: {}["nothing"], ignorable=ignorable)
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats["acked"] == 1
+    assert kept(queue) == []
