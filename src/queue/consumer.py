@@ -28,7 +28,7 @@ ASK = 1.0
 KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
 HEED = 0.1
-"""Seconds between two looks of `run` at what a signal has said."""
+"""Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
 TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
 """Pauses after errors of the store."""
 
@@ -266,14 +266,14 @@ class Consumer:
         return run
 
     def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
-        shards = None if held is None else {held.shard}
+        shards, ask = (None, ASK) if held is None else ({held.shard}, HEED)
         while len(run.deliveries) < batching.max_size and self._may_take(held):
             left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
             if left <= 0:
                 return
             wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                more = self.queue.receive(wanted, timeout=min(left, ASK), shards=shards)
+                more = self.queue.receive(wanted, timeout=min(left, ask), shards=shards)
             except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
                 self._troubled(failure)
                 return  # what has come is handled; the next look meets the same trouble

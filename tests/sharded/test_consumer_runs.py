@@ -173,7 +173,7 @@ def test_an_ordered_batch_takes_nothing_more_once_its_shard_is_lost(batches):
 
     batches.publish("before")
     meanwhile(batches, 2, loses)
-    batches.store.seams.at(1.5, lambda: batches.publish("after"))
+    batches.store.seams.at(0.5, lambda: batches.publish("after"))
     consumer._once()
     assert seen == [["before"]]
 
