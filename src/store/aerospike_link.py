@@ -21,6 +21,7 @@ from aerospike import exception as driver
 from ..errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
 from .aerospike_codes import error_of, fault_of
 from .aerospike_info import describe
+from .aerospike_notes import introduced
 from .record import StoreInfo
 
 DEFAULT_PORT = 3000
@@ -146,7 +147,8 @@ class Link:
     """The process's client for one target, or one that the caller owns and that is never closed here."""
 
     def __init__(self, target: Target | None = None, client: Any = None, namespace: str = "") -> None:
-        self.target, self.client = target, client
+        self.target, self._given = target, client
+        self.client: Any = None
         self._namespace = target.namespace if target else namespace
         self._info: StoreInfo | None = None
         self._lock = threading.Lock()
@@ -156,9 +158,11 @@ class Link:
         """The client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
         with self._lock:
             if self.client is None:
-                if self.target is None:
+                client = self._given if self.target is None else _connected(self.target)
+                if client is None:
                     raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
-                self.client = _connected(self.target)
+                self._info = self._info or introduced(client, self._namespace)
+                self.client = client
             return self.client
 
     def describe(self) -> StoreInfo:
@@ -175,10 +179,11 @@ class Link:
 
     def forked(self) -> None:
         """In the child of a fork: forget the client, whose threads and sockets stayed with the parent."""
-        if self.client is not None:
+        client = self.client or self._given
+        if client is not None:
             # Destroying it would wait for threads that do not exist here, so it must live as long as the process.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.client))
-        self.client = None
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        self.client = self._given = None
         self._lock = threading.Lock()
 
 

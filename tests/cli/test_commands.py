@@ -234,6 +234,20 @@ def test_doctor_says_what_will_not_work(lw):
     assert "->" in done.out
 
 
+def test_a_command_warns_of_a_namespace_only_where_more_is_asked_for(aerospike_server):
+    if connect(aerospike_server.url).describe().strong_consistency:
+        pytest.skip("this namespace is strongly consistent")
+
+    def stats(*more):
+        words = command(aerospike_server.url, "--json", *more, "stats", *SHOP)
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    quiet, verbose = stats(), stats("-v")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    assert "not strongly consistent" in verbose.stderr
+    assert quiet.stdout == verbose.stdout
+
+
 def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
     done = lw("doctor", *SHOP, "--farm", "much-too-long")

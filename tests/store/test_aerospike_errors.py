@@ -34,6 +34,7 @@ from latchwork.store import (
     Read,
     Removal,
     Update,
+    aerospike_notes,
 )
 from latchwork.store import expr as e
 from latchwork.store.aerospike import AerospikeStore
@@ -47,6 +48,12 @@ OVERLOADED = driver.DeviceOverload(18, "device overload", "file.c", 1, False)
 IN_DOUBT = driver.TimeoutError(9, "timed out", "file.c", 1, True)
 FORBIDDEN = driver.ForbiddenError(22, "forbidden", "file.c", 1, False)
 NAMESPACE = "replication-factor=1;strong-consistency={};nsup-period=120;default-ttl=0"
+
+
+@pytest.fixture(autouse=True)
+def _introduced(monkeypatch):
+    """The namespace has been spoken of, so that only what a test asks for is asked."""
+    monkeypatch.setattr(aerospike_notes, "_said", {"ns"})
 
 
 class Client:
