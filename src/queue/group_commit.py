@@ -4,6 +4,9 @@ A thread that finds nobody leading leads: it takes the lock, then collects what 
 of it under the one hold, and wakes the others with their results. Then it hands the lead to the next that waits, so
 that nobody works for others for ever. Work is done in the order in which it was handed in.
 
+A thread may be interrupted anywhere, as by Ctrl-C. What it leaves undone is put right before it goes: those whose work
+it had taken are told that they cannot know, and the next one leads.
+
 Everybody's time is their own: where a hold does not come about, only those are told whose time is over, and the others
 go to the front again.
 """
@@ -37,12 +40,17 @@ Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]]]
 
 
 class _Ticket(Struct, Generic[W], eq=False):
-    """A wish in the queue of this process. gone: its thread was interrupted, and must not be given the lead."""
+    """A wish in the queue of this process.
+
+    gone: its thread was interrupted, and must not be given the lead.  taken: while it leads, those whose answer is due
+    from it, which is at first its own.
+    """
 
     work: W
     wake: Event | None = None
     leads: bool = False
     gone: bool = False
+    taken: Sequence[_Ticket[W]] = ()
 
     def tell(self) -> None:
         if self.wake is not None:
@@ -71,19 +79,15 @@ class GroupCommit(Generic[W]):
         """
         work.until = None if timeout is None else self._seams.monotonic() + timeout
         ticket = _Ticket(work)
-        with self._guard:
-            self._waiting.append(ticket)
-            ticket.leads, self._led = not self._led, True
-            if not ticket.leads:
-                ticket.wake = self._seams.event()
-        if ticket.wake is not None:
-            try:
+        try:
+            self._hand_in(ticket)
+            if ticket.wake is not None:
                 self._wait(ticket, ticket.wake, timeout)
-            except BaseException:
-                self._withdraw(ticket)
-                raise
-        while ticket.leads:
-            self._lead(ticket)
+            while ticket.leads:
+                self._lead(ticket)
+        except BaseException:
+            self._withdraw(ticket)
+            raise
         if work.error is not None:
             raise work.error
         return work.result
@@ -93,6 +97,14 @@ class GroupCommit(Generic[W]):
         self._guard = self._seams.lock()
         self._waiting: list[_Ticket[W]] = []
         self._led = False
+
+    def _hand_in(self, ticket: _Ticket[W]) -> None:
+        """It waits, or leads where nobody does."""
+        with self._guard:
+            self._waiting.append(ticket)
+            ticket.leads, self._led = not self._led, True
+            if not ticket.leads:
+                ticket.wake = self._seams.event()
 
     def _wait(self, ticket: _Ticket[W], wake: Event, timeout: float | None) -> None:
         if wake.wait(timeout):
@@ -104,19 +116,17 @@ class GroupCommit(Generic[W]):
         wake.wait()
 
     def _withdraw(self, ticket: _Ticket[W]) -> None:
-        """The thread of this ticket was interrupted while it waited; if it was given the lead, the next one gets it."""
+        """The thread of this ticket was interrupted: nobody waits for it, and if it led, the next one does."""
         with self._guard:
             ticket.gone = True
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
-            leads = ticket.leads
-        if leads:
-            self._finish(ticket, [])
+            left = [other for other in self._waiting if other is not ticket and other not in ticket.taken]
+            self._waiting[:] = left
+        _fail(ticket.taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
+        self._finish(ticket)
 
     def _lead(self, mine: _Ticket[W]) -> None:
         """One hold, in which whoever waits has a part. The lead is another's afterwards, unless this one goes on."""
-        taken: list[_Ticket[W]] = [mine]
-        back: list[_Ticket[W]] = []
+        mine.taken = [mine]
 
         def waiting() -> list[W]:
             if len(self._waiting) == 1:
@@ -129,26 +139,28 @@ class GroupCommit(Generic[W]):
                 if len(self._waiting) == 1 and admitted(mine.work):
                     self._waiting.clear()
                     return [mine.work]
-                taken[:] = [ticket for ticket in self._same(mine) if admitted(ticket.work)]
-                for ticket in taken:
+                mine.taken = [ticket for ticket in self._same(mine) if admitted(ticket.work)]
+                for ticket in mine.taken:
                     self._waiting.remove(ticket)
-            return [ticket.work for ticket in taken]
+            return [ticket.work for ticket in mine.taken]
 
         try:
             self._run(waiting, collect)
         except LockUnavailable as failure:
-            back = self._in_time(taken)
-            taken = [ticket for ticket in taken if ticket not in back]
-            _fail(taken, failure)
+            self._put_back(mine)
+            _fail(mine.taken, failure)
         except LatchworkError as failure:
-            _fail(taken, failure)
-        except BaseException:
-            _fail(taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
-            raise
-        finally:
-            self._finish(mine, taken, back)
+            _fail(mine.taken, failure)
+        self._finish(mine)
 
-    def _in_time(self, taken: list[_Ticket[W]]) -> list[_Ticket[W]]:
+    def _put_back(self, mine: _Ticket[W]) -> None:
+        """Who has time left waits for another hold, before all others."""
+        back = self._in_time(mine.taken)
+        with self._guard:
+            self._waiting[:0] = [ticket for ticket in back if not ticket.gone]
+            mine.taken = [ticket for ticket in mine.taken if ticket not in back]
+
+    def _in_time(self, taken: Sequence[_Ticket[W]]) -> list[_Ticket[W]]:
         """Those that can wait for another hold, in order; never all of them, so that this comes to an end."""
         undone = [ticket for ticket in taken if not _answered(ticket)]
         ends = [ticket.work.until for ticket in undone if ticket.work.until is not None]
@@ -157,20 +169,27 @@ class GroupCommit(Generic[W]):
         over = max(self._seams.monotonic(), min(ends))
         return [ticket for ticket in undone if ticket.work.until is None or ticket.work.until > over]
 
-    def _finish(self, mine: _Ticket[W], taken: list[_Ticket[W]], back: Sequence[_Ticket[W]] = ()) -> None:
-        """Give the lead to the first of those that wait, `back` before all others, and wake whoever has an answer."""
+    def _finish(self, mine: _Ticket[W]) -> None:
+        """Give the lead to the first of those that wait, and wake whoever has an answer. Harmless when repeated."""
         with self._guard:
-            if mine in self._waiting:
-                self._waiting.remove(mine)
-            self._waiting[:0] = [ticket for ticket in back if not ticket.gone]
+            if mine.leads:
+                self._hand_on(mine)
             heir = self._waiting[0] if self._waiting else None
-            self._led, mine.leads = heir is not None, False
-            if heir is not None:
-                heir.leads = True
-        for ticket in taken:
+        for ticket in mine.taken:
             ticket.tell()
-        if heir is not None:
+        if heir is not None and heir.leads:
             heir.tell()
+        mine.taken = ()  # which has itself in it, and would be garbage that only the collector finds
+
+    def _hand_on(self, mine: _Ticket[W]) -> None:
+        """Under the guard. The old leader counts as one to the last, so that an interrupted step is done again."""
+        if mine in mine.taken and mine in self._waiting:
+            self._waiting.remove(mine)
+        heir = self._waiting[0] if self._waiting else None
+        self._led = heir is not None
+        if heir is not None:
+            heir.leads = True
+        mine.leads = heir is mine
 
     def _same(self, mine: _Ticket[W]) -> list[_Ticket[W]]:
         """What can be done together with this one, in order."""
@@ -182,7 +201,7 @@ def _answered(ticket: _Ticket[W]) -> bool:
     return ticket.work.result is not None or ticket.work.error is not None
 
 
-def _fail(taken: list[_Ticket[W]], failure: LatchworkError) -> None:
+def _fail(taken: Sequence[_Ticket[W]], failure: LatchworkError) -> None:
     for ticket in taken:
         if not _answered(ticket):
             ticket.work.error = failure

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import os
+import sys
+from itertools import count
 
 import pytest
 
-from latchwork.errors import LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
-from latchwork.queue import LargeQueue, Transaction
+from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
+from latchwork.queue import LargeQueue, Transaction, group_commit
 from latchwork.queue.circular_round import ENQUEUE, Request
 from latchwork.queue.group_commit import GroupCommit, _Ticket
 from latchwork.seams import Seams
@@ -109,7 +112,7 @@ def test_a_follower_may_wait_for_ever(queue, clock):
     class Wake(Woken):
         def wait(self, timeout):
             waited.append(timeout)
-            led._finish(_Ticket(None), [])
+            led._finish(_Ticket(None, leads=True))
             return True
 
     clock.event = lambda: Wake(clock)
@@ -125,7 +128,7 @@ def test_a_follower_that_is_given_the_lead_has_what_is_left_of_its_time(store, q
     class Wake(Woken):
         def wait(self, timeout):
             self.clock.advance(0.75)
-            led._finish(_Ticket(None), [])
+            led._finish(_Ticket(None, leads=True))
             return True
 
     clock.event = lambda: Wake(clock)
@@ -256,3 +259,66 @@ def test_who_was_in_a_hold_that_was_interrupted_before_its_commit_knows_that_not
     assert type(others[0].work.error) is Unavailable
     assert "nothing was committed" in str(others[0].work.error)
     assert queue.info().size == 0
+
+
+def interrupted(line, act):
+    """Whether the act ran into an interrupt just before the so manieth line that it runs in `group_commit`."""
+    left, traced = [line], sys.gettrace()
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != group_commit.__file__:
+            return None
+        # On its way out a block has the line of its "with" once more, and no interrupt comes before it has let go.
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        left[0] -= event == "line" and not text.startswith("with ")
+        if not left[0]:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except (KeyboardInterrupt, LatchworkError):
+        pass
+    finally:
+        sys.settrace(traced)
+    return left[0] <= 0
+
+
+def out_of_time(clock):
+    clock.advance(2)
+    raise LockUnavailable("the lock was lost, and not to be had again")
+
+
+HOLDS = {
+    "done": lambda clock: lambda: None,
+    "put back": lambda clock: lambda: out_of_time(clock),
+    "failed": lambda clock: "dropped",
+}
+"""What becomes of a hold at its commit."""
+
+
+def nobody_is_left_waiting(line, hold):
+    """A hold with others in it, whose leader is interrupted before this line; whether it has so many."""
+    clock, others = ManualClock(), []
+    store = FaultyStore(MemoryStore(clock))
+    queue = LargeQueue.create(store, "q", 10)
+    store.policy = type(store.policy)(attempts=1)
+    join = lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c", until=1.05)])  # noqa: E731
+    before(store, {1: join, 3: HOLDS[hold](clock)})
+    was = interrupted(line, lambda: queue.enqueue("a", timeout=1.05))
+    store.plan = {}
+    for other in others:
+        if other.leads:
+            assert other.wake.at is not None
+            queue._work._lead(other)
+        assert other.work.result or other.work.error
+        assert other.wake.at is not None
+    assert not queue._work._led
+    assert queue.enqueue("d", timeout=5) is not None
+    return was
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_whoever_is_interrupted_anywhere_leaves_nobody_waiting_and_the_lead_to_who_is_there(hold):
+    assert next(line for line in count(1) if not nobody_is_left_waiting(line, hold)) > 30
