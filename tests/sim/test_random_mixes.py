@@ -6,8 +6,8 @@ import pytest
 
 from .campaign import expected_kinds, random_mixes
 
-SEEDS = {"store": 6000, "latch": 3000, "lock": 1000, "election": 700, "circular": 2500, "sharded": 1500, "ledger": 500}
-HISTORIES = {"store": 6000, "latch": 1800, "lock": 1000, "election": 300, "circular": 1300, "sharded": 0, "ledger": 0}
+SEEDS = {"store": 7700, "latch": 2000, "lock": 900, "election": 600, "circular": 2000, "sharded": 1300, "ledger": 500}
+HISTORIES = {"store": 7700, "latch": 1200, "lock": 900, "election": 250, "circular": 1000, "sharded": 0, "ledger": 0}
 """Floors: linearizability histories that each campaign must have decided."""
 
 

@@ -15,6 +15,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import SparkLatch, acknowledge, register
 
 from . import tasks
+from .conftest import JAVA_OPTIONS
 
 PARTITIONS = 6
 SPECULATION = {
@@ -120,6 +121,7 @@ def cluster(tmp_path_factory):
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
         }
         with log.open("wb") as out:
             command = [home / "bin" / "spark-class", f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]]
