@@ -134,12 +134,12 @@ def storable(text: Any) -> Any:
 
 
 def storable_headers(headers: Any) -> Mapping[str, str] | None:
-    """The same for headers; what is no map, which another program may have written, counts as none."""
+    """The same for headers. Another program's may be no map, which counts as none; of what is no text text is made."""
     if not isinstance(headers, Mapping):
         return None
-    if not any(isinstance(text, str) and "\0" in text for one in headers.items() for text in one):
+    if all(isinstance(text, str) and "\0" not in text for one in headers.items() for text in one):
         return headers
-    return {storable(name): storable(value) for name, value in headers.items()}
+    return {storable(str(name)): storable(str(value)) for name, value in headers.items()}
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:

@@ -251,7 +251,7 @@ def test_a_message_that_an_earlier_version_kept_with_a_nul_can_still_be_moved():
 def test_headers_and_errors_of_another_kind_keep_nobody_from_reading():
     """Another program may have written them."""
     envelope = from_bins({"data": "1", "msgId": "m", "headers": {"tenant": 7, 8: "a\0"}, "lastError": 5})
-    assert (envelope.headers, envelope.last_error) == ({"tenant": 7, 8: "a\ufffd"}, 5)
+    assert (envelope.headers, envelope.last_error) == ({"tenant": "7", "8": "a\ufffd"}, 5)
 
 
 @pytest.mark.parametrize("headers", ["x", 5, ["a", "b"], b"x"], ids=str)
@@ -539,6 +539,14 @@ def test_a_message_that_another_library_loaded_before_anything_was_fired_is_rece
     assert delivery.payload == "java"
     delivery.ack()
     assert (queue.depth().fired, queue.receive()) == (1, [])
+
+
+def test_a_parked_message_whose_headers_are_no_text_can_be_brought_back(world):
+    queue = world.process().queue
+    of_another_library(world.store, queue.parked.pointers)
+    world.store.operate(queue.parked.pointers.key(Slot(0, 1)), Put("headers", {"latchwork-attempts": 5, "n": 1}))
+    assert [message.payload for message in queue.redrive(5)] == ["java"]
+    assert queue.receive()[0].headers == {"latchwork-attempts": "5", "n": "1"}
 
 
 def test_redrive_brings_back_what_another_library_loaded_before_anything_was_fired(world):
