@@ -39,11 +39,11 @@ class Consumer:
 
     What the handler returns decides: True or None = done, acknowledged; False = rejected, into the sideline; for a
     batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one of
-    `ignorable` acknowledges it. While a handler runs its messages are extended; after the queue's `handler_timeout`
-    they go to the sideline as `timeout`, and what the handler returns later counts for nothing. Python cannot end the
-    thread, so its place is taken by another, up to `concurrency` of them. Once those hang too, twice `concurrency` in
-    all, the consumer is `saturated`: it says so in the log, and takes no more messages until one returns; what it still
-    had goes to the sideline as `saturated`.
+    `ignorable` (a type, or several) acknowledges it. While a handler runs its messages are extended; after the queue's
+    `handler_timeout` they go to the sideline as `timeout`, and what the handler returns later counts for nothing.
+    Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
+    twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
+    returns; what it still had goes to the sideline as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
