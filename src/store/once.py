@@ -39,8 +39,9 @@ RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
 _TOKEN = Param("\0token", bytes)
 """Named like none of the caller's, whose guard and operations it joins."""
-CANCELLED = "cancelled"
-"""Remembered instead of a result for an update that was given up: a first attempt that lands late is refused."""
+CANCELLED = b"cancelled:"
+"""With the token behind it, which no result has, remembered instead of a result for an update that was given up: a
+first attempt that lands late is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ class _Attempt:
             raise
 
     def _remembered(self, result: Any, answer: Any) -> Values:
-        if result == CANCELLED:
+        if result == CANCELLED + self.token:
             raise self._refused()
         return (result if self.once.answer is None else answer,)
 
@@ -273,7 +274,7 @@ class _Attempt:
         """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
         once, token = self.once, self.token
         guard = Bound(_fresh(once.bin, once.capacity, None), {_TOKEN.name: token})
-        ops = (MapPut(once.bin, token, CANCELLED, new=True), _trim(once.bin, once.capacity))
+        ops = (MapPut(once.bin, token, CANCELLED + token, new=True), _trim(once.bin, once.capacity))
         try:
             self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
         except Refused:

@@ -21,6 +21,7 @@ from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once
 from latchwork.store.contract_records import raises
 from latchwork.store.expr import ListOf, Param
 from latchwork.store.form import Form
+from latchwork.store.once import CANCELLED
 from latchwork.store.ops import writes
 from latchwork.store.port import PolicyView
 from tests.clock import ManualClock
@@ -90,6 +91,15 @@ def test_what_is_remembered_is_what_the_caller_needs_to_go_on(inner):
     store = FaultyStore(inner, {1: "reply_lost"})
     assert store.operate(KEY, Put("from", Bin("n")), Add("n", 10), once=claim) == ([0, 10],)
     assert store.operate(KEY, Put("from", Bin("n")), Add("n", 5), once=claim) == ([10, 15],)
+
+
+@pytest.mark.parametrize("result", ["cancelled", CANCELLED, Bin("word", str)], ids=["text", "bytes", "expression"])
+def test_a_result_may_be_any_value(inner, result):
+    inner.operate(KEY, Put("word", "cancelled"))
+    expected = result if isinstance(result, str | bytes) else "cancelled"
+    store = FaultyStore(inner, {1: "reply_lost"})
+    assert add(store, Once(64, result=result)) == (expected,)
+    assert count(inner) == 1
 
 
 def test_an_answer_that_is_a_bin_is_read_anew_after_doubt(inner):
