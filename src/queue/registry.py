@@ -14,6 +14,7 @@ from ..store.connect import as_store
 from ..store.record import checked_key
 from .config import QueueConfig
 from .discovery import IDLE_LOOK
+from .forks import renew_in_child
 from .records import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
 from .sharded import ShardedQueue, pointer_queues
 
@@ -47,9 +48,14 @@ class QueueRegistry:
         self._queues: dict[str, ShardedQueue] = {}
         # Every object of a name that somebody holds: also those that `_queues` no longer has.
         self._held: dict[str, WeakSet[ShardedQueue]] = {}
-        self._lock = store.seams.lock()
+        self.begin_anew()
+        renew_in_child(self)
         self._indexed = False
         self._next_refresh = store.seams.monotonic() + FIRST_REFRESH
+
+    def begin_anew(self) -> None:
+        """In a forked child: its lock anew, which a thread of the parent may have."""
+        self._lock = self.store.seams.lock()
 
     def __repr__(self) -> str:
         return f"QueueRegistry({self.store!r}, {self.client_id!r}, farm_id={self.farm_id!r})"

@@ -12,6 +12,7 @@ from ..errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ..store import RecordStore
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
+from .forks import renew_in_child
 from .loading import load
 from .pointers import PointerQueue, ShardState, Slot
 from .records import Live
@@ -65,6 +66,11 @@ class ShardedQueue(QueueView):
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: its lock anew, which a thread of the parent may have."""
         self._lock = self.store.seams.lock()
 
     def _open(self) -> bool:

@@ -615,6 +615,18 @@ def test_a_child_forked_while_another_thread_looks_for_messages_publishes_and_re
         looks.join()
 
 
+def test_a_child_forked_while_another_thread_has_a_lock_publishes_and_asks():
+    registry = QueueRegistry(MemoryStore(ManualClock()), "c")
+    queue = registry.create(QueueConfig("q"))
+
+    def publishes():
+        queue.publish("from the child")
+        return registry.get("q") is queue
+
+    with queue._lock, registry._lock:
+        assert exit_of_child(publishes) == 0
+
+
 def test_a_slot_that_was_set_aside_before_a_fork_is_the_parents_alone():
     clock = ManualClock()
     queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", shards=1))
