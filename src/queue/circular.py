@@ -17,22 +17,14 @@ from typing import Any
 
 from ..coord.inputs import checked_timeout
 from ..coord.lease import FENCE, OWNER, checked_lease
-from ..errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, QueueFull
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
 from ..store.connect import as_store
 from ..store.ops import MapGet, MapPut, Read
 from ..store.port import RecordStore
 from . import circular_making as making
 from . import transactions
 from .circular_hold import QueueLock
-from .circular_layout import (
-    HEAD,
-    TAIL,
-    TXNS,
-    Layout,
-    checked_count,
-    checked_name,
-    checked_offset,
-)  # fmt: skip
+from .circular_layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset
 from .circular_round import DEQUEUE, ENQUEUE, OVERWRITE, Request, Rounds
 from .circular_slots import Entry, Slots
 from .group_commit import GroupCommit
@@ -72,7 +64,8 @@ class LargeQueue:
 
     Every change takes three store calls where nobody is in the way, and waits for the queue's lock: `timeout` is
     seconds, None = for ever; a holder that died is succeeded after its lease. `LockUnavailable` says that nothing was
-    changed, and so does `Unavailable`. `OutcomeUnknown` says that a commit could not be confirmed: ask
+    added or taken, and so does `Unavailable`; an overwrite that failed may have dropped the oldest entries all the same
+    (see `enqueue_many`). `OutcomeUnknown` says that a commit could not be confirmed: ask
     `transaction(error.details["txn_id"])`.
     """
 
@@ -191,7 +184,8 @@ class LargeQueue:
 
         Raises `QueueFull` where there is no room, `InvalidRequest` for a value that the store cannot hold, its
         subclass `RecordTooBig` for one that is too large, `LeaseLost` where `txn_id` was declared not committed
-        meanwhile; nothing was written then. `OutcomeUnknown` as described for the class.
+        meanwhile; nothing was added then. `OutcomeUnknown` as described for the class. An overwrite drops before it
+        adds: where it fails in between, `error.details["dropped"]` is the number of entries that are gone, at most.
         """
         if not isinstance(values, Iterable):
             raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
@@ -210,7 +204,12 @@ class LargeQueue:
                 raise InvalidRequest(f"{message}: they would overwrite one another; enqueue fewer at a time")
             raise QueueFull(f"{message}: enqueue fewer at a time", capacity=capacity)
         request = Request(OVERWRITE if overwrite_if_full else ENQUEUE, txn, values=items)
-        offsets: range = self._work.submit(request, seconds)
+        try:
+            offsets: range = self._work.submit(request, seconds)
+        except LatchworkError as failure:
+            if request.dropped:
+                failure.details["dropped"] = request.dropped
+            raise
         return offsets
 
     def dequeue(self, *, txn_id: str | int | None = None, timeout: float | None = None) -> Entry | None:

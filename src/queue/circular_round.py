@@ -29,6 +29,7 @@ class Request(Struct, eq=False):
     """What one caller wants of a hold, and what came of it.
 
     since: the fence of the first hold it was part of.  until: when its time is over; None = never.
+    dropped: how many entries its holds have dropped to make room, or may have.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Request(Struct, eq=False):
     values: Sequence[Any] = ()
     count: int = 0
     since: int = 0
+    dropped: int = 0
     until: float | None = None
     result: Any = None
     error: LatchworkError | None = None
@@ -87,7 +89,7 @@ class Rounds:
             requests = [request for request in requests if request.error is None]
         raise LeaseLost(
             f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease ran out before the "
-            "commit; nothing was changed: create the queue with a longer lease"
+            "commit; nothing was added or taken: create the queue with a longer lease"
         )
 
     def _left(self, requests: list[Request]) -> float | None:
@@ -189,11 +191,24 @@ class Rounds:
             # Several overwrites of one hold may drop each other's entries; those have no tail to be dropped from yet.
             plan.moves, plan.head = {HEAD: head, TAIL: tail}, head
         between = partial(self._lock.renew, hold)
-        if head > hold.head and not self._overwritten(hold, min(head, hold.tail)):
+        if head > hold.head and not self._made_room(hold, plan, min(head, hold.tail)):
             return None
         if values and not self._slots.write(hold.fence, hold.tail, values, between):
             return None
         return plan
+
+    def _made_room(self, hold: Hold, plan: _Plan, head: int) -> bool:
+        """Whether the oldest entries were dropped; each request knows how many, should it fail after this."""
+        moved = True  # or in doubt
+        try:
+            moved = self._overwritten(hold, head)
+        except Unavailable:
+            moved = False
+            raise
+        finally:
+            for request, _, _ in plan.parts:
+                request.dropped += moved * (head - hold.head)
+        return moved
 
     def _overwritten(self, hold: Hold, head: int) -> bool:
         """Head moved on first, so that a crash from here on loses nothing but what was to be overwritten."""

@@ -232,6 +232,33 @@ def test_a_value_that_fits_is_taken_though_its_text_might_have_been_longer(queue
     assert values(queue) == [text]
 
 
+# ---- overwrites that fail
+
+
+@pytest.mark.parametrize(
+    ("plan", "dropped", "head"),
+    [
+        ({2: "dropped"}, None, 0),
+        ({2: "request_lost"}, 15, 0),
+        ({2: "reply_lost"}, 15, 15),
+        ({3: "dropped"}, 15, 15),
+        ({3: "request_lost"}, 15, 15),
+        ({4: "dropped"}, 15, 15),
+    ],
+    ids=["head", "head in doubt", "head, no reply", "slots", "slots in doubt", "tail"],
+)
+def test_an_overwrite_that_fails_says_how_many_entries_it_has_dropped(store, plan, dropped, head):
+    store.policy = RetryPolicy(attempts=1)
+    queue = LargeQueue.create(store, "q", 20, entries_per_record=5)
+    queue.enqueue_many(range(20))
+    before(store, plan)
+    with pytest.raises(Unavailable) as failed:
+        queue.enqueue_many(range(15), overwrite_if_full=True)
+    assert failed.value.details.get("dropped") == dropped
+    info = queue.info()
+    assert (info.head_offset, info.tail_offset) == (head, 20)
+
+
 # ---- threads
 
 
