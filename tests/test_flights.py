@@ -192,7 +192,7 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
     for said in (output, again):
         retried, plain, swept = map(int, SUMMARY.search(said).groups())
         assert plain == 6 + retried
-        assert retried >= 6  # two partitions of every farm are made to fail once
+        assert retried >= 3  # a partition of every farm is made to fail once
         assert swept > 0
     for chart in (tmp_path / "first" / "flights.png", tmp_path / "second" / "flights.png"):
         assert chart.read_bytes().startswith(b"\x89PNG")

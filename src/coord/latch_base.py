@@ -39,7 +39,7 @@ class Latch:
 
     _nonce: str | None = None
     _identified = False
-    _expected: tuple[str | int, ...] | None = None
+    _expected: tuple[str | int, ...] = ()
 
     def __init__(
         self,
@@ -224,12 +224,10 @@ class Latch:
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
         """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
 
-        Raises `InvalidRequest` where `expected` is no list of names, or is not given and this handle knows none (it was
-        made by `get`, or with a count), and `NotFound`.
+        A handle that knows no names (it was made by `get`, or with a count) must be given them: else the answer is empty
+        whoever has not counted.  Raises `InvalidRequest` where `expected` is no list of names, and `NotFound`.
         """
         if expected is None:
-            if self._expected is None:
-                raise InvalidRequest(f"{self!r} knows no parties: pass missing(expected=[...]) to say who should count")
             expected = self._expected
             if self._level is LatchLevel.XDC:
                 expected = [f"{self._farm}/{party}" for party in expected]
