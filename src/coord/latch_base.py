@@ -224,8 +224,8 @@ class Latch:
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
         """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
 
-        A handle that knows no names (it was made by `get`, or with a count) must be given them: else the answer is empty
-        whoever has not counted.  Raises `InvalidRequest` where `expected` is no list of names, and `NotFound`.
+        A handle that knows no names (it was made by `get`, or with a count) must be given them: else the answer is
+        empty whoever has not counted.  Raises `InvalidRequest` where `expected` is no list of names, and `NotFound`.
         """
         if expected is None:
             expected = self._expected
