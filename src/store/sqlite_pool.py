@@ -37,7 +37,8 @@ class SQLitePool:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
         self._lent: set[object] = set()
-        self._writing, self._lending = seams.lock(), threading.RLock()  # a signal's handler may ask within a question
+        # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
+        self._writing, self._lending = threading.RLock(), threading.RLock()
         _POOLS.add(self)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -47,9 +48,12 @@ class SQLitePool:
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """What `change` returns, once it is committed; an error leaves nothing of it behind."""
-        if not self._writing.acquire(timeout=self.busy_timeout):
-            raise Unavailable(f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later")
+        taken = False
         try:
+            taken = self._writing.acquire(timeout=self.busy_timeout)
+            if not taken:
+                message = f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later"
+                raise Unavailable(message)
             with self._connection() as connection:
                 self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
                 try:
@@ -61,7 +65,9 @@ class SQLitePool:
                 self._commit(connection)
                 return result
         finally:
-            self._writing.release()
+            # An interrupt that came while the lock was taken has left no word of that.
+            if taken or self._writing._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks
+                self._writing.release()
 
     def close(self) -> None:
         """Close the connections that are not lent at the moment."""
@@ -89,7 +95,7 @@ class SQLitePool:
         if self._lent or self._idle:
             _INHERITED.setdefault(self.path, []).append(self._idle)
         self._idle, self._lent = [], set()
-        self._writing, self._lending = self.seams.lock(), threading.RLock()
+        self._writing, self._lending = threading.RLock(), threading.RLock()
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         try:

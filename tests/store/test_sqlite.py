@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -172,9 +173,8 @@ def test_the_policy_waits_longer_than_one_attempt(path):
 
 
 def test_threads_of_one_process_queue_and_give_up_in_time(store):
-    store._pool._writing.acquire()
-    raises(Unavailable, add, store)
-    store._pool._writing.release()
+    with store._pool._writing, ThreadPoolExecutor(1) as another:
+        another.submit(raises, Unavailable, add, store).result()
     assert add(store) == 1
 
 
@@ -303,6 +303,7 @@ class Told:
 
     def __init__(self, lock) -> None:
         self._lock, self.asked, self.release = lock, threading.Event(), lock.release
+        self._is_owned = lock._is_owned
 
     def acquire(self, timeout):
         self.asked.set()
@@ -514,6 +515,23 @@ def test_an_interrupted_update_writes_nothing_and_blocks_nobody(store, monkeypat
         add(store)
     monkeypatch.undo()
     assert add(store) == 1
+
+
+class Interrupted(Told):
+    """A lock that was just taken when the interrupt came."""
+
+    def acquire(self, timeout):
+        super().acquire(timeout)
+        raise KeyboardInterrupt
+
+
+def test_a_writer_that_is_interrupted_as_it_takes_its_turn_keeps_no_other_from_writing(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(store._pool, "_writing", Interrupted(store._pool._writing))
+        pytest.raises(KeyboardInterrupt, add, store)
+    with ThreadPoolExecutor(1) as another:
+        another.submit(add, store).result()
+    assert store.get(KEY).bins == {"n": 1}
 
 
 # ---- lifetimes and queries
