@@ -528,7 +528,8 @@ class Interrupted(Told):
 def test_a_writer_that_is_interrupted_as_it_takes_its_turn_keeps_no_other_from_writing(store, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(store._pool, "_writing", Interrupted(store._pool._writing))
-        pytest.raises(KeyboardInterrupt, add, store)
+        with pytest.raises(KeyboardInterrupt):
+            add(store)
     with ThreadPoolExecutor(1) as another:
         another.submit(add, store).result()
     assert store.get(KEY).bins == {"n": 1}
