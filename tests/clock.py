@@ -101,6 +101,20 @@ class SkewedClock(Seams):
         return self.clock.wall() + self.seconds
 
 
+class InlineClock(ManualClock):
+    """Background tasks run inside `spawn`, in the caller's thread."""
+
+    def spawn(self, run, name):
+        run()
+        return self
+
+    def join(self, timeout=None):
+        """It has ended."""
+
+    def is_alive(self):
+        return False
+
+
 class ManualEvent:
     """An event whose `wait` moves the clock instead of waiting."""
 

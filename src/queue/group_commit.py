@@ -13,8 +13,6 @@ go to the front again.
 
 from __future__ import annotations
 
-import os
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,6 +20,7 @@ from msgspec import Struct
 
 from ..errors import LatchworkError, LockUnavailable, OutcomeUnknown
 from ..seams import Event, Seams
+from .forks import renew_in_child
 
 
 class Work(Protocol):
@@ -68,9 +67,8 @@ class GroupCommit(Generic[W]):
 
     def __init__(self, seams: Seams, run: Run[W], *, most: int = 256) -> None:
         self._seams, self._run, self._most = seams, run, most
-        self._led = False
-        self._reset()
-        _ALL.add(self)
+        self.begin_anew()
+        renew_in_child(self)
 
     def submit(self, work: W, timeout: float | None) -> Any:
         """Do the work, here or in another thread; its result.
@@ -92,7 +90,7 @@ class GroupCommit(Generic[W]):
             raise work.error
         return work.result
 
-    def _reset(self) -> None:
+    def begin_anew(self) -> None:
         """Nobody leads and nothing waits; so it is in a forked child, which has none of its parent's threads."""
         self._guard = self._seams.lock()
         self._waiting: list[_Ticket[W]] = []
@@ -205,12 +203,3 @@ def _fail(taken: Sequence[_Ticket[W]], failure: LatchworkError) -> None:
     for ticket in taken:
         if not _answered(ticket):
             ticket.work.error = failure
-
-
-def _begin_anew() -> None:
-    for group in tuple(_ALL):
-        group._reset()  # noqa: SLF001 - before the child's first thread can hand in anything
-
-
-_ALL: weakref.WeakSet[GroupCommit[Any]] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_begin_anew)

@@ -11,7 +11,7 @@ from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.shovel import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
-from tests.clock import ManualClock
+from tests.clock import InlineClock
 from tests.faulty import DOUBTS
 
 from .world import dies
@@ -176,22 +176,8 @@ def test_a_started_shovel_runs_at_its_interval_and_stops(tmp_path):
     assert shovel.stop()
 
 
-class Inline(ManualClock):
-    """Background tasks run inside `start`."""
-
-    def spawn(self, run, name):
-        run()
-        return self
-
-    def join(self, timeout=None):
-        """It has ended."""
-
-    def is_alive(self):
-        return False
-
-
 def test_a_refresh_that_fails_in_any_way_does_not_end_a_started_shovel(monkeypatch, caplog):
-    clock = Inline()
+    clock = InlineClock()
     queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", shards=1, shovel=ShovelConfig(30)))
     queue.publish("a")
     queue.receive()[0].nack()

@@ -12,7 +12,7 @@ from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sw
 from latchwork.queue.sweep_report import Kind, ShardReport, SweepReport
 from latchwork.queue.sweeping import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
-from tests.clock import ManualClock
+from tests.clock import InlineClock, ManualClock
 from tests.faulty import CountingStore
 
 from .world import Election, World
@@ -231,22 +231,8 @@ def test_a_task_of_a_deposed_epoch_writes_no_pointer(sim):
     assert {r.stop.value for r in sweep_shards(sim.store, tasks, 4, deposed)} == {"deposed"}
 
 
-class Impatient(ManualClock):
-    """Background tasks run at once, in the caller's thread, until their first wait is over twice."""
-
-    def spawn(self, run, name):
-        run()
-        return self
-
-    def join(self, timeout=None):
-        """It has ended."""
-
-    def is_alive(self):
-        return False
-
-
 def test_started_it_waits_ten_minutes_and_then_sweeps_every_fifteen():
-    clock = Impatient()
+    clock = InlineClock()
     registry = QueueRegistry(MemoryStore(clock), "c")
     registry.create(QueueConfig("q"))
     election = Election(1)

@@ -10,7 +10,7 @@ from latchwork.errors import RecordTooBig, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sweep_report import Stop
 from latchwork.store import MapPut, MemoryStore
-from tests.clock import ManualClock
+from tests.clock import InlineClock, ManualClock
 from tests.faulty import FaultyStore
 
 from .world import Election, World
@@ -28,22 +28,8 @@ def abandon(queue, n=3):
         pass
 
 
-class Inline(ManualClock):
-    """Background tasks run inside `start`."""
-
-    def spawn(self, run, name):
-        run()
-        return self
-
-    def join(self, timeout=None):
-        """It has ended."""
-
-    def is_alive(self):
-        return False
-
-
 def test_in_the_background_each_sweep_is_told_and_a_failed_one_is_followed_by_the_next(caplog):
-    clock = Inline()
+    clock = InlineClock()
     store = FaultyStore(MemoryStore(clock))
     queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
     abandon(queue)
