@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from inspect import getattr_static
 from types import UnionType
-from typing import Any, get_origin
+from typing import Annotated, Any, get_origin
 
 import msgspec
 
@@ -35,7 +35,7 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     if _encodes(codec):
         return _encoding(codec.encode), _decoding(codec.decode)
     kind = get_origin(codec) or codec  # of dict[str, int] it is dict
-    if isinstance(kind, type) and kind is not UnionType:
+    if isinstance(kind, type) and kind not in (UnionType, Annotated):
         decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
         return _encoding(msgspec.json.encode, kind, decode), _decoding(decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
@@ -43,8 +43,9 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
 def _encodes(codec: Any) -> bool:
     """Whether it has both directions itself; a class only where they need no instance."""
-    if isinstance(codec, type):
-        return all(isinstance(getattr_static(codec, way, None), staticmethod | classmethod) for way in _WAYS)
+    kind = get_origin(codec) or codec
+    if isinstance(kind, type):
+        return all(isinstance(getattr_static(kind, way, None), staticmethod | classmethod) for way in _WAYS)
     return all(callable(getattr(codec, way, None)) for way in _WAYS)
 
 
