@@ -168,7 +168,8 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
         {"prefix": ""}, {"prefix": "a/b"}, {"prefix": "a\0"}, {"page_size": 63}, {"page_size": 2**31},
         {"force_every": -1}, {"lifetime": 0}, {"codec": 7}, {"prefix": 5}, {"page_size": "1"}, {"force_every": "1"},
         {"lifetime": "1"}, {"lifetime": math.inf}, {"lifetime": math.nan}, {"lifetime": 10**400}, {"lifetime": 1e308},
-        {"codec": Annotated[int, "pages"]}, {"codec": int | str}, {"prefix": "\ud800"}, {"lifetime": True}, {"force_every": True}, {"page_size": True},
+        {"codec": Annotated[int, "pages"]}, {"codec": int | str},
+        {"prefix": "\ud800"}, {"lifetime": True}, {"force_every": True}, {"page_size": True},
     ],
     ids=str,
 )  # fmt: skip
