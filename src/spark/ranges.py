@@ -217,9 +217,12 @@ def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]
 
 
 def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
-    """Delete messages; of those that were published exactly once the id stays, and tombstones stay (P6, P5)."""
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "msgId", "keepId")
-    there = [record for record in records if record is not None and record.bins.get("msgId")]
+    """Delete messages, another library's too, which carry no id; tombstones stay (P5).
+
+    Of those that were published exactly once the id stays (P6).
+    """
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId")
+    there = [record for record in records if record is not None]
     plain = [Removal(record.key, _WHOLE) for record in there if not record.bins.get("keepId")]
     kept = [
         Update(record.key, _DROP, _WHOLE, ttl=record.bins["keepId"]) for record in there if record.bins.get("keepId")

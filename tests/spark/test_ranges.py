@@ -14,7 +14,7 @@ from latchwork.queue.envelope import Envelope
 from latchwork.queue.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.pointers import Slot, Written
 from latchwork.spark import ranges
-from latchwork.store import MemoryStore
+from latchwork.store import Exists, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, Crash, FaultyStore
 
@@ -225,6 +225,16 @@ def test_what_is_acknowledged_is_gone_and_what_comes_later_is_not(queue):
     fill(queue, 3)
     assert numbers(everything(queue)) == Counter(range(3))
     assert queue.depth().ready == 3
+
+
+def test_what_another_library_loaded_is_gone_once_it_is_acknowledged(store, queue):
+    """It carries no message id; left where it is, a sweep would bring it back."""
+    store.operate(queue.pointers.key(Slot(0, 1)), Put("data", "1"), exists=Exists.CREATE, ttl=3600)
+    queue.pointers.reserve({0: 1})
+    owner = ranges.take(queue.pointers, "etl")
+    assert numbers(everything(queue)) == Counter([1])
+    acknowledge_all(queue, owner)
+    assert store.get(queue.pointers.key(Slot(0, 1))) is None
 
 
 def test_an_acknowledgement_is_repeatable_and_never_goes_back(queue):
