@@ -7,6 +7,7 @@ from typing import Any
 
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.facts import QueueFacts, facts_of
+from ..queue.peeking import sample
 from ..queue.pointers import Slot
 
 SAMPLE = 200
@@ -27,7 +28,8 @@ def all_facts(registry: QueueRegistry) -> list[dict[str, Any]]:
 
 def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
-    sidelined = queue.sideline.peek(SAMPLE) if depth.sideline else []
+    sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
+    failed = last.failure if last.failure >= last.success else 0  # of one sweep the failure is noted last
     in_flight, looked = _in_flight(queue) if depth.fired else (0, 0)
     return {
         "queue": facts.name,
@@ -46,8 +48,8 @@ def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
         "oldest_age_s": None if facts.oldest_age is None else round(facts.oldest_age, 1),
         "shard_balance": None if facts.balance is None else round(facts.balance, 2),
         "swept_s_ago": round(now - last.success / 1000, 1) if last.success else None,
-        "sweep_failed_s_ago": round(now - last.failure / 1000, 1) if last.failure > last.success else None,
-        "sweep_error": last.error if last.failure > last.success else None,
+        "sweep_failed_s_ago": round(now - failed / 1000, 1) if failed else None,
+        "sweep_error": last.error if failed else None,
     }
 
 
@@ -60,5 +62,5 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
         for state in pointers.states()
         for pointer in range(max(1, state.fired - each + 1), state.fired + 1)
     ]
-    records = queue.store.get_many([pointers.key(slot) for slot in slots], "enqueuedAt")
-    return sum("enqueuedAt" in record.bins for record in records if record), len(slots)
+    records = queue.store.get_many([pointers.key(slot) for slot in slots], "enqueuedAt", "attempts")
+    return sum(bool(record.bins) for record in records if record), len(slots)

@@ -231,7 +231,11 @@ class Election(ABC):
                 raise WaitTimeout(f"{self!r} was not elected: {why}", name=self.name)
             return fn(leadership)
         finally:
-            self._part(runner)
+            try:
+                self._part(runner)
+            except BaseException:  # an interrupt, which must not leave a campaign that waits for this runner
+                self._part(runner)
+                raise
 
     def _joined(self, runner: object) -> Leadership | None:
         """The present term, which does not give way to the next one before `_part`; None where there is none."""
@@ -249,12 +253,12 @@ class Election(ABC):
         if runner not in self._runners:
             return
         leadership, grant = self._runners[runner]
-        leadership.lost.set()
         try:
+            leadership.lost.set()
             self._quietly(lambda: self._hand_back(grant))
         finally:
             with self._guard:
-                del self._runners[runner]
+                self._runners.pop(runner, None)
                 if not self._runners:
                     self._idle.set()
 

@@ -93,15 +93,16 @@ class QueueLock:
         """Start the lease again; False where the hold is lost."""
         return self._taker.renew(hold.fence) is not None
 
-    def change(self, hold: Hold, *ops: Op, head: int | None = None) -> bool:
+    def change(self, hold: Hold, *ops: Op, head: int | None = None) -> bool | None:
         """Change the metadata and keep the lock; False where the hold is lost or a group holds head back.
 
-        For operations that are harmless when repeated.
+        None where that is so by now, and an earlier attempt may have changed it.  For operations that are harmless when
+        repeated.
         """
         try:
             self.store.repeat(Update(self._key, ops, self._guard(hold, head), ttl=NEVER))
-        except Refused:
-            return False
+        except Refused as failure:
+            return None if failure.details.get("doubt") else False
         return True
 
     def commit(
@@ -143,7 +144,7 @@ class QueueLock:
     def release(self, hold: Hold, *ops: Op) -> bool:
         """Give the lock back without a commit; False where the hold was lost before. What is due is forgotten."""
         forgotten = transactions.trimmed(hold.due, ()) if hold.due else ()
-        return self.change(hold, *forgotten, *ops, *rules.RELEASE)
+        return bool(self.change(hold, *forgotten, *ops, *rules.RELEASE))
 
     def let_go(self, hold: Hold) -> None:
         """The same after an error; the lease ends by itself where it cannot be given back."""

@@ -197,9 +197,9 @@ class Rounds:
             return None
         return plan
 
-    def _made_room(self, hold: Hold, plan: _Plan, head: int) -> bool:
+    def _made_room(self, hold: Hold, plan: _Plan, head: int) -> bool | None:
         """Whether the oldest entries were dropped; each request knows how many, should it fail after this."""
-        moved = True  # or in doubt
+        moved: bool | None = None  # None = in doubt
         try:
             moved = self._overwritten(hold, head)
         except Unavailable:
@@ -207,10 +207,10 @@ class Rounds:
             raise
         finally:
             for request, _, _ in plan.parts:
-                request.dropped += moved * (head - hold.head)
+                request.dropped += 0 if moved is False else head - hold.head
         return moved
 
-    def _overwritten(self, hold: Hold, head: int) -> bool:
+    def _overwritten(self, hold: Hold, head: int) -> bool | None:
         """Head moved on first, so that a crash from here on loses nothing but what was to be overwritten."""
         return self._lock.change(hold, Put(HEAD, head), head=head)
 

@@ -102,10 +102,13 @@ class Consumer:
 
     def start(self) -> Consumer:
         """Start in the background; itself. A consumer is started once."""
-        if self._keeper:
-            raise InvalidRequest(f"{self!r} was started before: make another")
+        self._refuse_second_start()
         self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
         return self
+
+    def _refuse_second_start(self) -> None:
+        if self._keeper:
+            raise InvalidRequest(f"{self!r} was started before: make another")
 
     def __enter__(self) -> Consumer:
         return self.start()
@@ -138,6 +141,7 @@ class Consumer:
         In the main thread it handles both signals for as long as it runs: the first drains, a second one forces. In a
         child that a handler has forked they do what they did before.
         """
+        self._refuse_second_start()
         self._pid = os.getpid()
         if threading.current_thread() is threading.main_thread():
             self._before = {

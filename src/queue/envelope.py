@@ -194,7 +194,7 @@ def _finite(payload: Any) -> bool:
     """Whether no number in it is infinite or no number at all; `msgspec` writes null for such."""
     try:
         left = [msgspec.to_builtins(payload)]
-    except TypeError:  # it holds `msgspec.Raw`, which is JSON already
+    except (TypeError, RecursionError):  # it holds `msgspec.Raw`, which is JSON already, or is as deep as can be
         return True
     while left:
         value = left.pop()

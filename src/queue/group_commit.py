@@ -14,6 +14,7 @@ go to the front again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -202,4 +203,11 @@ def _answered(ticket: _Ticket[W]) -> bool:
 def _fail(taken: Sequence[_Ticket[W]], failure: LatchworkError) -> None:
     for ticket in taken:
         if not _answered(ticket):
-            ticket.work.error = failure
+            ticket.work.error = _own(failure)
+
+
+def _own(failure: LatchworkError) -> LatchworkError:
+    """The same error for one caller alone, who may add to its details."""
+    own = copy(failure)
+    own.details, own.__cause__ = dict(failure.details), failure
+    return own

@@ -26,6 +26,11 @@ def peek(queue: PointerQueue, codec: Codec, limit: int) -> list[Message]:
     return [message for _, message in zip(range(limit), waiting, strict=False)]
 
 
+def sample(queue: PointerQueue, codec: Codec, slots: int) -> list[Message]:
+    """The messages in so many slots, at most, that were not fired: two calls, however many of them are empty."""
+    return _messages(queue, codec, list(islice(_unfired(queue), slots)))
+
+
 def peek_all(queue: PointerQueue, codec: Codec) -> list[Message]:
     """What `QueueView.peek_all` does."""
     return list(_waiting(queue, codec, CHUNK))
@@ -33,11 +38,14 @@ def peek_all(queue: PointerQueue, codec: Codec) -> list[Message]:
 
 def _waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
     """The messages in slots that were not fired, by shard: in so many at first, then in 1,000 at a time."""
-    slots = (Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1))
-    size = first
+    slots, size = _unfired(queue), first
     while some := list(islice(slots, size)):
         yield from _messages(queue, codec, some)
         size = CHUNK
+
+
+def _unfired(queue: PointerQueue) -> Iterator[Slot]:
+    return (Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1))
 
 
 def _messages(queue: PointerQueue, codec: Codec, slots: Sequence[Slot]) -> list[Message]:

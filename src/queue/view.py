@@ -274,22 +274,25 @@ class QueueView:
             failed(self.pointers, delivery.held, self.rules.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        open_ = [not delivery.settled for delivery in deliveries]
-        rows = iter(self._sidelined(list(compress(deliveries, open_)), list(compress(envelopes, open_))))
-        outcomes = [next(rows) if one else False for one in open_]
-        remember(deliveries, outcomes)
+        outcomes: list[Outcome] = []
+        for begin in range(0, len(deliveries), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            outcomes += self._sidelined(deliveries[part], envelopes[part])
         tell_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
     def _sidelined(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for begin in range(0, len(deliveries), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            held = [delivery.held for delivery in deliveries[part]]
-            try:
-                outcomes += move(self.pointers, held, self.rules.sideline, envelopes[part])
-            except LatchworkError as failure:
-                outcomes += [failure] * len(held)
+        """One move of those that are not settled, as they may be by now, while others were moved."""
+        open_ = [not delivery.settled for delivery in deliveries]
+        held = [delivery.held for delivery in compress(deliveries, open_)]
+        rows: list[Outcome]
+        try:
+            rows = move(self.pointers, held, self.rules.sideline, list(compress(envelopes, open_))) if held else []
+        except LatchworkError as failure:
+            rows = [failure] * len(held)
+        left = iter(rows)
+        outcomes = [next(left) if one else False for one in open_]
+        remember(deliveries, outcomes)
         return outcomes
 
     # ---- looking

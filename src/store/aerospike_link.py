@@ -59,6 +59,7 @@ def parse(url: str) -> Target:
     tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
     Raises `InvalidRequest` naming the part that is wrong.
     """
+    url = re.sub("[\t\r\n]", "", url)  # a secret is often read with the end of its line
     scheme, authority, path, query, fragment = _URL.findall(url)[0]  # it matches every text, and a part may be empty
     if scheme.lower() != "aerospike":
         raise InvalidRequest(f"the scheme of the store's URL is {scheme!r}; it must be aerospike://")
@@ -158,12 +159,12 @@ class Link:
         """The client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
         with self._lock:
             if self.client is None:
-                client = self._given if self.target is None else _connected(self.target)
-                if client is None:
-                    raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
-                self._info = self._info or introduced(client, self._namespace)
-                self.client = client
-            return self.client
+                self.client = self._given if self.target is None else _connected(self.target)
+            client = self.client
+        if client is None:
+            raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
+        self._info = introduced(client, self._namespace) or self._info  # unlocked: a log may be kept in this store
+        return client
 
     def describe(self) -> StoreInfo:
         """What the servers say of the namespace, asked once. Raises `Unavailable` or `Misconfigured`."""
@@ -175,7 +176,7 @@ class Link:
         """Let go of a client that was made here; it closes when the calls in flight have ended."""
         if self.target is not None:
             with self._lock:
-                self.client = None
+                self.client = self._info = None  # by the next connection the namespace may be another
 
     def forked(self) -> None:
         """In the child of a fork: forget the client, whose threads and sockets stayed with the parent."""

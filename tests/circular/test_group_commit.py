@@ -77,6 +77,13 @@ def before(store, plan):
     store.plan = {store._number + call: act for call, act in plan.items()}
 
 
+def test_members_of_a_hold_that_failed_have_errors_of_their_own():
+    one, other = (_Ticket(Request(ENQUEUE, None)) for _ in range(2))
+    group_commit._fail([one, other], Unavailable("away", key="k"))
+    one.work.error.details["dropped"] = 3
+    assert (str(other.work.error), other.work.error.details) == ("away", {"key": "k"})
+
+
 # ---- forks
 
 

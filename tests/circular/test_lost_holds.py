@@ -11,6 +11,7 @@ from latchwork.errors import (
     Corrupt,
     InvalidRequest,
     LeaseLost,
+    LockUnavailable,
     NotFound,
     OutcomeUnknown,
     Unavailable,
@@ -20,7 +21,7 @@ from latchwork.queue.circular_layout import TXNS, Layout
 from latchwork.queue.circular_round import ENQUEUE, ROUNDS, Request
 from latchwork.queue.group_commit import GroupCommit
 from latchwork.retry import RetryPolicy
-from latchwork.store import Key, MapPut, MemoryStore, Put
+from latchwork.store import Add, Key, MapPut, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, FaultyStore
 
@@ -257,6 +258,22 @@ def test_an_overwrite_that_fails_says_how_many_entries_it_has_dropped(store, pla
     assert failed.value.details.get("dropped") == dropped
     info = queue.info()
     assert (info.head_offset, info.tail_offset) == (head, 20)
+
+
+def test_an_overwrite_that_moved_head_without_a_reply_and_then_lost_its_hold_says_what_it_has_dropped(store, clock):
+    """Head is moved, the reply is lost, another process takes the lock and keeps it, and the repeat is refused."""
+    queue = LargeQueue.create(store, "q", 20, entries_per_record=5)
+    queue.enqueue_many(range(20))
+
+    def stolen():
+        meta = Key("q", "queue-metadata")
+        store.inner.operate(meta, Put("lock-owner", "thief"), Put("lease-ms", 10**6), Add("fencing-ctr", 1))
+
+    before(store, {2: "reply_lost", 3: stolen})
+    with pytest.raises(LockUnavailable) as failed:
+        queue.enqueue_many(range(15), overwrite_if_full=True, timeout=5)
+    assert failed.value.details["dropped"] == 15
+    assert queue.info().head_offset == 15
 
 
 # ---- threads

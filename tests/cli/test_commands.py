@@ -12,11 +12,14 @@ from datetime import timedelta
 import pytest
 
 from latchwork.cli import hoist
+from latchwork.commands.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.store import StoreInfo
+from latchwork.store import MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from tests.cli.conftest import command
+from tests.clock import ManualClock
+from tests.faulty import CountingStore
 
 SHOP = ("--client", "shop")
 
@@ -531,6 +534,29 @@ def test_reasons_that_were_only_looked_at_in_part_say_so(lw, monkeypatch):
     assert "rejected 2 of 2 looked at" in lw("stats", *SHOP).out
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["sideline"], facts["sidelined_looked_at"]) == (3, 2)
+
+
+def test_a_look_at_a_sideline_whose_messages_have_expired_costs_no_more_calls():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q"))
+    queue.publish_many(range(3000))
+    queue.fail_many(queue.receive(3000), [("rejected", None)] * 3000)
+    store.reset()
+    assert queue_facts(queue)["sidelined_looked_at"] == 200
+    calls = store.total
+    clock.advance(timedelta(days=3).total_seconds())
+    store.reset()
+    assert queue_facts(queue)["sidelined_looked_at"] == 0
+    assert store.total <= calls
+
+
+def test_a_sweep_that_failed_in_the_very_millisecond_of_a_success_is_shown_as_failed(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    registry = QueueRegistry(connect(sqlite_url), "shop")
+    registry.records.change(registry.get("q").config, Put("lastSweep", {"success": 5, "failure": 5, "error": "no"}))
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["sweep_error"], facts["sweep_failed_s_ago"] > 0) == ("no", True)
 
 
 def test_doctor_names_the_store_that_it_tried_and_not_its_password(lw, monkeypatch):

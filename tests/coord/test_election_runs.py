@@ -86,6 +86,23 @@ def test_a_wait_that_is_interrupted_right_after_the_election_lets_the_candidate_
     assert election.stop() is True
 
 
+def test_a_function_whose_end_is_interrupted_lets_the_candidate_stand_again(election, monkeypatch):
+    part, interrupts = election._part, [KeyboardInterrupt]
+    election.start()
+
+    def at_once(runner):
+        if interrupts:
+            raise interrupts.pop()
+        part(runner)
+
+    monkeypatch.setattr(election, "_part", at_once)
+    with pytest.raises(KeyboardInterrupt):
+        election.run(lambda leadership: None)
+    assert election._idle.is_set()
+    assert election.run(lambda leadership: leadership.epoch)
+    assert election.stop() is True
+
+
 def test_a_function_that_fails_lets_the_candidate_stand_again(election):
     election.start()
     with pytest.raises(ZeroDivisionError):

@@ -505,6 +505,23 @@ def test_every_stop_says_what_the_first_one_did(consumers):
     assert [*said, consumer.stop(0)] == [False, False]
 
 
+def test_a_consumer_that_is_run_again_in_another_thread_says_that_it_was_started_before(consumers):
+    consumer = consumers(made(MemoryStore()), lambda delivery: None)
+    threading.Timer(0.1, consumer.stop).start()
+    assert consumer.run()
+    said = []
+
+    def again():
+        with pytest.raises(InvalidRequest, match="started before"):
+            consumer.run()
+        said.append(True)
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    thread.join(PATIENCE)
+    assert said == [True]
+
+
 WORKER = """
 import sys, time, warnings
 warnings.simplefilter("ignore")

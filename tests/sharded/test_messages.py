@@ -12,8 +12,9 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from latchwork.commands.snapshot import queue_facts
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper, view
 from latchwork.queue.envelope import Envelope, from_bins
 from latchwork.queue.pointers import Slot
 from latchwork.retry import Poll
@@ -340,6 +341,22 @@ def test_failures_of_many_cost_one_move_per_thousand_and_keep_their_own_reasons_
     assert kept == {d.payload: verdict for d, verdict in zip(deliveries, verdicts, strict=True)}
 
 
+def test_what_is_acknowledged_while_others_are_moved_is_not_brought_back(counted, monkeypatch):
+    queue, _, _ = counted
+    queue.publish_many(range(1500))
+    deliveries = queue.receive(1500)
+    once = iter([lambda: queue.ack_many(deliveries[1000:])])
+    move = view.move
+
+    def meanwhile(*given):
+        next(once, lambda: None)()
+        return move(*given)
+
+    monkeypatch.setattr(view, "move", meanwhile)
+    assert queue.fail_many(deliveries, [("timeout", None)] * 1500) == [True] * 1000 + [False] * 500
+    assert queue.depth().sideline == 1000
+
+
 def test_failures_of_many_are_told_row_by_row_and_raise_no_error_of_the_store():
     store = Torn(ManualClock())
     queue = QueueRegistry(store, "c").create(QueueConfig("q"))
@@ -529,6 +546,15 @@ def of_another_library(store, queue, payload="java"):
     lasting = {"exists": Exists.ANY, "ttl": 3600}
     store.operate(queue.key(Slot(0, 1)), Put("data", json.dumps(payload)), **lasting)
     store.operate(queue.pointers_key(0), Put("LOAD_POINTER", 1), **lasting)
+
+
+def test_a_message_of_another_library_counts_as_in_flight_while_somebody_has_it(world):
+    queue = world.process().queue
+    of_another_library(world.store, queue.pointers)
+    (delivery,) = queue.receive()
+    assert queue_facts(queue)["in_flight"] == 1
+    delivery.ack()
+    assert queue_facts(queue)["in_flight"] == 0
 
 
 def test_a_message_that_another_library_loaded_before_anything_was_fired_is_received(world):

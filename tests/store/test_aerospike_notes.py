@@ -66,6 +66,32 @@ def test_a_call_does_not_fail_where_the_namespace_cannot_be_asked_and_another_co
     assert len(said()) == 1
 
 
+def test_a_log_that_is_kept_in_the_store_itself_does_not_stop_its_first_call(said):
+    store = AerospikeStore(Client(), "shop")
+
+    class Keeping(logging.Handler):
+        def emit(self, record):
+            store.get(KEY)
+
+    handler = Keeping()
+    notes.log.addHandler(handler)
+    try:
+        assert store.get(KEY).bins == {"n": 1}
+    finally:
+        notes.log.removeHandler(handler)
+    assert len(said()) == 1
+
+
+def test_what_is_known_of_a_namespace_ends_with_the_connection(monkeypatch):
+    made = [Client(strong="true"), Client(strong="false")]
+    monkeypatch.setattr("latchwork.store.aerospike_link._connected", lambda target: made.pop(0))
+    url = "aerospike://set-up-anew.invalid/shop"
+    first = AerospikeStore.from_url(url)
+    assert first.describe().strong_consistency
+    first.close()
+    assert not AerospikeStore.from_url(url).describe().strong_consistency
+
+
 def test_a_store_that_connects_by_its_url_says_it_too(said, aerospike_server):
     store = AerospikeStore.from_url(f"{aerospike_server.url}?connections=11")
     assert said() == []

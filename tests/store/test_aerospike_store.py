@@ -43,6 +43,11 @@ def test_a_url_names_hosts_namespace_user_and_options():
     assert config["tls"]["enable"]
 
 
+def test_a_url_may_have_been_read_with_the_end_of_its_line():
+    target = parse("aerospike://h/test?connections=5\r\n")
+    assert (target.namespace, target.options["connections"]) == ("test", 5)
+
+
 @pytest.mark.parametrize("password", ["s3c[w", "s]", "\u2100", "a:b", "100%25"])
 def test_a_password_may_hold_whatever_does_not_end_it(password):
     target = parse(f"aerospike://me:{password}@[::1]:3200,b/ns")
