@@ -114,15 +114,22 @@ class SparkLatch:
         """Count this task's partition, once; what remains in this farm. For a task that has made its output visible.
 
         One store call, however often and from however many attempts it is repeated (a handle from `get` reads the
-        latch once before). Raises `InvalidRequest` outside of a task and for a partition that the latch was not
+        latch twice before its first count). Raises `InvalidRequest` outside of a task and for a partition that the latch was not
         created for; `NotFound` and `OutcomeUnknown` as `CountDownLatch.count_down`: the task fails, and its next
         attempt counts.
         """
-        return self._latch.count_down(party=self._partition())
+        return self._count(self._partition())
 
     def _counting(self, it: Iterable[T], partition: int) -> Iterator[T]:
         yield from it
-        self._latch.count_down(party=partition)
+        self._count(partition)
+
+    def _count(self, partition: int) -> int:
+        """A partition too many must not count: it would release the waiters while another is missing."""
+        if self._partitions is None:
+            self._partitions = self._phase.own_total(self._store)
+            self._check(partition)
+        return self._latch.count_down(party=partition)
 
     def _partition(self) -> int:
         context = _task()
@@ -132,12 +139,15 @@ class SparkLatch:
                 "foreachPartition or mapInPandas"
             )
         partition = int(context.partitionId())
+        self._check(partition)
+        return partition
+
+    def _check(self, partition: int) -> None:
         if self._partitions is not None and partition >= self._partitions:
             raise InvalidRequest(
                 f"partition {partition} of {self!r}, which was created for {self._partitions}: create it for as many "
                 "as the job has, or fix their number with repartition(n)"
             )
-        return partition
 
     # ---- in a driver
 
@@ -175,7 +185,7 @@ class SparkLatch:
 
         Raises `NotFound` where there is no latch of this generation (it names those of other generations that are
         there) or no share of this farm; `InvalidRequest` where the share was created for another number of
-        partitions. From here on the handle refuses partitions beyond that number.
+        partitions. From here on the handle knows their number, and its first count does not ask for it.
         """
         checked_number("partitions", partitions, 0, MAX_PARTITIONS)
         share = self._phase.own_share(self._store)

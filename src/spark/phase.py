@@ -9,6 +9,8 @@ from ..coord.inputs import farm_or_default
 from ..coord.latch import LatchLevel
 from ..coord.latch_layout import COUNT, FARMS, bins_of, checked_farm, checked_number, latch_key, named
 from ..errors import NotFound
+from ..store.expr import MapSize
+from ..store.ops import Compute, Read
 from ..store.port import Key, Record, RecordStore
 
 MAX_GENERATION = 2**31
@@ -61,6 +63,18 @@ class JobPhase:
                 return share
         there = [share.farm for share in shares if share.remaining is not None]
         raise NotFound(f"{self._absent()}; there are shares of {', '.join(there)}", key=self.key)
+
+    def own_total(self, store: RecordStore) -> int:
+        """How many partitions the share of `farm` was created for, without their names. One read.
+
+        Raises `NotFound` as `own_share`.
+        """
+        bins = bins_of(self.farm)
+        try:
+            remaining, counted = store.operate(self.key, Read(bins.count), Compute(MapSize(bins.done)))
+        except NotFound:
+            remaining = None
+        return self.own_share(store).total if remaining is None else remaining + (counted or 0)
 
     def _absent(self) -> str:
         return f"no share of farm {self.farm!r} in generation {self.generation} of the latch {self.key.name!r}"

@@ -16,7 +16,7 @@ from latchwork.spark.phase import job_phase
 from latchwork.store import MemoryStore
 from latchwork.store.connect import connect
 from tests.clock import ManualClock
-from tests.faulty import DOUBTS, FaultyStore
+from tests.faulty import DOUBTS, CountingStore, FaultyStore
 
 XDC, DC = LatchLevel.XDC, LatchLevel.DC
 
@@ -136,7 +136,7 @@ def test_a_partition_counts_once_however_often_it_is_repeated(store, task):
 @pytest.mark.parametrize("fault", DOUBTS)
 def test_a_partition_counts_once_when_replies_are_lost(store, task, fault):
     create(store)
-    faulty = FaultyStore(store, {2: fault})
+    faulty = FaultyStore(store, {3: fault})
     task(1)
     get(faulty).count_down_partition()
     faulty.deliver()
@@ -158,6 +158,43 @@ def test_a_partition_too_many_is_refused_before_it_counts(store, task):
     with pytest.raises(InvalidRequest, match=r"partition 4.*created for 4"):
         latch.count_down_partition()
     assert len(latch.missing()) == 4
+
+
+@pytest.mark.parametrize("counted", [0, 3, 4])
+def test_a_handle_from_get_refuses_partitions_that_the_latch_does_not_have(store, task, counted):
+    latch = create(store)
+    for partition in range(counted):
+        task(partition)
+        latch.count_down_partition()
+    task(4)
+    with pytest.raises(InvalidRequest, match=r"partition 4.*created for 4"):
+        get(store).count_down_partition()
+    with pytest.raises(InvalidRequest, match=r"partition 4.*created for 4"):
+        list(get(store).count_down_partitions([]))
+    assert len(latch.missing()) == 4 - counted
+
+
+def test_a_handle_from_get_asks_once_how_many_partitions_there_are(store, task):
+    create(store)
+    counting = CountingStore(store)
+    latch = get(counting)
+    for partition in range(2):
+        task(partition)
+        latch.count_down_partition()
+    assert counting.total == 2 + 2
+    task(4)
+    with pytest.raises(InvalidRequest, match="partition 4"):
+        latch.count_down_partition()
+    assert counting.total == 4
+
+
+def test_a_count_says_when_the_latch_is_not_there_or_is_without_this_farms_share(store, task):
+    task(0)
+    with pytest.raises(NotFound, match="never created"):
+        get(store).count_down_partition()
+    create(store, farm_id="east", farms=["east", "here"], level=XDC)
+    with pytest.raises(NotFound, match=r"farm 'here' .* shares of east"):
+        get(store, level=XDC).count_down_partition()
 
 
 def test_without_pyspark_the_error_says_what_to_install(store, monkeypatch):
