@@ -114,9 +114,9 @@ class SparkLatch:
         """Count this task's partition, once; what remains in this farm. For a task that has made its output visible.
 
         One store call, however often and from however many attempts it is repeated (a handle from `get` reads the
-        latch twice before its first count). Raises `InvalidRequest` outside of a task and for a partition that the latch was not
-        created for; `NotFound` and `OutcomeUnknown` as `CountDownLatch.count_down`: the task fails, and its next
-        attempt counts.
+        latch twice before its first count). Raises `InvalidRequest` outside of a task and for a partition that the
+        latch was not created for; `NotFound` and `OutcomeUnknown` as `CountDownLatch.count_down`: the task fails, and
+        its next attempt counts.
         """
         return self._count(self._partition())
 
