@@ -52,16 +52,15 @@ class PageIndex:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a page holds: its index, where its records end, and what lay before the first damage (None: no damage)."""
+    """What a page holds: its index, and where its last good record ends."""
 
     entries: bytes
     end: int
-    before_damage: Survey | None = None
 
 
 def survey(file: File, page: int, page_size: int, synced: int) -> Survey:
     """Read a whole page. Up to `synced` a bad record is damage, and what follows it is looked for; beyond, the end."""
-    entries, end, before = bytearray(), 0, None
+    entries, end = bytearray(), 0
     position: int | None = 0
     while position is not None:
         try:
@@ -71,6 +70,5 @@ def survey(file: File, page: int, page_size: int, synced: int) -> Survey:
             break
         except Corrupt as damage:
             at = damage.details["position"]
-        before = before or Survey(bytes(entries), end)
         position = next_good(file, page, at + 1, page_size) if at < synced else None
-    return Survey(bytes(entries), end, before)
+    return Survey(bytes(entries), end)

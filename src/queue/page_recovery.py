@@ -29,9 +29,9 @@ class Recovered:
 def recover(layout: Layout, page_size: int) -> Recovered | None:
     """Bring the files to a state from which appending can go on; None for a queue that has no page yet.
 
-    Keeps the longest run of good records from the start of the last page. Damage before the position to which the
-    page is known to have been synced, with good records after it, is left for readers to report. OSError if the
-    disk refuses.
+    Keeps the last page up to its last good record. Damage before the position to which the page is known to have
+    been synced, with good records after it, is left for readers to report; from there on nothing after the first bad
+    record is kept. OSError if the disk refuses.
     """
     numbers = layout.pages()
     if not numbers:
@@ -49,7 +49,7 @@ def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
     try:
         if file.size() != page_size:
             file.allocate(page_size)
-        found = _good(survey(file, number, page_size, synced), synced)
+        found = survey(file, number, page_size, synced)
         if found.end < synced:
             _log.warning("%s: good up to %d, of %d bytes that were synced", layout.page(number), found.end, synced)
         _zero(file, found.end, page_size)
@@ -60,11 +60,6 @@ def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
     _repair_index(layout, number, found.entries)
     layout.files.sync_directory(layout.directory)
     return found
-
-
-def _good(found: Survey, synced: int) -> Survey:
-    """With good records up to the synced position the damage is in the middle, without them it is a torn tail."""
-    return found.before_damage if found.before_damage is not None and found.end < synced else found
 
 
 def _zero(file: File, start: int, end: int) -> None:

@@ -63,6 +63,7 @@ class PageWriter:
             self._index = self._layout.files.open(self._layout.index(number))
             self._index_size = self._index.size()
             self._mark(self.tail)
+            self._guarded(self._meta.sync)  # it may go back, where damage was cut off: see _mark
 
     def append(self, payload: bytes) -> None:
         """Write one message; synced when it returns if the sync is due."""

@@ -188,6 +188,7 @@ class Checker:
             raise Violation(f"it cannot be read: {error}") from error
         messages = [entry.data for entry in entries]
         sent = progress.sent
+        self._require(not messages or messages[0] in sent, "not what was appended")
         start = int(messages[0][:6]) if messages else 0
         self._require(messages == sent[start : start + len(messages)], "not a run of what was appended")
         self._require(start <= (progress.read if self.shape.lifetime else 0), "the beginning is missing")

@@ -128,8 +128,6 @@ def recovery_trusts_write_meta(patch) -> None:
         )
 
     class Trusted:
-        before_damage = None
-
         def __init__(self, found, synced):
             self.entries, self.end = found.entries, synced
 

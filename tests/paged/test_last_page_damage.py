@@ -149,3 +149,51 @@ def test_what_follows_damage_is_found_without_a_checksum_at_every_other_byte(mon
     monkeypatch.setattr(pages, "extend", lambda crc, data: checksums.append(len(data)) or original(crc, data))
     assert next_good(file, 1, 1, size) == len(damaged)
     assert checksums == [len(b"good")]
+
+
+def synced_one_by_one(count):
+    """The files of a queue whose messages are all synced, and where each of them begins."""
+    files = RecordingFiles()
+    queue = open_in(files, page_size=PAGE, force_every=1)
+    for number in range(count):
+        queue.append(b"%04d" % number)
+    begins = [entry.position for entry in queue.read()]
+    queue.close()
+    return files.contents(), begins
+
+
+def garbled(contents, positions):
+    page = contents["q-1.page"]
+    for position in positions:
+        page = one_byte_garbled(page, position + HEAD)
+    return RecordingFiles.holding({**contents, "q-1.page": page})
+
+
+@pytest.mark.parametrize("bad", [{2, 7}, {0, 7}, {2, 4, 6, 7}, {0, 1, 7}, {7}, {3}], ids=str)
+def test_good_records_between_damaged_ones_are_kept(bad):
+    contents, begins = synced_one_by_one(8)
+    files = garbled(contents, [begins[number] for number in bad])
+    good = [b"%04d" % number for number in range(8) if number not in bad]
+    for _ in range(2):  # opening once more changes nothing
+        assert messages(files, page_size=PAGE, skip_corrupt=True) == good
+        files = files.killed()
+    open_in(files, page_size=PAGE).append(b"end")
+    assert messages(files.killed(), page_size=PAGE, skip_corrupt=True) == [*good, b"end"]
+    error = read_until_damage(open_in(files.killed(), page_size=PAGE))[1]
+    assert (error is None) == (bad == {7})  # a torn tail is cut, what has good records after it is reported
+
+
+@pytest.mark.parametrize("bad", [{3}, {1, 3}], ids=str)
+def test_where_damaged_messages_were_cut_off_a_later_crash_still_leaves_a_prefix(bad):
+    contents, begins = synced_one_by_one(4)
+    files = garbled(contents, [begins[number] for number in bad])
+    queue = open_in(files, page_size=PAGE)
+    kept = [entry.data for entry in queue.read(skip_corrupt=True)]
+    fresh = [b"a", b"b", b"c"]
+    for message in fresh:
+        queue.append(message)
+    for random in map(Random, range(60)):
+        lost = RecordingFiles.holding(files.crashed(random, 0.5))
+        found = messages(lost, page_size=PAGE, skip_corrupt=True)
+        assert found == (kept + fresh)[: len(found)]
+        assert len(found) >= len(kept)
