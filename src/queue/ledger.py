@@ -50,8 +50,9 @@ class Ledger:
 
     ttl: seconds that the ledger is kept.  batch: messages published at once, 1 to 1,000, which is the default.
 
-    Holds for the same partitioning, and for repeats within 2 days of the last. Not promised: anything about messages
-    that two partitions have in common; each publishes its own.
+    Holds for the same partitioning, and for repeats within `ttl` of the first attempt, which is 2 days unless another
+    is given: ids of messages that were consumed early are kept no longer, even where a chunk is. Not promised: anything
+    about messages that two partitions have in common; each publishes its own.
     """
 
     def __init__(self, queue: ShardedQueue, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:

@@ -13,12 +13,12 @@ import pytest
 from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, Refused
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.envelope import Envelope
-from latchwork.queue.ledger import Ledger, Outgoing, chunks
+from latchwork.queue.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.pointers import Held, Slot, Written
 from latchwork.spark import ranges
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
-from tests.faulty import CountingStore, Crash, FaultyStore
+from tests.faulty import CountingStore, Crash, Fault, FaultyStore
 
 N = 25
 SWEEP = 1200.0
@@ -319,6 +319,39 @@ def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
     queue.pointers.bury(slots)
     assert attempt(store, clock)
     assert consumed(queue) == ONCE
+
+
+LASTING = {"message_expiry": timedelta(days=30), "queue_expiry": timedelta(days=30)}
+
+
+@pytest.mark.parametrize("at", range(2, 25))
+def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one(store, clock, at):
+    """However early some of it was consumed, and wherever another attempt crashed in between."""
+    queue = queue_on(store, **LASTING)
+    last_row_missing = FaultyStore(store, {5: Fault("request_lost", rows=(2,)), 6: "crash_before"}, seams=clock)
+    with suppress(Crash):
+        Ledger(QueueRegistry(last_row_missing, "shop").get("q"), "job").publish(0, rows(FEW))
+    found = consumed(queue)
+    clock.advance(1)
+    found += consumed(queue)
+    assert found == Counter(range(FEW - 1))
+    clock.advance(LEDGER_TTL * 0.7)
+    attempt(store, clock, "crash_after", at, order=rows(FEW))
+    found += consumed(queue)
+    clock.advance(LEDGER_TTL * 0.3 - 10)
+    assert attempt(store, clock, order=rows(FEW))
+    assert found + consumed(queue) == Counter(range(FEW))
+
+
+def test_what_a_late_attempt_has_finished_is_kept_from_then_on(store, clock):
+    queue = queue_on(store, **LASTING)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    clock.advance(LEDGER_TTL * 0.7)
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+    clock.advance(LEDGER_TTL * 0.9)
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter()
 
 
 @pytest.mark.parametrize("found", ["tombstones", "nothing"])
