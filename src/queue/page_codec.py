@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from inspect import getattr_static
@@ -28,7 +29,7 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
     None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
     does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
-    the way of all behind it. Decoding raises `Unreadable` with page and position.
+    the way of all behind it. Decoding raises `Unreadable` with page and position, whatever error the codec raises.
     """
     if codec is bytes:
         return _raw, None
@@ -100,11 +101,17 @@ def _decoding(decode: Callable[[bytes], Any]) -> Decode:
     def run(data: bytes, place: Place) -> Any:
         try:
             return decode(data)
-        except _REFUSALS as error:
+        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
             raise Unreadable(
-                f"the codec does not understand the message on page {place[0]} at {place[1]}: {error}",
+                f"the codec does not understand the message on page {place[0]} at {place[1]}: {_told(failure)}",
                 page=place[0],
                 position=place[1],
-            ) from error
+            ) from None
 
     return run
+
+
+def _told(failure: Exception) -> str:
+    """What msgspec says, without what it quotes of the message; of an error that anybody may have raised, its type."""
+    own = isinstance(failure, msgspec.MsgspecError) and failure.__cause__ is None
+    return re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL) if own else type(failure).__name__

@@ -1,8 +1,12 @@
 """Reading from a point in time, following, codecs, and what is said about damage."""
 
 import math
+import re
 import threading
+import traceback
+import zlib
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 
 import msgspec
 import pytest
@@ -341,6 +345,52 @@ def test_a_message_that_the_codec_does_not_understand_comes_after_what_precedes_
     cursor.commit()
     assert cursor.lag() == 0
     assert datas(queue.read(skip_corrupt=True)) == [1, 2, 4]
+
+
+class Zipped:
+    """A codec whose errors are of its own kind."""
+
+    encode = staticmethod(zlib.compress)
+    decode = staticmethod(zlib.decompress)
+
+
+class Quoting:
+    """A codec whose errors quote the message."""
+
+    encode = staticmethod(bytes)
+
+    def decode(self, data):
+        raise RuntimeError(f"what is {data!r}?") from ValueError(data)
+
+
+def test_whatever_a_codec_raises_for_a_message_does_not_block_the_queue(files):
+    queue = open_in(files)
+    queue.append_many([zlib.compress(b"1"), b"plain", zlib.compress(b"3")])
+    queue.close()
+    queue = open_in(files, codec=Zipped)
+    cursor = queue.cursor("c")
+    assert datas(cursor.read(10)) == [b"1"]
+    with pytest.raises(Unreadable, match="page 1 at 26: error") as error:
+        cursor.read(10)
+    assert error.value.details == {"page": 1, "position": 26}
+    assert datas(cursor.read(10, skip_corrupt=True)) == [b"3"]
+    assert datas(queue.read(skip_corrupt=True)) == [b"1", b"3"]
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("codec", "said"), [(Quoting(), "RuntimeError"), (Colour, "Invalid enum value '...'"), (int, "Expected `int`")]
+)
+def test_what_is_said_of_a_message_that_is_not_understood_does_not_quote_it(files, codec, said):
+    queue = open_in(files)
+    queue.append(b'"secret"')
+    queue.close()
+    with pytest.raises(Unreadable, match=re.escape(said)) as error:
+        list(open_in(files, codec=codec).read())
+    assert "secret" not in "".join(traceback.format_exception(error.value))
 
 
 NAIVE = datetime.min  # noqa: DTZ901 - local time has no such moment
