@@ -110,6 +110,11 @@ class _Open:
     chunk: Chunk
     rows: list[Row] = field(default_factory=list)
 
+    def take(self, row: Row) -> None:
+        """Keep the row for the completion of the chunk; one that is written needs none."""
+        if not self.chunk.written:
+            self.rows.append(row)
+
 
 class _Attempt:
     """One run over the messages of one partition."""
@@ -159,10 +164,11 @@ class _Attempt:
         return Row(Envelope(data, msg_id, enqueued_at=now, headers=headers, keep_id=self._ttl), shard)
 
     def _digest(self, data: str | bytes, key: str | None, headers: dict[str, str] | None) -> str:
-        hashed = hashlib.blake2b(data if isinstance(data, bytes) else data.encode(), key=self._salt, digest_size=12)
-        if key is not None or headers:
-            hashed.update(repr((key, sorted((headers or {}).items()))).encode())
-        digest = hashed.digest()
+        content = data if isinstance(data, bytes) else data.encode()
+        more = repr((key, sorted((headers or {}).items()))).encode() if key is not None or headers else b""
+        # Where there is more, the size of the content says where that begins; else nothing, as the digest always was.
+        size = str(len(content)).encode() if more else b""
+        digest = hashlib.blake2b(content + more, key=self._salt, digest_size=12, person=size).digest()
         self._ordinals[digest] += 1
         return f"{digest.hex()}-{self._ordinals[digest]}"
 
@@ -171,7 +177,7 @@ class _Attempt:
         self._count += 1
         has = self._unseen.pop(row.envelope.msg_id, None)
         if has is not None:
-            has.rows.append(row)
+            has.take(row)
             return
         self._buffer.append(row)
         self._bytes += len(row.envelope.data)
@@ -192,7 +198,7 @@ class _Attempt:
         rest = [row for row in self._buffer if row.envelope.msg_id not in chunk.places]
         for row in self._buffer:
             if self._unseen.pop(row.envelope.msg_id, None) is not None:
-                opened.rows.append(row)
+                opened.take(row)
         self._buffer, self._bytes = rest, sum(len(row.envelope.data) for row in rest)
 
     def _found(self, chunk: Chunk) -> _Open:
