@@ -73,7 +73,8 @@ class BatchReader(api.DataSourceReader):
         value = getattr(one, "value", None)
         if not isinstance(value, datetime):
             return
-        moment = value.astimezone(timezone.utc)
+        # A column without zones holds UTC, not the machine's time.
+        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
         if isinstance(one, api.GreaterThan | api.GreaterThanOrEqual | api.EqualTo):
             self._since = moment if self._since is None else max(self._since, moment)
         if isinstance(one, api.LessThan | api.LessThanOrEqual | api.EqualTo):

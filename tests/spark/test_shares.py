@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timezone
+
 import pytest
-from pyspark.sql.datasource import EqualTo, In
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from latchwork.errors import InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.envelope import Envelope
 from latchwork.spark import ranges, release, source
 from latchwork.spark.options import parse
 from latchwork.spark.source import BatchReader, Piece, StreamReader, _limited, _shares
@@ -149,6 +153,28 @@ def test_only_the_shards_that_are_asked_for_are_planned(queue, url):
             one for one in filters if one.attribute != ("shard",)
         ]
         assert {piece.shard for share in reader.partitions() for piece in share.pieces} == shards
+
+
+@pytest.fixture
+def _far_from_utc(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_far_from_utc")
+@pytest.mark.parametrize("zone", [None, timezone.utc])
+@pytest.mark.parametrize(("comparison", "wanted"), [(GreaterThanOrEqual, [1, 2]), (LessThanOrEqual, [0, 1])])
+def test_times_without_a_zone_are_compared_as_utc_wherever_the_machine_is(queue, url, zone, comparison, wanted):
+    """As Spark compares them, and as the rows give them."""
+    reader = BatchReader(parse({"store": url, "queue": "q", "clientId": "shop"}), Table(StructType(), typed=False))
+    noon = datetime(2026, 1, 1, 12, tzinfo=zone)
+    list(reader.pushFilters([comparison(("enqueued_at",), noon)]))
+    first = int(datetime(2026, 1, 1, 11, tzinfo=timezone.utc).timestamp()) * 1000
+    hourly = [Envelope("1", str(n), enqueued_at=first + n * 3_600_000) for n in range(3)]
+    assert [n for n, envelope in enumerate(hourly) if reader._wanted(envelope)] == wanted
 
 
 @pytest.mark.parametrize(
