@@ -45,9 +45,25 @@ class PageIndex:
         number = self.from_position(position)
         return number < len(self) and self.entry(number)[1] == position
 
+    def newest(self) -> int:
+        """The arrival in the last entry; 0 if there is none."""
+        return self.entry(len(self) - 1)[0] if len(self) else 0
+
     def plausible(self, page_size: int) -> bool:
         """Whether it begins and ends as the index of a page that holds something must."""
         return len(self) > 0 and self.entry(0)[1] == 0 and 0 <= self.entry(len(self) - 1)[1] <= page_size - HEADER
+
+
+def holds(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> bool:
+    """Whether the page has the record of an index entry, and no other after it if that entry is the `last`."""
+    if entry[1] < 0:
+        return False
+    found = records(file, page, entry[1], page_size, expected=lambda _: not last)
+    try:
+        record = next(found, None)
+        return record is not None and record[0] == entry[0] and not (last and next(found, None) is not None)
+    except Corrupt:
+        return False
 
 
 @dataclass(frozen=True)

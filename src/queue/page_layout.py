@@ -18,7 +18,7 @@ from google_crc32c import value
 
 from ..errors import Corrupt, Misconfigured, StorageFailed, Unreadable
 from .files import Files
-from .page_index import PageIndex, survey
+from .page_index import PageIndex, holds, survey
 
 FORMAT_VERSION = 1
 
@@ -141,6 +141,32 @@ class Layout:
         file = self.files.open(self.page(number))
         try:
             return PageIndex(survey(file, number, page_size, page_size).entries)
+        finally:
+            file.close()
+
+    def newest(self, number: int, page_size: int) -> int:
+        """The last arrival on a full page, in ms; 0 if nothing says when that was.
+
+        By its index where the page has nothing good left to check that with. FileNotFoundError as `read_index`.
+        """
+        index = self.read_index(number, page_size)
+        return self.checked(number, index, len(index), page_size).newest() or index.newest()
+
+    def checked(self, number: int, index: PageIndex, at: int, page_size: int) -> PageIndex:
+        """The index of a full page, or one built from the page if that does not agree with what is relied on.
+
+        That is the entry `at` and the one before it; where `at` is the end, that the page ends with the last one.
+        """
+        return index if self._agrees(number, index, at, page_size) else self.build_index(number, page_size)
+
+    def _agrees(self, number: int, index: PageIndex, at: int, page_size: int) -> bool:
+        try:
+            file = self.files.open(self.page(number))
+        except FileNotFoundError:
+            return True
+        try:
+            near = [index.entry(one) for one in (at - 1, at) if 0 <= one < len(index)]
+            return all(holds(file, number, entry, page_size, last=at == len(index)) for entry in near)
         finally:
             file.close()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import Corrupt, Expired, Unreadable
 from .files import File
-from .page_index import PageIndex
+from .page_index import PageIndex, holds
 from .page_layout import Layout, Place
 from .pages import FIRST, LAST, MIDDLE, WHOLE, Record, damaged, next_good, records
 
@@ -148,7 +148,7 @@ class PageReader:
             if number == len(index):
                 return False
             entry = index.entry(number)
-            return entry[1] == position or _holds(file, page, entry, self._view.page_size)
+            return entry[1] == position or holds(file, page, entry, self._view.page_size)
 
         return more
 
@@ -159,9 +159,22 @@ def seek(view: View, arrival: int) -> Place:
     A page's index counts only as far as the page agrees with it; otherwise the page's own records do. The tail is
     looked at first: what is before it is in an index that is read later, so nothing appended meanwhile is missed.
     """
-    low, tail = view.first(), view.tail()
-    high = tail[0]
-    while low < high:  # the last page that begins before `arrival`; messages of one instant may fill several
+    first, tail = view.first(), view.tail()
+    page, index = _last_before(view, arrival, first, tail[0])
+    while page > first and index.at_or_after(arrival) == 0:  # it does not begin before: its index had misled the search
+        page, index = _last_before(view, arrival, first, page - 1)
+    number = index.at_or_after(arrival)
+    if number < len(index):
+        return page, index.entry(number)[1]
+    return (page + 1, 0) if page < tail[0] else tail
+
+
+def _last_before(view: View, arrival: int, low: int, high: int) -> tuple[int, PageIndex]:
+    """The last page that begins before `arrival`, by the indexes, or `low`; and its index, which the page agrees with.
+
+    Messages of one instant may fill several pages, so it is not the one that begins at `arrival`.
+    """
+    while low < high:
         middle = (low + high + 1) // 2
         index = view.index(middle)
         if len(index) and index.entry(0)[0] < arrival:
@@ -169,41 +182,10 @@ def seek(view: View, arrival: int) -> Place:
         else:
             high = middle - 1
     index = view.index(low)
-    if low < view.tail()[0] and not _agrees(view, low, index, arrival):
-        index = view.layout.build_index(low, view.page_size)
-    number = index.at_or_after(arrival)
-    if number < len(index):
-        return low, index.entry(number)[1]
-    return (low + 1, 0) if low < tail[0] else tail
-
-
-def _agrees(view: View, page: int, index: PageIndex, arrival: int) -> bool:
-    """Whether the page has the records that the search relies on: the one found and the one before it."""
-    number = index.at_or_after(arrival)
-    try:
-        file = view.layout.files.open(view.layout.page(page))
-    except FileNotFoundError:
-        return True
-    try:
-        near = [index.entry(at) for at in (number - 1, number) if 0 <= at < len(index)]
-        return all(_holds(file, page, entry, view.page_size, last=number == len(index)) for entry in near)
-    finally:
-        file.close()
-
-
-def _holds(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> bool:
-    """Whether the page has the record of an index entry, and no other after it if that entry is the `last`."""
-    found = records(file, page, entry[1], page_size, expected=_never if last else _always)
-    try:
-        record = next(found, None)
-        return record is not None and record[0] == entry[0] and not (last and next(found, None) is not None)
-    except Corrupt:
-        return False
+    if low < view.tail()[0]:
+        index = view.layout.checked(low, index, index.at_or_after(arrival), view.page_size)
+    return low, index
 
 
 def _always(_: int) -> bool:
     return True
-
-
-def _never(_: int) -> bool:
-    return False

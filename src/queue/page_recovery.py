@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from .files import File
-from .page_index import ENTRY, Survey, survey
+from .page_index import PageIndex, Survey, survey
 from .page_layout import Layout, Place
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
     last = numbers[-1]
     found = _recover_page(layout, last, page_size)
     first = layout.first_page() or numbers[0]
-    arrivals = [_newest(found.entries), *(_last_arrival(layout, number, page_size) for number in numbers[-2:-1])]
+    arrivals = [PageIndex(found.entries).newest(), *(layout.newest(number, page_size) for number in numbers[-2:-1])]
     return Recovered(first if first <= last else numbers[0], (last, found.end), max(arrivals))
 
 
@@ -86,12 +86,3 @@ def _repair_index(layout: Layout, number: int, entries: bytes) -> None:
         file.sync()
     finally:
         file.close()
-
-
-def _last_arrival(layout: Layout, number: int, page_size: int) -> int:
-    index = layout.read_index(number, page_size)
-    return index.entry(len(index) - 1)[0] if len(index) else 0
-
-
-def _newest(entries: bytes) -> int:
-    return int(ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[0]) if entries else 0

@@ -269,9 +269,11 @@ class PagedQueue:
         return self._writer.tail > place
 
     def _newest(self, page: int) -> int:
-        """The last arrival on a page, in ms; 0 for one that is missing."""
-        index = self._view.index(page)
-        return index.entry(len(index) - 1)[0] if len(index) else 0
+        """The last arrival on a page, in ms; 0 for one that is missing, as is its index."""
+        try:
+            return self._layout.newest(page, self._page_size)
+        except FileNotFoundError:
+            return 0
 
     def _reclaim_quietly(self) -> None:
         """A full page is when room is freed; that it could not be is no reason to refuse the append."""

@@ -203,6 +203,8 @@ class RecordingFile:
         self.files, self.name, self.inode = files, name, inode
 
     def read(self, size: int, position: int) -> bytes:
+        if position < 0:
+            raise OSError(errno.EINVAL, "Invalid argument")
         return bytes(self.inode.live[position : position + size])
 
     def write(self, data: bytes, position: int) -> None:

@@ -171,6 +171,44 @@ def test_only_whole_pages_past_their_lifetime_are_reclaimed(files):
     assert numbers(open_in(files).read()) == list(range(48, 60))
 
 
+@pytest.mark.parametrize(("byte", "bits"), [(0, 0x80), (2, 0x01), (5, 0x01), (7, 0xFF), (8, 0x80), (11, 0x10)])
+def test_what_an_index_says_of_the_age_of_a_page_counts_only_if_the_page_agrees(files, byte, bits):
+    clock = ManualClock()
+    aged(files, clock).close()
+    contents = files.contents()
+    index = bytearray(contents["q-1.idx"])
+    index[byte - 12] ^= bits  # in the last of its entries
+    queue = open_in(RecordingFiles.holding({**contents, "q-1.idx": bytes(index)}), seams=clock, lifetime=100.0)
+    assert queue.reclaim() == 0
+    assert numbers(queue.read()) == list(range(60))
+    clock.advance(65)
+    assert queue.reclaim() == 2
+
+
+@pytest.mark.parametrize("page", [None, bytes(256)], ids=["missing", "nothing good"])
+def test_a_page_without_a_good_message_is_as_old_as_its_index_says(files, page):
+    clock = ManualClock()
+    aged(files, clock).close()
+    contents = {name: data for name, data in {**files.contents(), "q-1.page": page}.items() if data is not None}
+    queue = open_in(RecordingFiles.holding(contents), seams=clock, lifetime=100.0)
+    assert queue.reclaim() == 0
+    with pytest.raises(Corrupt):
+        list(queue.read())
+    clock.advance(65)
+    queue.reclaim()
+    assert numbers(queue.read()) == list(range(24, 60))
+
+
+def test_a_page_of_which_nothing_is_left_keeps_no_other_from_being_reclaimed(files):
+    clock = ManualClock()
+    aged(files, clock).close()
+    contents = {name: data for name, data in files.contents().items() if name not in {"q-1.page", "q-1.idx"}}
+    queue = open_in(RecordingFiles.holding(contents), seams=clock, lifetime=100.0)
+    clock.advance(65)
+    assert queue.reclaim() == 1
+    assert numbers(queue.read()) == list(range(24, 60))
+
+
 def test_a_cursor_holds_back_the_pages_that_it_has_not_passed(files):
     clock = ManualClock()
     queue = aged(files, clock)

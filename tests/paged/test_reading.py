@@ -211,6 +211,44 @@ def test_a_bad_index_in_the_middle_costs_time_and_nothing_else(files, clock, edi
         assert datas(queue.read(START + number / 4))[0] == b"%04d" % number
 
 
+ENTRY = 12  # bytes: arrival 8, position 4
+FLIPS = ((0, 0x80), (1, 0x40), (2, 0x01), (5, 0x01), (7, 0xFF), (8, 0x80), (11, 0x10))
+"""Byte of an entry and what is flipped in it: sign, far later or earlier, a little, a position below 0, another."""
+
+
+@pytest.mark.parametrize("flip", FLIPS, ids=str)
+def test_no_flipped_bit_in_an_index_lets_a_search_begin_too_late(files, clock, flip):
+    filled(files, clock, 60, page_size=256).close()
+    contents, (byte, bits) = files.contents(), flip
+    for page in range(1, 5):
+        index = contents[f"q-{page}.idx"]
+        for entry in (0, 1, 5, 11):
+            bad = bytearray(index)
+            bad[entry * ENTRY + byte] ^= bits
+            queue = open_in(RecordingFiles.holding({**contents, f"q-{page}.idx": bytes(bad)}), seams=clock)
+            for number in range(60):
+                assert next(queue.read(START + number / 4)).data == b"%04d" % number
+
+
+def test_a_search_goes_back_past_a_page_that_has_nothing_good(files, clock):
+    queue = damaged_in_the_middle(files, clock, {"q-3.page": lambda page: bytes(len(page))})
+    with pytest.raises(Corrupt, match=r"q-3\.page"):
+        next(queue.read(START + 30 / 4))
+    assert next(queue.read(START + 30 / 4, skip_corrupt=True)).data == b"0036"
+
+
+@pytest.mark.parametrize("flip", FLIPS, ids=str)
+def test_a_flipped_bit_in_the_index_before_the_last_does_not_change_the_time(files, clock, flip):
+    filled(files, clock, 60, page_size=256).close()  # the last page has nothing on it that could be newer
+    contents, (byte, bits) = files.contents(), flip
+    bad = bytearray(contents["q-5.idx"])
+    bad[byte - ENTRY] ^= bits
+    contents |= {"q-5.idx": bytes(bad), "q-6.page": bytes(256), "q-6.idx": b""}
+    queue = open_in(RecordingFiles.holding(contents), seams=clock)
+    queue.append(b"new")
+    assert [entry.timestamp for entry in queue.read()][-1] == clock.wall()
+
+
 def test_bytes_of_a_record_inside_a_message_are_not_a_message():
     copied_records_are_not_data()
 
