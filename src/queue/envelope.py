@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from ..store.form import Form
 from ..store.ops import Op, Put
 from ..store.port import Exists, Key, Update
 from ..store.values import taken
+from .undecodable import why
 
 VERSION = 1
 """The version of the layout, bin `v`."""
@@ -181,13 +181,7 @@ class Codec:
         try:
             return self._decoder.decode(data)
         except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
-            raise Unreadable(f"the payload cannot be decoded: {_told(failure)}") from None
-
-
-def _told(failure: Exception) -> str:
-    """What an error says, without what was found in the payload: some of msgspec's messages quote it, as may others."""
-    own = isinstance(failure, TypeError | msgspec.MsgspecError | UnicodeDecodeError) and failure.__cause__ is None
-    return re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL) if own else type(failure).__name__
+            raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
 
 
 def _finite(payload: Any) -> bool:

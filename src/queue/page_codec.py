@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from datetime import datetime
 from inspect import getattr_static
@@ -14,6 +13,7 @@ import msgspec
 
 from ..errors import InvalidRequest, Unreadable
 from .page_layout import Place
+from .undecodable import why
 
 Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, Place], Any]
@@ -103,15 +103,9 @@ def _decoding(decode: Callable[[bytes], Any]) -> Decode:
             return decode(data)
         except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
             raise Unreadable(
-                f"the codec does not understand the message on page {place[0]} at {place[1]}: {_told(failure)}",
+                f"the codec does not understand the message on page {place[0]} at {place[1]}: {why(failure)}",
                 page=place[0],
                 position=place[1],
             ) from None
 
     return run
-
-
-def _told(failure: Exception) -> str:
-    """What msgspec says, without what it quotes of the message; of an error that anybody may have raised, its type."""
-    own = isinstance(failure, msgspec.MsgspecError) and failure.__cause__ is None
-    return re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL) if own else type(failure).__name__

@@ -1,0 +1,13 @@
+"""What may be said of bytes that no codec understands: never what they hold."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+
+def why(failure: Exception) -> str:
+    """What msgspec says, without what it quotes of the message; of an error that anybody may have raised, its type."""
+    own = isinstance(failure, msgspec.MsgspecError | UnicodeDecodeError) and failure.__cause__ is None
+    return re.sub("'.*'", "'...'", str(failure), flags=re.DOTALL) if own else type(failure).__name__
