@@ -253,8 +253,8 @@ class Election(ABC):
         if runner not in self._runners:
             return
         leadership, grant = self._runners[runner]
+        leadership.lost.set()
         try:
-            leadership.lost.set()
             self._quietly(lambda: self._hand_back(grant))
         finally:
             with self._guard:

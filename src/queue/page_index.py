@@ -56,14 +56,21 @@ class PageIndex:
 
 def holds(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> bool:
     """Whether the page has the record of an index entry, and no other after it if that entry is the `last`."""
+    return end_of(file, page, entry, page_size, last=last) is not None
+
+
+def end_of(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> int | None:
+    """Where the record of an index entry ends; None where the page does not have it as `holds` says."""
     if entry[1] < 0:
-        return False
+        return None
     found = records(file, page, entry[1], page_size, expected=lambda _: not last)
     try:
         record = next(found, None)
-        return record is not None and record[0] == entry[0] and not (last and next(found, None) is not None)
+        if record is None or record[0] != entry[0] or (last and next(found, None) is not None):
+            return None
+        return record[4]
     except Corrupt:
-        return False
+        return None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from google_crc32c import value
 
 from ..errors import Corrupt, Misconfigured, StorageFailed, Unreadable
 from .files import Files
-from .page_index import PageIndex, holds, survey
+from .page_index import PageIndex, end_of, survey
 
 FORMAT_VERSION = 1
 
@@ -101,7 +101,7 @@ class Layout:
         if data is None or len(data) != _PAIR.size:
             return 0
         position, page = _PAIR.unpack(data)
-        return int(position) if page == number else 0
+        return max(0, int(position)) if page == number else 0
 
     @staticmethod
     def write_meta(place: Place) -> bytes:
@@ -147,10 +147,14 @@ class Layout:
     def newest(self, number: int, page_size: int) -> int:
         """The last arrival on a full page, in ms; 0 if nothing says when that was.
 
-        By its index where the page has nothing good left to check that with. FileNotFoundError as `read_index`.
+        By its index where the page has nothing good left to check that with, or cannot be read. FileNotFoundError as
+        `read_index`.
         """
         index = self.read_index(number, page_size)
-        return self.checked(number, index, len(index), page_size).newest() or index.newest()
+        try:
+            return self.checked(number, index, len(index), page_size).newest() or index.newest()
+        except OSError:
+            return index.newest()
 
     def checked(self, number: int, index: PageIndex, at: int, page_size: int) -> PageIndex:
         """The index of a full page, or one built from the page if that does not agree with what is relied on.
@@ -166,7 +170,9 @@ class Layout:
             return True
         try:
             near = [index.entry(one) for one in (at - 1, at) if 0 <= one < len(index)]
-            return all(holds(file, number, entry, page_size, last=at == len(index)) for entry in near)
+            ends = [end_of(file, number, entry, page_size, last=at == len(index)) for entry in near]
+            follows = len(near) < 2 or ends[0] == near[1][1]  # else there is a record between them, or none
+            return follows and None not in ends
         finally:
             file.close()
 

@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import Corrupt, Expired, Unreadable
 from .files import File
-from .page_index import PageIndex, holds
+from .page_index import PageIndex, end_of, holds
 from .page_layout import Layout, Place
 from .pages import FIRST, LAST, MIDDLE, WHOLE, Record, damaged, next_good, records
 
@@ -140,15 +140,22 @@ class PageReader:
         return False
 
     def _indexed(self, file: File, page: int) -> Callable[[int], bool]:
-        """Whether a sealed page has more than a zero length at a position: the index names it, or a good one after."""
+        """Whether a sealed page has more than a zero length at a position.
+
+        That is where the index names it, behind the record before, or names a good one after it.
+        """
 
         def more(position: int) -> bool:
             index = self._view.index(page)
             number = index.from_position(position)
             if number == len(index):
                 return False
-            entry = index.entry(number)
-            return entry[1] == position or holds(file, page, entry, self._view.page_size)
+            before, size = index.entry(number - 1) if number else None, self._view.page_size
+            if index.entry(number)[1] == position:
+                if before is None or end_of(file, page, before, size) == position:
+                    return True
+                number += 1
+            return number < len(index) and holds(file, page, index.entry(number), size)
 
         return more
 

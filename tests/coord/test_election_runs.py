@@ -86,18 +86,27 @@ def test_a_wait_that_is_interrupted_right_after_the_election_lets_the_candidate_
     assert election.stop() is True
 
 
-def test_a_function_whose_end_is_interrupted_lets_the_candidate_stand_again(election, monkeypatch):
-    part, interrupts = election._part, [KeyboardInterrupt]
+class Interrupting:
+    """An event at whose first setting an interrupt comes."""
+
+    def __init__(self, event) -> None:
+        self.event, self.wait, self.is_set, self._interrupts = event, event.wait, event.is_set, [KeyboardInterrupt]
+
+    def set(self):
+        if self._interrupts:
+            raise self._interrupts.pop()
+        self.event.set()
+
+
+def test_a_function_whose_end_is_interrupted_gives_its_term_up_and_lets_the_candidate_stand_again(election):
     election.start()
 
-    def at_once(runner):
-        if interrupts:
-            raise interrupts.pop()
-        part(runner)
+    def work(leadership):
+        leadership.lost = Interrupting(leadership.lost)
+        return leadership
 
-    monkeypatch.setattr(election, "_part", at_once)
     with pytest.raises(KeyboardInterrupt):
-        election.run(lambda leadership: None)
+        election.run(work)
     assert election._idle.is_set()
     assert election.run(lambda leadership: leadership.epoch)
     assert election.stop() is True

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from latchwork.errors import StorageFailed
+from tests.clock import ManualClock
 
 from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
 from .recording import RecordingFiles
@@ -84,6 +85,38 @@ def test_a_read_that_the_disk_refuses_is_reported():
         list(queue.read())
     with pytest.raises(StorageFailed, match="bad sector"):
         queue.cursor("c").read(1)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_full_page_that_cannot_be_read_keeps_no_queue_closed_and_none_from_reclaiming(page):
+    """Its index says how old it is."""
+    files, clock = RecordingFiles(), ManualClock()
+    queue = open_in(files, seams=clock)
+    queue.append_many([b"m%02d" % number + bytes(40) for number in range(20)])
+    queue.close()
+    opened = files.open
+
+    def refuse(path, **how):
+        if str(path).endswith(f"q-{page}.page"):
+            raise OSError(errno.EIO, "bad sector", path)
+        return opened(path, **how)
+
+    files.open = refuse
+    again = open_in(files, seams=clock, lifetime=5.0)
+    assert again.reclaim() == 0
+    clock.advance(10)
+    assert again.reclaim() == 4
+
+
+def test_a_write_meta_with_a_flipped_sign_keeps_no_queue_closed():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append_many([b"1", b"2"])
+    queue.close()
+    contents = files.contents()
+    meta = bytearray(contents["q-writeMeta"])
+    meta[0] ^= 0x80
+    assert messages(RecordingFiles.holding({**contents, "q-writeMeta": bytes(meta)})) == [b"1", b"2"]
 
 
 def test_closing_says_when_the_last_sync_fails_and_lets_go_all_the_same():

@@ -230,6 +230,35 @@ def test_no_flipped_bit_in_an_index_lets_a_search_begin_too_late(files, clock, f
                 assert next(queue.read(START + number / 4)).data == b"%04d" % number
 
 
+def test_no_flipped_bit_lets_a_search_among_messages_of_one_instant_begin_too_late(files, clock):
+    """All records are of one size, so that a position with a flipped bit may be that of another record."""
+    queue = open_in(files, seams=clock, page_size=1100)
+    for batch in range(0, 40, 5):
+        queue.append_many([b"%04d" % number + bytes(64 - 4 - 17) for number in range(batch, batch + 5)])
+        clock.advance(1)
+    queue.close()
+    contents = files.contents()
+    index = contents["q-1.idx"]
+    for bit in range(len(index) * 8):
+        bad = bytearray(index)
+        bad[bit // 8] ^= 1 << bit % 8
+        queue = open_in(RecordingFiles.holding({**contents, "q-1.idx": bytes(bad)}), seams=clock, page_size=1100)
+        for batch in range(8):
+            assert next(queue.read(START + batch)).data[:4] == b"%04d" % (batch * 5)
+
+
+def test_a_position_that_a_flipped_bit_moved_to_the_end_of_a_full_page_is_no_damage(files, clock):
+    queue = open_in(files, seams=clock, page_size=180)
+    sent = [b"%015d" % number for number in range(20)]  # five of 32 bytes fill a page
+    queue.append_many(sent)
+    queue.close()
+    contents = files.contents()
+    bad = bytearray(contents["q-2.idx"])
+    bad[-1] ^= 32  # from 128 to 160, where the records end
+    queue = open_in(RecordingFiles.holding({**contents, "q-2.idx": bytes(bad)}), seams=clock, page_size=180)
+    assert datas(queue.read()) == sent
+
+
 def test_a_search_goes_back_past_a_page_that_has_nothing_good(files, clock):
     queue = damaged_in_the_middle(files, clock, {"q-3.page": lambda page: bytes(len(page))})
     with pytest.raises(Corrupt, match=r"q-3\.page"):
@@ -419,12 +448,22 @@ class Colour(Enum):
     RED = "red"
 
 
+class Closed(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = ""
+
+
 @pytest.mark.parametrize(
-    ("codec", "said"), [(Quoting(), "RuntimeError"), (Colour, "Invalid enum value '...'"), (int, "Expected `int`")]
+    ("codec", "data", "said"),
+    [
+        (Quoting(), b'"secret"', "RuntimeError"),
+        (Colour, b'"secret"', "Invalid enum value ..."),
+        (int, b'"secret"', "Expected `int`"),
+        (Closed, b'{"secret - at `$": 1}', "unknown field ..."),
+    ],
 )
-def test_what_is_said_of_a_message_that_is_not_understood_does_not_quote_it(files, codec, said):
+def test_what_is_said_of_a_message_that_is_not_understood_does_not_quote_it(files, codec, data, said):
     queue = open_in(files)
-    queue.append(b'"secret"')
+    queue.append(data)
     queue.close()
     with pytest.raises(Unreadable, match=re.escape(said)) as error:
         list(open_in(files, codec=codec).read())
