@@ -44,7 +44,7 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, PAIRS = 0.32, 0.02
+RANDOM, PAIRS = 0.31, 0.03
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 WEIGHTS = {"store": 4, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
