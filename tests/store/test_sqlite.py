@@ -328,11 +328,20 @@ def test_a_fork_waits_for_the_write_of_another_thread(store, monkeypatch):
 
 def test_a_fork_while_another_thread_writes_for_long_does_not_stop_the_child(store, monkeypatch):
     monkeypatch.setattr(sqlite_pool, "FORK_PATIENCE", 0)
-    store._pool._writing.acquire()
-    sqlite_file._opening.acquire()
-    child, reading = forked(lambda: b"%d" % add(store))
-    store._pool._writing.release()
-    sqlite_file._opening.release()
+    writing, over = threading.Event(), threading.Event()
+
+    def for_long():
+        with store._pool._writing:
+            writing.set()
+            over.wait(60)
+
+    another = threading.Thread(target=for_long)
+    another.start()
+    assert writing.wait(60)
+    with sqlite_file._opening:
+        child, reading = forked(lambda: b"%d" % add(store))
+    over.set()
+    another.join()
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"1"
 
