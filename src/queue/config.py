@@ -111,8 +111,7 @@ class QueueConfig:
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
             object.__setattr__(self, field, _span(field, getattr(self, field)))
         if not asked:
-            half = self.sweep_duration / 2
-            object.__setattr__(self, "handler_timeout", min(HANDLER_TIMEOUT, half - half % MILLISECOND))
+            object.__setattr__(self, "handler_timeout", default_timeout(self.sweep_duration))
         _check_name(self.name)
         _within("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
@@ -160,6 +159,12 @@ def check_concurrency(concurrency: int) -> int:
         raise TooManyConsumers(f"{concurrency} consumers: a queue takes at most {MAX_CONSUMERS}; use more queues")
     _within("concurrency", concurrency, 0, MAX_CONSUMERS)
     return concurrency
+
+
+def default_timeout(sweep_duration: timedelta) -> timedelta:
+    """The handler timeout where none is said: at most half the sweep duration, in whole milliseconds."""
+    half = sweep_duration / 2
+    return min(HANDLER_TIMEOUT, half - half % MILLISECOND)
 
 
 def whole_seconds(span: timedelta) -> int:

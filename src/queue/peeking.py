@@ -7,6 +7,7 @@ from itertools import islice
 
 from ..coord.inputs import shown
 from ..errors import InvalidRequest
+from .config import is_int
 from .envelope import BINS, Codec, Message, from_bins, message_of
 from .pointers import PointerQueue, Slot
 
@@ -16,7 +17,7 @@ CHUNK = 1_000
 
 def checked_count(what: str, number: int) -> None:
     """Whether it is a number of messages that can be asked for. Raises `InvalidRequest`."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+    if not is_int(number) or number < 1:
         raise InvalidRequest(f"{what} is {shown(number)}; it must be a whole number from 1")
 
 

@@ -14,7 +14,7 @@ from ..retry import Poll
 from ..store import Exists, Key, MapPut, Put, RecordStore
 from ..store.expr import SERVER_NOW
 from ..store.ops import Op
-from .config import HANDLER_TIMEOUT, BatchingConfig, QueueConfig, ShovelConfig, milliseconds, whole_seconds
+from .config import BatchingConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
 
 VERSION = 1
 TTL_FACTOR = 2
@@ -147,6 +147,7 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     extra = bins.get("settings") or {}
     shovel = extra["shovel"] if "shovel" in extra else [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
     low_high = extra.get("backoff")
+    sweep = timedelta(milliseconds=bins["sweepDuration"])
     values: dict[str, Any] = {
         "name": name,
         "shards": index(bins["shards"]),
@@ -154,8 +155,8 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
         "queue_expiry": timedelta(seconds=bins["queueExpiry"]),
         "concurrency": extra.get("concurrency", bins.get("concurrency", 0)),
         "handler_type": bins.get("handlerType") or None,
-        "sweep_duration": timedelta(milliseconds=bins["sweepDuration"]),
-        "handler_timeout": timedelta(milliseconds=extra.get("handlerTimeout", _half(bins["sweepDuration"]))),
+        "sweep_duration": sweep,
+        "handler_timeout": _handler_timeout(extra, sweep),
         "max_deliveries": extra.get("maxDeliveries", 5),
         "backoff": Poll(*low_high) if low_high else None,
         "shovel": ShovelConfig(timedelta(seconds=shovel[0]), shovel[1]) if shovel[1] else None,
@@ -213,9 +214,10 @@ def _codec_name(config: QueueConfig) -> str:
     return "bytes" if config.codec == "bytes" else "json"
 
 
-def _half(sweep_ms: int) -> int:
-    """The default of the handler timeout, as `QueueConfig` has it."""
-    return min(milliseconds(HANDLER_TIMEOUT), sweep_ms // 2)
+def _handler_timeout(extra: Mapping[str, Any], sweep: timedelta) -> timedelta:
+    if "handlerTimeout" not in extra:
+        return default_timeout(sweep)
+    return timedelta(milliseconds=extra["handlerTimeout"])
 
 
 def _codec(name: Any) -> str:
