@@ -35,9 +35,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """The layers with their columns, in the order of the table."""
 FLOORS: dict[str, dict[str, int]] = {
     "random faults": {"runs": 15_000, "histories": 5_000},
-    "single faults": {"runs": 1_000},
-    "mutants": {"seeded": 24},
-    "rules, by script": {"held": 18},
+    "single faults": {"runs": 1_700},
+    "mutants": {"seeded": 104},
+    "rules, by script": {"held": 62, "broken without": 62},
     "processes": {"killed": 200, "stopped": 20},
     "crashed disks": {"states": 50_000},
     "state machines": {"machines": 8 * 500},

@@ -68,9 +68,8 @@ class Slots:
         """
         if len(values) == 1:
             record, slot = self._layout.place(first)
-            guard, entry = not_stale(fence), [first, values[0]]
-            form = _writing(guard.expr)
-            return self._write_one(form.fill(self._layout.buffer(record), slot=slot, entry=entry, **guard.params))
+            form, entry = _writing(not_stale(fence).expr), [first, values[0]]
+            return self._write_one(form.fill(self._layout.buffer(record), slot=slot, entry=entry, fence=fence))
         runs = self._layout.runs(first, len(values))
         rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
         if len(rows) == 1:

@@ -56,11 +56,14 @@ def _in_time(things: Iterable[T], seconds: float | None) -> Iterator[T]:
 
 
 def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
-    """The first run, by seed, in which a checker catches the mutant; None where none of so many does."""
+    """The first run, by seed, in which a checker catches the mutant; None where none of so many does.
+
+    A run in which the mutant itself fails, as one does that the code has moved away from under, proves nothing.
+    """
     with mutant.patch():
         for seed in range(mutant.first, mutant.first + most):
             outcome = simulate(SCENARIOS[mutant.primitive], seed)
-            if outcome.violations:
+            if outcome.violations and not outcome.senseless:
                 return outcome
     return None
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from latchwork.errors import InvalidRequest, LatchworkError
+
 from .faults.kinds import Kind
 from .faults.plans import Plan, RandomPlan
 from .workload.base import Scenario
@@ -30,6 +32,8 @@ class Outcome:
     scenario: Scenario = field(repr=False)
     faults: str = ""
     """The faults that were placed by hand, as `replay --fault` takes them."""
+    senseless: bool = False
+    """Whether the code failed of itself, or was asked for what it does not take: no sign of a broken promise."""
 
     def digest(self) -> str:
         """The whole history and the final records in one short word."""
@@ -75,8 +79,14 @@ def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: boo
     scenario.check()
     return Outcome(
         kind.name, seed, scenario.violations, plan.fired, scenario.histories, scenario.undecided, plan.point,
-        world.steps, scenario, plan.describe(),
+        world.steps, scenario, plan.describe(), _senseless(scenario),
     )  # fmt: skip
+
+
+def _senseless(scenario: Scenario) -> bool:
+    failures = [failure for _, failure in scenario.world.failures]
+    strange = any(not isinstance(it, LatchworkError) or isinstance(it, InvalidRequest) for it in failures)
+    return strange or any(entry.outcome == InvalidRequest.code for entry in scenario.history.entries)
 
 
 def _stuck(actor: Any) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.broken import breaks
+
 from .scripts import RULES
 
 LAYER = "rules, by script"
@@ -22,9 +24,9 @@ def test_the_rule_closes_the_hole(name, script, without, proved):
 @each_rule
 def test_without_the_rule_the_hole_is_open(name, script, without, proved):
     with without():
-        try:
-            held = script()
-        except BaseException:
-            held = False
-    assert held is not True
+        assert breaks(lambda: _insist(script))
     proved(LAYER, name.split()[0].split(".")[0], {"broken without": 1})
+
+
+def _insist(script):
+    assert script() is True
