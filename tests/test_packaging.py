@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 import zipfile
@@ -17,6 +19,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
 LAYERS = ("", "store", "coord", "queue", "observe", "spark", "commands")
 """From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
+PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "spark", "observe")))
 ABOVE_ALL = {"cli.py", "__init__.py", "__main__.py"}
 """Modules of the package itself that may import every layer: the command line, and the names that users see."""
 
@@ -51,7 +54,7 @@ def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("build")
     copy = folder / "latchwork"
     (copy / "src").mkdir(parents=True)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
     for source in [*SOURCES, *(ROOT / "src").rglob("py.typed")]:
         target = copy / source.relative_to(ROOT)
@@ -81,12 +84,38 @@ def test_a_wheel_holds_every_module_and_its_types_and_nothing_else(wheel):
     assert names == expected | {"latchwork/py.typed"}
 
 
+def test_a_wheel_carries_its_licence(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (licence,) = (name for name in archive.namelist() if name.endswith("/LICENSE"))
+        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
 def test_the_package_offers_what_it_lists_and_loads_the_client_on_demand():
     for name in latchwork.__all__:
         assert getattr(latchwork, name) is not None
     assert latchwork.AerospikeStore.__name__ == "AerospikeStore"
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         latchwork.Nothing  # noqa: B018 - to see it fail
+
+
+def _public(module):
+    """What a package offers, and what its classes do: dotted names, each with its docstring."""
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not (inspect.isclass(thing) or inspect.isfunction(thing)):
+            continue
+        yield f"{module.__name__}.{name}", inspect.getdoc(thing)
+        for member, value in inspect.getmembers(thing) if inspect.isclass(thing) else ():
+            made_here = getattr(getattr(value, "fget", value), "__module__", None) or ""
+            if not member.startswith("_") and callable(getattr(value, "fget", value)) and "latchwork" in made_here:
+                yield f"{module.__name__}.{name}.{member}", inspect.getdoc(value)
+
+
+def test_all_that_is_public_says_what_it_does():
+    modules = [importlib.import_module(name) for name in PUBLIC]
+    said = {name: text for module in modules for name, text in _public(module)}
+    assert [name for name, text in said.items() if not text] == []
+    assert len(said) >= 200
 
 
 # ---- what the sources import
