@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidRequest, RecordTooBig, Unreadable
+from ..store.values import taken
 from .envelope import Codec, checked_headers, storable_headers
 from .ledger import Ledger, Outgoing
 from .page_reader import PagedEntry
@@ -45,7 +46,9 @@ def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: 
     """What is kept of a message. Raises `InvalidRequest` or `RecordTooBig` for what the queue would not take."""
     if key is not None and not isinstance(key, str):
         raise InvalidRequest(f"the key is a {type(key).__name__}: it must be text, or None for a message without order")
-    waiting = Waiting(VERSION, message_id, codec.encode(payload), key, checked_headers(headers))
+    # Plain text also where it was a subclass, such as a text of numpy: nothing else can be kept.
+    key = None if key is None else str.__str__(key)
+    waiting = Waiting(VERSION, message_id, codec.encode(payload), key, taken(checked_headers(headers)))
     try:
         frame = _ENCODER.encode(waiting)
     except UnicodeEncodeError as failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+from enum import Enum
 
 import pytest
 
@@ -62,6 +63,29 @@ def test_the_id_that_a_put_returns_is_the_messages(world):
     assert [message.payload for message in found] == [{"n": n} for n in range(3)]
     assert [message.headers for message in found] == [{"h": str(n)} for n in range(3)]
     assert {message.shard for message in found} == {world.queue.shard_of("k")}
+
+
+def test_keys_and_headers_may_be_of_a_kind_of_text(everywhere):
+    """As those of numpy are, and members of enumerations; a queue takes them too."""
+
+    class Kind(str):
+        __slots__ = ()
+
+    class Place(str, Enum):
+        HERE = "here"
+
+    producer = everywhere.producer()
+    headers = {Kind("b"): Place.HERE, Place.HERE: Kind("a")}
+    producer.outbox.put_many([1, 2], keys=[Kind("here"), Place.HERE], headers=headers)
+    assert producer.forward() == 2
+    everywhere.queue.publish(3, key=Place.HERE, headers=headers)
+    everywhere.queue.publish(4, key=Kind("here"), headers=headers)
+    found = everywhere.queue.peek(10)
+    assert [message.payload for message in found] == [1, 2, 3, 4]
+    assert {message.shard for message in found} == {everywhere.queue.shard_of("here")}
+    for message in found:
+        assert message.headers == {"b": "here", "here": "a"}
+        assert {type(text) for header in message.headers.items() for text in header} == {str}
 
 
 def test_bytes_go_through_a_queue_of_bytes(clock, tmp_path):
