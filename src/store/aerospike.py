@@ -58,7 +58,7 @@ class AerospikeStore(RecordStore):
         super().__init__()
         self.seams = seams
         self.namespace = namespace
-        self._link = Link(client=client, namespace=namespace)
+        self._link = Link(client=client, namespace=namespace, seams=seams)
         self._require_sc = require_sc
 
     @classmethod
@@ -86,7 +86,7 @@ class AerospikeStore(RecordStore):
         self._link.drop()
 
     def describe(self) -> StoreInfo:
-        """Edition, consistency and limits of the namespace, as its servers say; asked once."""
+        """Edition, consistency and limits of the namespace, as its servers say; asked again after a minute."""
         return self._link.describe()
 
     def mastered(self, keys: Sequence[Key]) -> dict[str, int]:
@@ -105,7 +105,6 @@ class AerospikeStore(RecordStore):
                 f"namespace {self.namespace} is not strongly consistent, and require_sc was asked for: set "
                 "strong-consistency true (an Enterprise feature), or do without the promise"
             )
-        self._require_sc = False
 
     # ---- one record
 

@@ -3,6 +3,9 @@
 A record that the server makes without a time to live gets the default one, and would expire with what it protects. So
 such a write is sent as an update, and where there is no record as a create that never expires. Each is an attempt of
 its own, and one in doubt ends the matter: its update may be sent again just as the whole may.
+
+What the namespace's default-ttl is, is asked again each minute (`Link.describe`). Not promised: a default that is set
+up behind a client that lives on is not seen for so long.
 """
 
 from __future__ import annotations

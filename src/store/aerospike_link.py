@@ -19,12 +19,15 @@ import aerospike
 from aerospike import exception as driver
 
 from ..errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
+from ..seams import SYSTEM, Seams
 from .aerospike_codes import error_of, fault_of
 from .aerospike_info import describe
 from .aerospike_notes import introduced
 from .record import StoreInfo
 
 DEFAULT_PORT = 3000
+MAX_AGE = 60.0
+"""Seconds for which what the servers say of a namespace is taken to hold: its settings may change under a client."""
 _URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
 """RFC 3986, appendix B. `urlsplit` refuses an IPv6 address behind another host, in the newer ones of Python."""
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
@@ -119,7 +122,7 @@ def _switch(name: str, text: str) -> bool:
 
 
 def config_of(target: Target) -> dict[str, Any]:
-    """The client's configuration: what the sources' table says, except that retrying is not the client's."""
+    """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's."""
     options = target.options
     calls = {"max_retries": 0, **{name: options[name] for name in ("socket_timeout", "total_timeout")}}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
@@ -147,11 +150,15 @@ def config_of(target: Target) -> dict[str, Any]:
 class Link:
     """The process's client for one target, or one that the caller owns and that is never closed here."""
 
-    def __init__(self, target: Target | None = None, client: Any = None, namespace: str = "") -> None:
+    def __init__(
+        self, target: Target | None = None, client: Any = None, namespace: str = "", seams: Seams = SYSTEM
+    ) -> None:
         self.target, self._given = target, client
         self.client: Any = None
         self._namespace = target.namespace if target else namespace
+        self._now = seams.monotonic
         self._info: StoreInfo | None = None
+        self._due = 0.0
         self._lock = threading.Lock()
         _links.add(self)
 
@@ -163,14 +170,27 @@ class Link:
             client = self.client
         if client is None:
             raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
-        self._info = introduced(client, self._namespace) or self._info  # unlocked: a log may be kept in this store
+        info = introduced(client, self._namespace)  # unlocked: a log may be kept in this store
+        if info is not None:
+            self._info, self._due = info, self._now() + MAX_AGE
         return client
 
     def describe(self) -> StoreInfo:
-        """What the servers say of the namespace, asked once. Raises `Unavailable` or `Misconfigured`."""
-        if self._info is None:
-            self._info = describe(self.client or self.connect(), self._namespace)
-        return self._info
+        """What the servers say of the namespace, asked again after `MAX_AGE` seconds.
+
+        Where they cannot be asked again, the old answer stands for as long. Raises `Unavailable` or `Misconfigured`
+        where there is none.
+        """
+        info = self._info
+        if info is not None and self._now() < self._due:
+            return info
+        self._due = self._now() + MAX_AGE  # before it asks: the other threads go on meanwhile with what is known
+        try:
+            info = self._info = describe(self.client or self.connect(), self._namespace)
+        except Exception:  # a call that works does not fail for this question
+            if info is None:
+                raise
+        return info
 
     def drop(self) -> None:
         """Let go of a client that was made here; it closes when the calls in flight have ended."""

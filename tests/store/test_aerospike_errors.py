@@ -39,7 +39,7 @@ from latchwork.store import (
 from latchwork.store import expr as e
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike_info import INDEX_TIMEOUT
-from latchwork.store.aerospike_link import Link
+from latchwork.store.aerospike_link import MAX_AGE, Link
 from latchwork.store.aerospike_ops import compile_ops
 from tests.clock import ManualClock
 
@@ -224,10 +224,72 @@ def test_a_namespace_that_may_not_be_asked_for_its_default_ttl_is_taken_to_have_
         return driver.RecordNotFound(2, "not found", "file.c", 1, False) if len(sent) == 1 else ((), {}, {})
 
     store(Client(info_random_node=NO_ROLE, operate_ordered=operate)).operate(KEY, Put("n", 1), exists=Exists.ANY)
-    assert sent == [
-        (aerospike.POLICY_EXISTS_UPDATE, aerospike.TTL_DONT_UPDATE),
-        (aerospike.POLICY_EXISTS_CREATE, aerospike.TTL_NEVER_EXPIRE),
-    ]
+    assert sent == EITHER
+
+
+EITHER = [
+    (aerospike.POLICY_EXISTS_UPDATE, aerospike.TTL_DONT_UPDATE),
+    (aerospike.POLICY_EXISTS_CREATE, aerospike.TTL_NEVER_EXPIRE),
+]
+ABSENT = driver.RecordNotFound(2, "not found", "file.c", 1, False)
+
+
+class Restarted:
+    """A server without records whose namespace is set up anew behind a client that lives on; `sent`: the writes."""
+
+    def __init__(self) -> None:
+        self.settings, self.sent, self.clock = NAMESPACE.format("false"), [], ManualClock()
+        self.client = Client(info_random_node=self.answer, operate_ordered=self.operate)
+        self.store = store(self.client, seams=self.clock)
+
+    def answer(self, command):
+        return self.settings if isinstance(self.settings, Exception) else f"{command}\t{self.settings}\n"
+
+    def operate(self, key, ops, meta, policy):
+        self.sent.append((policy["exists"], policy["ttl"]))
+        return ABSENT if policy["exists"] == aerospike.POLICY_EXISTS_UPDATE else ((), {}, {})
+
+    def write(self):
+        """A write that makes the record: what was sent for it."""
+        self.sent.clear()
+        self.store.operate(KEY, Put("n", 1), exists=Exists.ANY)
+        return self.sent.copy()
+
+
+def test_a_record_never_expires_though_a_restarted_server_has_a_default_ttl():
+    server = Restarted()
+    assert len(server.write()) == 1
+    server.settings = server.settings.replace("default-ttl=0", "default-ttl=5")
+    server.clock.advance(MAX_AGE)
+    assert server.write() == EITHER
+    assert server.store.describe().default_ttl == 5
+    assert server.client.asked.count("info_random_node") == 6
+
+
+@pytest.mark.parametrize("answer", [OVERLOADED, NO_ROLE, ""], ids=["busy", "not allowed", "no namespace"])
+def test_a_write_does_not_fail_where_the_namespace_cannot_be_asked_again(answer):
+    server = Restarted()
+    server.settings = server.settings.replace("default-ttl=0", "default-ttl=5")
+    known = server.store.describe()
+    server.settings = answer
+    server.clock.advance(MAX_AGE)
+    asked = len(server.client.asked)
+    assert [server.write() for _ in range(2)] == [EITHER] * 2
+    assert server.store.describe() == known
+    assert server.client.asked[asked:].count("info_random_node") == 1, "and not again with each write"
+
+
+def test_strong_consistency_that_is_required_is_looked_for_on_each_connection(monkeypatch):
+    url, found = "aerospike://required-anew.invalid/ns?require_sc=true", {"get": ((), {"ttl": 60, "gen": 1}, {"n": 1})}
+    made = [Client(info_random_node=said(strong), **found) for strong in ("true", "false")]
+    first, second = made
+    monkeypatch.setattr("latchwork.store.aerospike_link._connected", lambda target: made.pop(0))
+    strict = AerospikeStore.from_url(url)
+    strict.get(KEY)
+    strict.close()
+    with pytest.raises(Misconfigured, match="strong-consistency"):
+        strict.get(KEY)
+    assert ("get" in first.asked, "get" in second.asked) == (True, False)
 
 
 # ---- indexes
