@@ -107,11 +107,16 @@ def let_go(queue: PointerQueue, owner: Owner) -> None:
             raise row
 
 
-def read(queue: PointerQueue, shard: int, after: int, last: int) -> list[tuple[int, Envelope]]:
+def read(
+    queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None
+) -> list[tuple[int, Envelope]]:
     """The messages of a range with their pointers, the same each time it is read.
 
     A slot that is empty is given the grace of 250 ms; then a tombstone refuses its producer, who publishes again. Not
     promised: the same again once a message has expired.
+
+    owner: who reads. Raises `FencedOut` where a slot has no message and somebody else has taken the shard over: that
+    one may have acknowledged the range, and what is left of it is not what it held.
     """
     pointers = range(after + 1, last + 1)
     found: dict[int, Envelope | None] = {}
@@ -121,10 +126,15 @@ def read(queue: PointerQueue, shard: int, after: int, last: int) -> list[tuple[i
         found.update(_present(queue, shard, absent))
         absent = [pointer for pointer in absent if pointer not in found]
         if absent and queue.store.seams.monotonic() >= end:
+            _owned(queue, shard, owner)  # or one that was fenced off would litter what others own
             absent = _bury(queue, shard, absent)
         elif absent:
             queue.store.seams.sleep(GRACE_POLL)
-    return [(pointer, envelope) for pointer in pointers if (envelope := found.get(pointer)) is not None]
+    there = [(pointer, envelope) for pointer in pointers if (envelope := found.get(pointer)) is not None]
+    if len(there) < len(pointers):
+        # After the read: nobody deletes the range who has not taken the shard over before.
+        _owned(queue, shard, owner)
+    return there
 
 
 def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tuple[int, Envelope]]:
@@ -142,11 +152,7 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
     One call where there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` where somebody else has
     taken over.
     """
-    record = queue.store.get(queue.pointers_key(shard), FIRE, STREAM, EPOCH)
-    bins: Mapping[str, object] = record.bins if record else {}
-    if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
-        raise _fenced(queue, shard, owner)
-    fired = bins.get(FIRE)
+    fired = _owned(queue, shard, owner).get(FIRE)
     assert isinstance(fired, int)  # noqa: S101 - taking the shard has put it there
     if fired >= boundary:
         return 0
@@ -177,6 +183,17 @@ def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]]
             "streamId) where it never finished a batch; or use its streamId to take over",
             owners=sorted(map(str, others)),
         )
+
+
+def _owned(queue: PointerQueue, shard: int, owner: Owner | None) -> Mapping[str, object]:
+    """The shard's pointer record. One read, none without an owner. Raises `FencedOut` where it is somebody else's."""
+    if owner is None:
+        return {}
+    record = queue.store.get(queue.pointers_key(shard), FIRE, STREAM, EPOCH)
+    bins: Mapping[str, object] = record.bins if record else {}
+    if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
+        raise _fenced(queue, shard, owner)
+    return bins
 
 
 def _names(found: set[tuple[str | None, int]]) -> str:

@@ -171,14 +171,17 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on the executors
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Acknowledge what is done, then the messages of a share, in batches."""
+        """Acknowledge what is done, then the messages of a share, in batches.
+
+        Raises `FencedOut` where another query has taken the queue over and the share may no longer be whole.
+        """
         assert isinstance(partition, Share)  # noqa: S101 - they are ours
-        pointers = self._options.open().pointers
+        owner, pointers = partition.owner, self._options.open().pointers
+        assert owner is not None  # noqa: S101 - a stream has one
         for shard, boundary in partition.done:
-            assert partition.owner is not None  # noqa: S101 - a stream has one
-            ranges.acknowledge(pointers, partition.owner, shard, boundary)
+            ranges.acknowledge(pointers, owner, shard, boundary)
         for shard, after, last in partition.pieces:
-            yield from self._table.batches(shard, ranges.read(pointers, shard, after, last))
+            yield from self._table.batches(shard, ranges.read(pointers, shard, after, last, owner))
 
     @property
     def _offsets(self) -> Offsets:

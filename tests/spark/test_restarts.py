@@ -96,7 +96,7 @@ def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, que
     finish(kept, reader, queue, store, range(N + 3))
 
 
-CALLS = 67
+CALLS = 69
 """Store calls of an undisturbed run."""
 
 
@@ -139,6 +139,43 @@ def test_a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_before_it_read
     ):
         with pytest.raises(FencedOut, match="another query has taken it over"):
             verb()
+
+
+def planned(driver):
+    """The first batch of a driver that stops for a while before its tasks run."""
+    begin = driver.initialOffset()
+    return driver.partitions(begin, driver.latestOffset(begin, driver.getDefaultReadLimit()))
+
+
+def rows_of(driver, tasks):
+    return [row["payload"] for task in tasks for batch in driver.read(task) for row in batch.to_pylist()]
+
+
+def test_tasks_of_a_driver_that_was_fenced_off_fail_before_they_give_a_part_of_a_batch(store, queue, reader):
+    """Its successor has acknowledged the batch: what is left of it would replace what was written in its name."""
+    old = reader()
+    tasks = planned(old)
+    finish(Checkpoint(), reader, queue, store, range(N))
+    there = dict(store._records)
+    with pytest.raises(FencedOut, match="another query has taken it over"):
+        rows_of(old, tasks)
+    assert store._records == there, "it has put tombstones"
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_a_task_that_is_overtaken_gives_a_whole_batch_or_fails(store, queue, reader, at):
+    """The successor does everything just before some call of the task."""
+    old = reader(limit=100)
+    tasks = planned(old)
+
+    def overtaken():
+        finish(Checkpoint(), reader, queue, store, range(N))
+        reader(faulty)
+
+    faulty = FaultyStore(store, {at: overtaken}, seams=store.seams)
+    reader(faulty)
+    with suppress(FencedOut):
+        assert Counter(rows_of(old, tasks)) == Counter(map(str, range(N)))
 
 
 def test_what_comes_after_the_start_of_a_bounded_run_is_left_for_the_next(store, queue, reader):
