@@ -272,7 +272,8 @@ class LargeQueue:
         """The consumer group of that name, made at the head of the queue if it is not there.
 
         hold_head: head waits for it, so that neither a dequeue nor an overwrite takes what the group has not
-        committed; it then stays so until the group is dropped. One store call.
+        committed; it then stays so until the group is dropped. What was taken from it before stays in the `gap` of
+        its batches, and head where it is, until the group has committed past that. One store call.
         """
         return ConsumerGroup.joined(self._store, self.layout, self._slots, name, hold_head=hold_head)
 

@@ -8,7 +8,7 @@ the guard of every step of head asks for. Positions are changed without the queu
 from __future__ import annotations
 
 from ..errors import Corrupt, InvalidRequest, NotFound, Refused
-from ..store.expr import Bin, Const, Expr, If, MapValue, Param, has, lacks, largest
+from ..store.expr import Bin, Const, Expr, If, MapValue, Param, has, lacks
 from ..store.ops import MapGet, MapPut, MapRemove, Read
 from ..store.port import NEVER, RecordStore
 from .circular_layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset
@@ -25,7 +25,7 @@ _NEXT = Param("next")
 
 _AT_HEAD, _FREE_AT_HEAD = Bin(HEAD) + 0, Bin(HEAD) + FREE
 _AT_NEXT = _NEXT + _FREE
-_HELD = largest(_STORED - FREE, Bin(HEAD))
+_HELD = _STORED - FREE  # below head where the group has a gap: head then waits there, and the gap stays known
 _UNKNOWN = lacks(GROUPS, _NAME)
 _IS_FREE = has(GROUPS, _NAME) & (_STORED >= FREE)
 _FORWARD = has(GROUPS, _NAME) & (_POSITION < _NEXT) & (Bin(TAIL) >= _NEXT)

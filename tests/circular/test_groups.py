@@ -117,6 +117,26 @@ def test_group_may_begin_to_hold_from_where_it_is(queue):
     assert values(group.read(9)) == ["c", "d"]
 
 
+def test_a_gap_stays_reported_when_head_begins_to_wait_for_the_group(queue):
+    group = queue.group("g")
+    group.commit(0)
+    queue.dequeue_many(3)
+    queue.group("g", hold_head=True)
+    batch = group.read(1)
+    assert (values(batch), batch.gap, group.lag()) == (["d"], range(1, 3), 1)
+    assert queue.dequeue() is None
+    assert queue.enqueue_many("efghi").stop == 9  # what fits needs no head that moves
+    with pytest.raises(QueueFull, match="group waits at offset 1"):
+        queue.enqueue("j", overwrite_if_full=True)
+    group.commit(1)
+    assert (group.read(1).gap, queue.dequeue()) == (range(2, 3), None)
+    group.commit(3)
+    assert (values(group.read(1)), group.read(1).gap) == (["e"], range(4, 4))
+    assert queue.enqueue("j", overwrite_if_full=True) == 9
+    assert queue.dequeue() is None
+    assert queue.info().head_offset == 4
+
+
 def test_smallest_of_the_holding_groups_counts_and_no_other(queue):
     queue.group("free")
     slow, fast = queue.group("slow", hold_head=True), queue.group("fast", hold_head=True)

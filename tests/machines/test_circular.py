@@ -125,8 +125,6 @@ class CircularQueues(Twins):
         self.groups[name] = self.both(lambda queue: queue.group(name, hold_head=hold), self.queues[which])
         if name not in self.positions:
             self.positions[name] = self.head
-        elif hold and name not in self.holding:
-            self.positions[name] = max(self.positions[name], self.head)
         self.holding |= {name} if hold else set()
 
     def of_group(self, name, call):
