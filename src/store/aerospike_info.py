@@ -20,7 +20,8 @@ INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
 MAX_INDEX_NAME = 63
 PARTITIONS = 4096
-_KINDS = {str: aerospike.INDEX_STRING, int: aerospike.INDEX_NUMERIC}
+_KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC, "numeric")}
+"""Of each kind: its number in the client, and its name in what the servers say."""
 
 
 def describe(client: Any, namespace: str) -> StoreInfo:
@@ -42,15 +43,22 @@ def describe(client: Any, namespace: str) -> StoreInfo:
 
 
 def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], seams: Seams) -> None:
-    """Make the index and wait until every node can be asked. Raises `WaitTimeout` after `INDEX_TIMEOUT` seconds."""
+    """Make the index and wait until every node can be asked.
+
+    Raises `InvalidRequest` where its name is taken by the index of another set, bin or kind, and `WaitTimeout` after
+    `INDEX_TIMEOUT` seconds.
+    """
     set_name, bin_name, kind = wanted
     name = f"{set_name}_{bin_name}"
     if kind not in _KINDS:
         raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
     if len(name.encode()) > MAX_INDEX_NAME:
         raise InvalidRequest(f"index name {name!r} has more than {MAX_INDEX_NAME} bytes: use shorter ids")
-    if not _is_there(client, namespace, name):
-        _create_index(client, (namespace, set_name, bin_name, _KINDS[kind], name))
+    number, called = _KINDS[kind]
+    definition = f"set={set_name}:bin={bin_name}:type={called}"
+    created = (namespace, set_name, bin_name, number, name)
+    if not _is_there(client, namespace, name, definition) and not _create_index(client, created):
+        _is_there(client, namespace, name, definition)  # somebody else has just made it, or another of that name
     ready = Poll().until(seams, lambda: _is_ready(client, namespace, name) or None, timeout=INDEX_TIMEOUT)
     if not ready:
         raise WaitTimeout(f"the index {name} is still being built after {INDEX_TIMEOUT:.0f} s: try again later")
@@ -76,18 +84,34 @@ def _masters_of(answer: str, namespace: str) -> list[int]:
     return [number for number in range(PARTITIONS) if bits[number >> 3] & (0x80 >> (number & 7))]
 
 
-def _is_there(client: Any, namespace: str, index: str) -> bool:
-    """Asked first, because the client waits two seconds after each creation, also of an index that exists."""
-    return _ask(client, f"sindex-exists:namespace={namespace};indexname={index}", index) == "true"
+def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
+    """Asked first, because the client waits two seconds after each creation, also of an index that exists.
+
+    Raises `InvalidRequest` where the one of that name is another: a_b_c is that of bin b_c in set a, and of c in a_b.
+    """
+    # The text is compared, as the names in it may have any of its separators in them.
+    start = f"ns={namespace}:indexname={index}:"
+    told = _ask(client, f"sindex-list:namespace={namespace}", index).split(";")
+    found = [one.removeprefix(start) for one in told if one.startswith(f"{start}set=")]
+    if found and not found[0].startswith(f"{definition}:"):
+        other = found[0].partition(":indextype=")[0]
+        raise InvalidRequest(
+            f"the index {index} is one of {other}, not of {definition}: an index is named after its set and bin, so "
+            "give one of them another name"
+        )
+    return bool(found)
 
 
-def _create_index(client: Any, wanted: tuple[Any, ...]) -> None:
+def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
+    """Whether the name was free."""
     try:
         client.index_single_value_create(*wanted, {})
     except driver.AerospikeError as failure:
         fault = fault_of(failure)
         if fault.code != INDEX_EXISTS:
             raise error_of(fault, f"index {wanted[-1]}", write=False) from None
+        return False
+    return True
 
 
 def _is_ready(client: Any, namespace: str, index: str) -> bool:

@@ -294,6 +294,8 @@ def test_strong_consistency_that_is_required_is_looked_for_on_each_connection(mo
 
 # ---- indexes
 
+ERRORS_N = "ns=ns:indexname=errors_n:set=errors:bin=n:type=numeric:indextype=default:context=null:exp=null:state=RW"
+
 
 def percent(*loaded):
     """What nodes say of an index that is loaded so far there."""
@@ -310,10 +312,38 @@ def test_an_index_that_the_server_cannot_have_is_refused_before_any_call(set, ki
     assert client.asked == []
 
 
-def test_an_index_that_somebody_else_has_just_made_is_used():
+def made_meanwhile(definition):
+    """A client to which somebody else's index of the name errors_n appears while it makes its own."""
     there = driver.IndexFoundError(200, "index found", "file.c", 1, False)
+    told = ["", ERRORS_N.replace("set=errors:bin=n:type=numeric", definition)]
+    return Client(
+        info_random_node=lambda command: f"{command}\t{told.pop(0)}\n",
+        index_single_value_create=there,
+        info_all=percent(100),
+    )
+
+
+def test_an_index_that_somebody_else_has_just_made_is_used():
+    client = made_meanwhile("set=errors:bin=n:type=numeric")
+    store(client).ensure_index("errors", "n", int)
+    assert client.asked == ["info_random_node", "index_single_value_create", "info_random_node", "info_all"]
+
+
+OTHERS = ("set=errors:bin=n:type=string", "set=errors:bin=n2:type=numeric", "set=errors_:bin=n:type=numeric")
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_an_index_of_that_name_on_something_else_is_refused_with_both_named(other):
+    there = Client(info_random_node=info(sindex_list=ERRORS_N.replace("set=errors:bin=n:type=numeric", other)))
+    for client in (there, made_meanwhile(other)):
+        with pytest.raises(InvalidRequest, match=f"errors_n.*{other},.*set=errors:bin=n:type=numeric:"):
+            store(client).ensure_index("errors", "n", int)
+
+
+def test_an_index_is_told_from_others_whose_names_begin_alike():
+    others = [ERRORS_N.replace("indexname=errors_n", f"indexname=errors_n{more}") for more in ("2", ":x")]
     client = Client(
-        info_random_node=info(sindex_exists="false"), index_single_value_create=there, info_all=percent(100)
+        info_random_node=info(sindex_list=";".join(others)), index_single_value_create=0, info_all=percent(100)
     )
     store(client).ensure_index("errors", "n", int)
     assert client.asked == ["info_random_node", "index_single_value_create", "info_all"]
@@ -321,7 +351,7 @@ def test_an_index_that_somebody_else_has_just_made_is_used():
 
 def test_an_index_that_cannot_be_made_says_why():
     full = driver.IndexNameMaxCount(204, "too many indexes", "file.c", 1, False)
-    client = Client(info_random_node=info(sindex_exists="false"), index_single_value_create=full)
+    client = Client(info_random_node=info(sindex_list=""), index_single_value_create=full)
     with pytest.raises(LatchworkError, match=r"errors_n.*too many indexes") as refused:
         store(client).ensure_index("errors", "n", int)
     assert isinstance(refused.value, InvalidRequest | Misconfigured)
@@ -329,21 +359,21 @@ def test_an_index_that_cannot_be_made_says_why():
 
 def test_an_index_is_ready_once_every_node_has_loaded_it():
     answers = [{}, percent(100, 40), {"a": (None, None)}, percent(100, 100)]
-    client = Client(info_random_node=info(sindex_exists="true"), info_all=lambda _: answers.pop(0))
+    client = Client(info_random_node=info(sindex_list=ERRORS_N), info_all=lambda _: answers.pop(0))
     store(client, seams=ManualClock()).ensure_index("errors", "n", int)
     assert answers == []
 
 
 def test_an_index_that_does_not_get_ready_in_time_says_so():
     clock = ManualClock()
-    client = Client(info_random_node=info(sindex_exists="true"), info_all=percent(99))
+    client = Client(info_random_node=info(sindex_list=ERRORS_N), info_all=percent(99))
     with pytest.raises(WaitTimeout, match="errors_n"):
         store(client, seams=clock).ensure_index("errors", "n", int)
     assert clock.monotonic() == pytest.approx(INDEX_TIMEOUT)
 
 
 def test_a_node_that_cannot_be_asked_for_an_index_is_unavailable():
-    client = Client(info_random_node=info(sindex_exists="true"), info_all=OVERLOADED)
+    client = Client(info_random_node=info(sindex_list=ERRORS_N), info_all=OVERLOADED)
     with pytest.raises(Unavailable):
         store(client).ensure_index("errors", "n", int)
 

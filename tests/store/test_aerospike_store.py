@@ -266,6 +266,14 @@ def test_records_keep_their_keys(aerospike_store):
     assert [record.key for record in aerospike_store.query("store-keys", "n", 1)] == [key]
 
 
+def test_an_index_is_of_the_set_the_bin_and_the_kind_that_were_asked_for(aerospike_store):
+    for _ in range(2):
+        aerospike_store.ensure_index("sto:re", "k=_n", int)
+    for set_name, bin, kind in (("sto:re_k=", "n", int), ("sto:re", "k=_n", str)):
+        with pytest.raises(InvalidRequest, match=r"set=sto:re:bin=k=_n:type=numeric"):
+            aerospike_store.ensure_index(set_name, bin, kind)
+
+
 def test_the_servers_time_is_the_same_in_reads_writes_and_new_records(aerospike_store):
     new = Key("store", "new")
     aerospike_store.delete(new)
