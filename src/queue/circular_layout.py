@@ -16,7 +16,7 @@ from ..coord.inputs import shown
 from ..errors import InvalidRequest, RecordTooBig
 from ..store.expr import Bin, Bound, MapSmallestValue, Param
 from ..store.record import Key, checked_key
-from ..store.values import MAX_INT, bound, encode, taken
+from ..store.values import MAX_DEPTH, MAX_INT, bound, encode, taken
 
 META, BUFFER = "queue-metadata", "queue-buffer-"
 HEAD, TAIL = "head-offset", "tail-offset"
@@ -33,6 +33,8 @@ _ROOM = 2048
 """Bytes of a buffer record that are not entries: names, mark, headers."""
 _AROUND = 24
 """Bytes around the value in a slot: the pair's header and the offset."""
+_DEPTH = MAX_DEPTH - 2
+"""Levels of lists and maps in a value; its pair and the list of entries are around it."""
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
@@ -116,7 +118,7 @@ class Layout:
 
         Raises `InvalidRequest` where no bin can hold it, `RecordTooBig` where it is too large.
         """
-        value = taken(value)
+        value = taken(value, _DEPTH)
         if bound(value) > self.room:
             size = len(encode({"": _typed(value)}))
             if size > self.room:

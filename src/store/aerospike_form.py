@@ -10,10 +10,10 @@ from msgspec.structs import asdict, replace
 from ..errors import InvalidRequest
 from . import ops as o
 from .aerospike_expr import Template, template_of, template_of_put
-from .aerospike_ops import EVERY_OP_ANSWERS, Built, amount, answers_of, compile_op, computed, element
+from .aerospike_ops import EVERY_OP_ANSWERS, Built, answers_of, compile_op, computed
 from .expr import Expr, Param
 from .form import Form
-from .values import map_key, taken
+from .values import amount, element, map_key, taken
 
 Check = Callable[[Any], Any]
 _VALUES: dict[str, tuple[str, Check]] = {

@@ -17,7 +17,7 @@ from ..errors import InvalidRequest
 from . import expr as e
 from . import ops as o
 from .aerospike_expr import NEW, ORDERED, Entries, compiled, compiled_put
-from .values import MAX_INT, MIN_INT, map_key, taken
+from .values import amount, element, map_key, taken
 
 Built = Any
 """One operation as the client takes it."""
@@ -238,20 +238,6 @@ def _list_set(op: o.ListSet, _: int) -> Built:
 
 def _list_range(op: o.ListRange, _: int) -> Built:
     return on_list.list_get_range(op.bin, element(op.index), element(op.count))
-
-
-def element(number: int) -> int:
-    """A place in a list, or a number of places. Raises `InvalidRequest`."""
-    if number < 0:
-        raise InvalidRequest(f"{number} as a place in a list, or as a number of places: it must be 0 or more")
-    return number
-
-
-def amount(number: int) -> int:
-    """What can be added to an integer. Raises `InvalidRequest`."""
-    if not isinstance(number, int) or not MIN_INT <= number <= MAX_INT:
-        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
-    return number
 
 
 _BUILD: dict[type, Callable[[Any, int], Built]] = {

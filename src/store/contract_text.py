@@ -1,16 +1,18 @@
-"""The contract of text and of what is no operation: what one store cannot keep or send, every store refuses."""
+"""The contract of text, of depth and of what is no operation: what one store cannot keep or send, every one refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import InvalidRequest
 from .contract_records import ANY, SET, Contract, bins, make, new_key, raises
-from .expr import Bin, Expr, MapHas, MapSize, Param, exists, has
+from .expr import Bin, Expr, ListOf, MapHas, MapSize, Param, exists, has
 from .form import Form
 from .once import Once
 from .ops import Add, Compute, ListAppend, ListRange, ListSet, MapAdd, MapGet, MapPut, MapRemove, MapTrim, Put, Read
 from .port import Key, RecordStore, Removal, Update
+from .values import MAX_DEPTH
 
 BAD_TEXTS = ("a\0b", "\ud800")
 """The Aerospike client cuts the first where its NUL is, so that two names become one; the second ends the process."""
@@ -63,6 +65,31 @@ class TextContract(Contract):
             for name in (Bin, exists, MapSize):
                 raises(InvalidRequest, name, text)
 
+    def test_a_value_comes_back_however_deep_it_is_or_is_refused(self, store: RecordStore) -> None:
+        deep, deeper = nested(MAX_DEPTH), nested(MAX_DEPTH + 1)
+        key, form = make(store, Put("n", 1), Put("m", {}), Put("l", [])), Form(Put("v", Param("v", list)))
+        changes: tuple[Callable[[Any], object], ...] = (
+            lambda value: store.operate(key, Put("v", value)),
+            lambda value: store.operate(key, MapPut("m", "k", value)),
+            lambda value: store.operate(key, ListAppend("l", value)),
+            lambda value: store.operate(key, ListSet("l", 0, value)),
+            lambda value: store.operate(key, Put("v", Param("v", list).bind(v=value))),
+            lambda value: store.repeat(form.fill(key, v=value)),
+        )
+        for change in changes:
+            change(deep)
+            expected = bins(store, key)
+            raises(InvalidRequest, change, deeper)
+            assert bins(store, key) == expected
+        assert store.operate(key, Read("v"), MapGet("m", "k"), ListRange("l", 0, 1)) == (deep, deep, [deep])
+        once = Once(3, result=ListOf((Bin("v", list),)))
+        assert store.operate(key, Put("n", 2), once=once) == ([deep],)
+        assert [record and record.bins["v"] for record in store.get_many([key])] == [deep]
+        (row,) = store.operate_many([Update(key, (Put("n", 3), Put("v", deeper)))])
+        assert isinstance(row, InvalidRequest)
+        assert "levels" in str(row)
+        assert (bins(store, key) or {})["n"] == 2
+
     def test_bins_are_named_by_text(self, store: RecordStore) -> None:
         key, named = make(store, Put("n", 1)), new_key()
         kinds: Any = (None, b"n", 5, ["n"], {})
@@ -105,3 +132,12 @@ class TextContract(Contract):
         for bad in bad_ones:
             raises(InvalidRequest, lambda bad=bad: store.operate(key, Add("n", 1), once=Once(**{"capacity": 3, **bad})))
         assert bins(store, key) == {"n": 1}
+
+
+def nested(levels: int) -> list[Any]:
+    """A list of so many levels, every other one a map."""
+    value: Any = 1
+    for level in range(levels):
+        value = [value] if level % 2 == (levels - 1) % 2 else {"k": value}
+    found: list[Any] = value
+    return found

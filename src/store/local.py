@@ -22,7 +22,20 @@ from . import ops as o
 from .form import plain
 from .interpret import UNKNOWN, Scope, holds, value_of, wrap
 from .port import KEEP, NEVER, Exists, Key, Record, Update, Values
-from .values import HEADER, MAX_INT, MIN_INT, NESTED, bound, encode, given, map_key, taken, with_entry, without_smallest
+from .values import (
+    HEADER,
+    MAX_DEPTH,
+    NESTED,
+    amount,
+    bound,
+    element,
+    encode,
+    given,
+    map_key,
+    taken,
+    with_entry,
+    without_smallest,
+)  # fmt: skip
 
 RECORD_SIZE_LIMIT = 1024 * 1024
 """Bytes, the server's default."""
@@ -144,7 +157,7 @@ def _put(op: o.Put, change: _Change) -> Any:
 
 
 def _add(op: o.Add, change: _Change) -> Any:
-    return _set(change, op.bin, wrap(_held(change, op.bin, int, 0) + _amount(op.amount)), 0)
+    return _set(change, op.bin, wrap(_held(change, op.bin, int, 0) + amount(op.amount)), 0)
 
 
 def _map_put(op: o.MapPut, change: _Change) -> Any:
@@ -161,7 +174,7 @@ def _map_add(op: o.MapAdd, change: _Change) -> Any:
     before = entries.get(key, 0)
     if type(before) not in (int, float):
         raise InvalidRequest(f"entry {key!r} of bin {op.bin!r} holds a {type(before).__name__}, not a number")
-    after = before + _amount(op.amount)
+    after = before + amount(op.amount)
     entries = with_entry(entries, key, after if type(before) is float else wrap(after))
     return _set(change, op.bin, entries, bound(key) + HEADER)
 
@@ -187,8 +200,8 @@ def _list_append(op: o.ListAppend, change: _Change) -> Any:
 
 def _list_set(op: o.ListSet, change: _Change) -> Any:
     items, value = _held(change, op.bin, list, []), taken(op.value)
-    gap = op.index - len(items)
-    if op.index < 0 or gap > RECORD_SIZE_LIMIT:
+    gap = element(op.index) - len(items)
+    if gap > RECORD_SIZE_LIMIT:
         raise InvalidRequest(f"index {op.index} of the list in bin {op.bin!r}, which has {len(items)} elements")
     items = items + [None] * (gap + 1)
     items[op.index] = value
@@ -196,9 +209,8 @@ def _list_set(op: o.ListSet, change: _Change) -> Any:
 
 
 def _list_range(op: o.ListRange, change: _Change) -> Any:
-    if op.index < 0 or op.count < 0:
-        raise InvalidRequest(f"{op.count} elements from index {op.index} of bin {op.bin!r}: neither may be negative")
-    return given(_held(change, op.bin, list, [])[op.index : op.index + op.count])
+    first, count = element(op.index), element(op.count)
+    return given(_held(change, op.bin, list, [])[first : first + count])
 
 
 def _map_get(op: o.MapGet, change: _Change) -> Any:
@@ -229,13 +241,8 @@ def _new_value(value: Any, change: _Change) -> Any:
         value = value_of(value, change)
         if value is UNKNOWN:
             raise InvalidRequest("an expression to be written has no value: a bin that it needs is missing")
+        return taken(value, MAX_DEPTH + 1)  # it may put a list around a value that is stored
     return taken(value)
-
-
-def _amount(number: int) -> int:
-    if not isinstance(number, int) or not MIN_INT <= number <= MAX_INT:
-        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
-    return number
 
 
 _RUN: dict[type, Callable[[Any, _Change], Any]] = {

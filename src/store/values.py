@@ -27,14 +27,26 @@ NESTED = (list, dict)
 """The kinds of values that hold others."""
 HEADER = 9
 """Bytes that no scalar but text exceeds, and no header of a text, list or map."""
+MAX_DEPTH = 62
+"""Levels of lists and maps in a value. The Aerospike client reads 64, and stores more that it can never read; an
+operation may put the value into a map, and what `Once` remembers of it into a list."""
 
 
-def taken(value: Any) -> Any:
-    """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it."""
-    try:
-        return _taken(value)
-    except RecursionError:
-        raise InvalidRequest("a value that is nested too deeply: store it as JSON text or bytes") from None
+def taken(value: Any, room: int = MAX_DEPTH) -> Any:
+    """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it.
+
+    room: levels of lists and maps that it may have; fewer where a layout keeps it within others.
+    """
+    kind = type(value)
+    # Nearly every value is one of these; they go through here with each message several times.
+    if (
+        (kind is int and MIN_INT <= value <= MAX_INT)
+        or (kind is str and value.isascii() and "\0" not in value)
+        or kind is bytes
+    ):
+        return value
+    scalar = _SCALARS.get(kind)
+    return _nested(value, room) if scalar is None else scalar(value)
 
 
 def given(value: Any) -> Any:
@@ -122,7 +134,7 @@ def map_key(key: Any) -> Any:
     """The key, where a map can have it. Raises `InvalidRequest`."""
     if not isinstance(key, str | int | bytes) or isinstance(key, bool):
         raise InvalidRequest(f"{key!r} cannot be a map key; use str, int or bytes")
-    return _taken(key)
+    return taken(key)
 
 
 # ---- checking
@@ -139,16 +151,20 @@ def checked_bin(name: str) -> str:
     return name
 
 
-def _taken(value: Any) -> Any:
-    kind = type(value)
-    # Nearly every value is one of these; they go through here with each message several times.
-    if (
-        (kind is int and MIN_INT <= value <= MAX_INT)
-        or (kind is str and value.isascii() and "\0" not in value)
-        or kind is bytes
-    ):
-        return value
-    return _TAKE.get(kind, _unusual)(value)
+def amount(number: int) -> int:
+    """What can be added to an integer. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or isinstance(number, bool) or not MIN_INT <= number <= MAX_INT:
+        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
+    return number
+
+
+def element(number: int) -> int:
+    """A place in a list, or a number of places. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or number < 0:
+        raise InvalidRequest(
+            f"{number!r} as a place in a list, or as a number of places: it must be an integer, 0 or more"
+        )
+    return number
 
 
 def _integer(value: int) -> int:
@@ -168,33 +184,41 @@ def _text(value: str) -> str:
     return value
 
 
-def _entries(value: dict[Any, Any]) -> dict[Any, Any]:
-    return ordered({map_key(key): _taken(item) for key, item in value.items()})
-
-
 def _itself(value: Any) -> Any:
     return value
 
 
-def _unusual(value: Any) -> Any:
+def _nested(value: Any, room: int) -> Any:
+    """A list or a map, whose parts are taken, or a value of a kind that is none of a bin's own."""
+    if type(value) not in NESTED:
+        return taken(_plain(value), room)
+    if not room:
+        raise InvalidRequest(
+            f"lists and maps nested too deeply: a bin holds {MAX_DEPTH} levels of them, with those that a queue puts "
+            "around a value; store it as JSON text or bytes"
+        )
+    if type(value) is list:
+        return [taken(item, room - 1) for item in value]
+    return ordered({map_key(key): taken(item, room - 1) for key, item in value.items()})
+
+
+def _plain(value: Any) -> Any:
     """A subclass, such as an enumeration's member or a number of numpy, becomes what it is a kind of."""
-    for kind, plain in _PLAIN.items():
+    for kind, plain in _KINDS.items():
         if isinstance(value, kind):
-            return _taken(plain(value))
+            return plain(value)
     raise InvalidRequest(f"a {type(value).__name__} cannot be stored; use int, float, str, bytes, list, dict")
 
 
-_TAKE: dict[type, Callable[[Any], Any]] = {
+_SCALARS: dict[type, Callable[[Any], Any]] = {
     int: _integer,
     str: _text,
     bytes: _itself,
     float: _itself,
     bool: _itself,
     type(None): _itself,
-    list: lambda value: [_taken(item) for item in value],
-    dict: _entries,
 }
-_PLAIN: dict[type, Callable[[Any], Any]] = {
+_KINDS: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
     str: str.__str__,
