@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..coord.inputs import checked_timeout
-from ..errors import Corrupt, InvalidRequest, LatchworkError, QueueFull
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
 from ..retry import Poll
 from ..seams import Seams
 from ..store import RecordStore
@@ -183,7 +183,8 @@ class Outbox:
         order costs. Raises the store's errors, and `Refused` where the queue is deactivated: whatever was published,
         the next call goes on without losing or repeating it. `Corrupt` or `Unreadable` with the position for a message
         that cannot be read: it stays, and those behind it wait. With `skip_corrupt` damage is passed over, which loses
-        what was there; `NonDeterministicInput` where that had been entered into the ledger already.
+        what was there; `NonDeterministicInput` where that had been entered into the ledger already. Where such a call
+        fails, what it has begun to publish needs another such call; others raise `Corrupt`.
         """
         cursor, done = self._cursor, 0
         until = cursor.tail
@@ -257,7 +258,11 @@ class Outbox:
                 return 0
             # What is published must be on the disk: another message could take the place of one that a crash undoes.
             self._pq.force()
-            publish(self._target(), self.name, entries, ttl=self._ttl)
+            try:
+                publish(self._target(), self.name, entries, ttl=self._ttl)
+            except NonDeterministicInput:
+                cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: that is the reason
+                raise
             page = cursor.committed[0]
             cursor.commit()
         if cursor.committed[0] > page:

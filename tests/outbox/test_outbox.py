@@ -13,11 +13,13 @@ from latchwork.errors import (
     Corrupt,
     InvalidRequest,
     LatchworkError,
+    NonDeterministicInput,
     NotFound,
     QueueFull,
     RecordTooBig,
     Refused,
     StorageFailed,
+    Unavailable,
     Unreadable,
 )
 from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
@@ -327,6 +329,55 @@ def test_what_is_damaged_stops_the_forwarding_or_is_skipped_on_request(world, tm
     assert producer.outbox.forward(skip_corrupt=True) == 4
     world.receive()
     assert sorted(number for _, number in world.received) == [0, 1, 2, 4, 5, 6, 7]
+
+
+@pytest.fixture
+def with_one_to_damage(world, tmp_path):
+    """A producer with five messages and one among them that is not acknowledged: its position, and what damages it."""
+    world.settings = {"page_size": 4096}
+    producer = world.producer()
+    producer.put_some(n=2)
+    page, position = producer.pq.cursor("outbox").tail
+    producer.outbox.put("unreadable soon")
+    producer.put_some(first=2, n=3)
+
+    def damage():
+        with (tmp_path / f"out-{page}.page").open("r+b") as file:
+            file.seek(position + 20)
+            file.write(b"\xff\xff")
+
+    return producer, position, damage
+
+
+def begin_to_forward(producer, **options):
+    """The store goes away once the first messages are in the ledger."""
+    calls = producer.store._number
+    producer.store.plan = dict.fromkeys(range(calls + 4, calls + 60), "dropped")
+    with pytest.raises(Unavailable):
+        producer.outbox.forward(**options)
+    producer.store.plan = {}
+
+
+def test_what_an_attempt_with_skip_corrupt_has_begun_waits_for_another_one(world, with_one_to_damage):
+    producer, position, damage = with_one_to_damage
+    damage()
+    begin_to_forward(producer, skip_corrupt=True)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="skip_corrupt=True") as failure:
+            producer.forward()
+        assert failure.value.details["position"] == position
+    assert producer.outbox.forward(skip_corrupt=True) == 5
+    world.check()
+
+
+def test_a_message_that_was_in_the_ledger_before_its_damage_is_not_passed_over(with_one_to_damage):
+    producer, _, damage = with_one_to_damage
+    begin_to_forward(producer)
+    damage()
+    with pytest.raises(Corrupt):
+        producer.forward()
+    with pytest.raises(NonDeterministicInput):
+        producer.outbox.forward(skip_corrupt=True)
 
 
 # ---- starting without the store
