@@ -2,7 +2,8 @@
 
 Everything that is not a pure function takes a `Seams`, so that a test or a simulation can replace all of them at
 once. It is also the one way in which anything is told to the outside (`note`, `span`, `carry`). No other module may
-import time, random, uuid or secrets, or make threads, events and locks that block.
+import time, random, uuid or secrets, or make threads, events and locks; only the stores have locks of their own, around
+their records and connections.
 """
 
 from __future__ import annotations

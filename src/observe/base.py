@@ -6,6 +6,7 @@ A store that is not wrapped has seams whose `note`, `span` and `carry` do nothin
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from ..seams import Seams
 from ..store.connect import as_store
 from ..store.port import Key, PolicyView, Record, RecordStore, Removal, Row, Update, Values
 from .events import EVENTS, Event
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,7 +38,10 @@ class Telemetry(ABC):
 
     @abstractmethod
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
-        """Something has happened: count it, put it into its histogram, or set its gauge."""
+        """Something has happened: count it, put it into its histogram, or set its gauge.
+
+        What this raises goes no further, as what it tells of is done by then; the log says so once.
+        """
 
     @abstractmethod
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
@@ -80,18 +86,33 @@ _OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
+class _Teller:
+    """Tells a telemetry of what has happened; its failure does not become that of the work."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry, self._failed = telemetry, False
+
+    def __call__(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        try:
+            self._telemetry.record(event, value, labels)
+        except Exception:
+            if not self._failed:
+                self._failed = True  # before it is said: the log may be kept in this store
+                log.exception("%s: the figures are incomplete from here on", type(self._telemetry).__name__)
+
+
 class ObservedSeams(Seams):
     """The seams of a store, with what is told through them going to a telemetry as well."""
 
     def __init__(self, inner: Seams, telemetry: Telemetry) -> None:
-        self._inner, self._telemetry = inner, telemetry
+        self._inner, self._telemetry, self.tell = inner, telemetry, _Teller(telemetry)
         # All others are the inner one's own, those that the future brings included.
         for name in vars(Seams).keys() - {"note", "span", "carry"}:
             if not name.startswith("_"):
                 setattr(self, name, getattr(inner, name))
 
     def note(self, event: str, value: float = 1, /, **labels: str) -> None:
-        self._telemetry.record(EVENTS[event], value, labels)
+        self.tell(EVENTS[event], value, labels)
         self._inner.note(event, value, **labels)
 
     def span(
@@ -108,8 +129,8 @@ class ObservedStore(PolicyView):
 
     def __init__(self, inner: RecordStore, telemetry: Telemetry) -> None:
         super().__init__(inner, inner.policy)
-        self.seams = ObservedSeams(inner.seams, telemetry)
-        self._record, self._now = telemetry.record, inner.seams.monotonic
+        self.seams = seams = ObservedSeams(inner.seams, telemetry)
+        self._record, self._now = seams.tell, inner.seams.monotonic
 
     def __reduce__(self) -> tuple[Any, ...]:
         return as_store, (self.inner,)

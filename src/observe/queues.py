@@ -38,9 +38,10 @@ class _Snapshot:
     def samples(self) -> list[Sample]:
         """Those of the last snapshot; of a new one where it is too old."""
         with self._lock:
-            now = self._seams.monotonic()
-            if self._taken is None or now - self._taken > self._max_age:
-                self._taken, self._samples = now, self._look()
+            now = self._seams.monotonic
+            if self._taken is None or now() - self._taken > self._max_age:
+                self._samples = self._look()
+                self._taken = now()  # after the look: whoever has waited for a slow one does not look again
             return self._samples
 
     def _look(self) -> list[Sample]:

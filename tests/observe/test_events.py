@@ -29,6 +29,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Once, Put, Read, SQLiteStore, Update
 from tests.faulty import Fault, FaultyStore
+from tests.observe.conftest import Remembering
 from tests.sharded.world import Election
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -322,6 +323,45 @@ def test_a_snapshot_of_a_store_that_is_away_has_no_figures_rather_than_old_ones(
     clock.advance(60)
     faulty.plan = {faulty._number + n: "dropped" for n in range(1, 9)}
     assert [(s.event.name, s.value) for s in source()] == [("queues_readable", 0)]
+
+
+def test_a_look_that_takes_long_serves_all_who_have_waited_for_it(store, faulty, clock, telemetry):
+    queue = queue_of(store)
+    watch_queues(queue.registry, telemetry, max_age=15)
+    (source,) = telemetry.sources
+    faulty.next(Fault("slow", seconds=16))
+    first, looked = source(), faulty.total
+    clock.advance(15)
+    assert source() is first
+    assert faulty.total == looked
+    clock.advance(1)
+    assert source() is not first
+
+
+# ---- a telemetry that fails
+
+
+class Failing(Remembering):
+    """It cannot be told anything."""
+
+    def record(self, event, value, labels) -> None:
+        super().record(event, value, labels)
+        raise RuntimeError("no more room for figures")
+
+
+def test_a_telemetry_that_fails_changes_nothing_of_what_it_is_told_of(faulty, caplog):
+    failing = Failing()
+    store = observe(faulty, failing)
+    assert store.operate(KEY, Put("n", 1), Read("n"), exists=Exists.ANY) == (1,)
+    assert store.operate_many([Update(KEY, (Add("n", 1), Read("n")))]) == [(2,)]
+    faulty.next("dropped")
+    assert store.operate(KEY, Add("n", 1), Read("n")) == (3,)
+    with pytest.raises(NotFound):
+        store.operate(Key("s", "nobody"), Add("n", 1))
+    assert {name for name, _, _ in failing.told} == {"store_calls", "store_rows", "retries"}
+    (said,) = [record for record in caplog.records if record.name == "latchwork.observe.base"]
+    assert "Failing" in said.getMessage()
+    assert "no more room" in str(said.exc_info[1])
 
 
 # ---- the rules
