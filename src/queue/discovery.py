@@ -76,13 +76,23 @@ class ActiveShards:
             if not self._wake.is_set():  # far cheaper to ask than to set
                 self._wake.set()
 
-    def wait(self, timeout: float | None) -> None:
-        """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds."""
+    def put_back(self) -> None:
+        """Take note that what was claimed went to the tail again, where a look at once would find just that."""
         with self._lock:
-            pause = 0.001 if self._due() else self._next_look - self._seams.monotonic()
+            self._drained = False
+            self._next_look = max(self._next_look, self._seams.monotonic() + BUSY)
+
+    def wait(self, timeout: float | None, *, least: float = 0.0) -> None:
+        """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds.
+
+        least: seconds for which it is not worth asking whatever is there, unless something is published here.
+        """
+        with self._lock:
+            pause = 0.0 if self._due() else self._next_look - self._seams.monotonic()
             self._wake.clear()
             if self._active:
                 pause = self._looks.low
+        pause = max(pause, least, 0.001)
         self._wake.wait(pause if timeout is None else min(pause, timeout))
 
     def _due(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ LEASE = 10.0
 TURN = 5.0
 """Seconds after which a shard is given up, so that others are worked too where there are few workers."""
 ASK = 1.0
+"""Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ class ShardLocks:
     @contextmanager
     def hold_one(self, stopping: Event) -> Iterator[HeldShard | None]:
         """A shard that has messages and that nobody else works; None, after a pause, where there is none."""
-        held = self._take_one()
+        self._queue.used = True
+        shards = self._candidates()
+        held = self._take_one(shards)
         if held is None:
             if not stopping.is_set():
-                self._queue.active.wait(ASK)
+                # Where others have what there is, or the queue is paused, it is not worth asking soon.
+                self._queue.active.wait(ASK, least=ASK if shards or self._queue.concurrency == 0 else 0.0)
             yield None
             return
         try:
@@ -72,9 +76,15 @@ class ShardLocks:
         finally:
             held.end()
 
-    def _take_one(self) -> HeldShard | None:
+    def _candidates(self) -> list[int]:
+        """Shards that may have something for this process: none while the queue is paused."""
+        if self._queue.concurrency == 0:
+            return []
         # Where a claimed message is awaited there may be nothing else to claim.
-        for shard in dict.fromkeys((*self._queue.aside.shards, *self._queue.active.candidates())):
+        return list(dict.fromkeys((*self._queue.aside.shards, *self._queue.active.candidates())))
+
+    def _take_one(self, shards: Sequence[int]) -> HeldShard | None:
+        for shard in shards:
             if not self._reserve(shard):
                 continue
             grant = None

@@ -13,7 +13,7 @@ from ..errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ..retry import Poll
 from .aside import Aside, Claimed
 from .delivery import Delivery
-from .discovery import IDLE_LOOK, ActiveShards
+from .discovery import BUSY, IDLE_LOOK, ActiveShards
 from .envelope import Codec, Envelope, Message, Reason, reason_of
 from .loading import CHUNK, move
 from .peeking import checked_count, peek, peek_all
@@ -72,13 +72,12 @@ class QueueView:
         *,
         timeout: float | None = 0,
         shards: Collection[int] | None = None,
-        count: bool = True,
     ) -> list[Delivery]:
         """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
 
         shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
-        count: count this as an attempt (the shovel does not).  It costs one call to claim and one to stamp and read
-        for up to 1,000 messages, and the same again for each 1,000 more, as long as they are there at once.
+        It costs one call to claim and one to stamp and read for up to 1,000 messages, and the same again for each
+        1,000 more, as long as they are there at once.
         With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
         queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a timeout of 0 looks
         at once.
@@ -96,17 +95,17 @@ class QueueView:
         seams = self.store.seams
         began = seams.monotonic()
         while True:
-            now = timeout == 0 and not self.awaits(shards)
-            deliveries = self._rounds(max_messages, shards, count=count, now=now) if self._open() else []
+            opened, now = self._open(), timeout == 0 and not self.awaits(shards)
+            deliveries = self._rounds(max_messages, shards, now=now) if opened else []
             left = None if timeout is None else began + timeout - seams.monotonic()
             if deliveries:
                 return deliveries
-            if self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
+            if opened and self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
                 seams.sleep(GRACE_POLL)
             elif left is not None and left <= 0:
                 return []
             else:
-                self.active.wait(left)
+                self.active.wait(left, least=0.0 if opened else BUSY)  # nobody looks while none may be handed out
 
     def _open(self) -> bool:
         """Whether messages may be handed out now."""
@@ -116,22 +115,22 @@ class QueueView:
         """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
         return self.aside.any(shards)
 
-    def _rounds(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
+    def _rounds(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
         """Round after round while each is full; where a later one fails there is something to return."""
-        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), shards, count=count, now=now)
+        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), shards, now=now)
         while len(more) == MAX_RECEIVE and (left := max_messages - len(deliveries)):
             try:
-                more = self._round(min(left, MAX_RECEIVE), shards, count=count, now=False)
+                more = self._round(min(left, MAX_RECEIVE), shards, now=False)
             except LatchworkError:
                 break
             deliveries = deliveries + more
         return deliveries
 
-    def _round(self, max_messages: int, shards: Collection[int] | None, *, count: bool, now: bool) -> list[Delivery]:
-        held, failure = self._revisit(max_messages, shards, count=count)
+    def _round(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
+        held, failure = self._revisit(max_messages, shards)
         if len(held) < max_messages and not (shards is not None and self.awaits(shards)):
             try:
-                new, failed = self._fresh(max_messages - len(held), shards, count=count, now=now)
+                new, failed = self._fresh(max_messages - len(held), shards, now=now)
                 held, failure = held + new, failure or failed
             except LatchworkError as failed:
                 failure = failed
@@ -139,10 +138,10 @@ class QueueView:
             raise failure
         return self._deliverable(held)
 
-    def _fresh(self, wanted: int, shards: Collection[int] | None, *, count: bool, now: bool) -> _Stamped:
+    def _fresh(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> _Stamped:
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
         slots = self._claim(wanted, shards, now=now)
-        return self._stamp([Claimed(slot, me, end) for slot in slots], count=count, in_order=shards is not None)
+        return self._stamp([Claimed(slot, me, end) for slot in slots], in_order=shards is not None)
 
     def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
@@ -167,7 +166,7 @@ class QueueView:
                 break
         return slots
 
-    def _stamp(self, claimed: Sequence[Claimed], *, count: bool, in_order: bool) -> _Stamped:
+    def _stamp(self, claimed: Sequence[Claimed], *, in_order: bool) -> _Stamped:
         """The messages at claimed slots, and what kept one from being read. One call.
 
         Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them; in
@@ -176,7 +175,7 @@ class QueueView:
         """
         if not claimed:
             return [], None
-        found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed], count=count)
+        found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed])
         held: list[Held] = []
         again: list[Claimed] = []
         failure: LatchworkError | None = None
@@ -202,7 +201,7 @@ class QueueView:
 
     # ---- slots that were empty
 
-    def _revisit(self, max_messages: int, shards: Collection[int] | None, *, count: bool) -> _Stamped:
+    def _revisit(self, max_messages: int, shards: Collection[int] | None) -> _Stamped:
         """Try slots of these shards that were set aside again; bury those whose grace is over."""
         again = self.aside.take(max_messages, shards)
         if not again:
@@ -211,7 +210,7 @@ class QueueView:
         over = [entry for entry in again if entry.until <= now]
         full = set(self._bury([entry.slot for entry in over])) if over else set()
         there = [entry for entry in again if entry.until > now or entry.slot in full]
-        return self._stamp(there, count=count, in_order=shards is not None)
+        return self._stamp(there, in_order=shards is not None)
 
     def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots whose messages came at the last moment; all others get a tombstone and are counted."""
@@ -243,6 +242,8 @@ class QueueView:
         else:
             envelope = failed(self.pointers, held, self.rules.backoff, Reason.UNREADABLE.value, error)
             tell(self.pointers, move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
+            if self.rules.sideline is self.pointers:
+                self.active.put_back()
 
     def _park(self, held: Held, reason: Reason) -> None:
         assert self.rules.parked is not None  # noqa: S101 - both callers have asked

@@ -66,7 +66,7 @@ class ShardedQueues(Twins):
 
         self.publish(which=False, n=messages, key=None, headers=False)
         if received:
-            self.receive(which=True, pick=0, n=received, count=True)
+            self.receive(which=True, pick=0, n=received)
 
     def filled(self) -> list[str]:
         """The sides that have something to be received."""
@@ -93,11 +93,11 @@ class ShardedQueues(Twins):
                 self.lasts(message_id)
 
     @precondition(lambda self: self.filled())
-    @rule(which=st.booleans(), pick=picks, n=sizes, count=st.booleans())
-    def receive(self, which, pick, n, count):
+    @rule(which=st.booleans(), pick=picks, n=sizes)
+    def receive(self, which, pick, n):
         filled = self.filled()
         side = filled[pick % len(filled)]
-        answers = self.both(lambda queue: view_of(queue, side).receive(n, count=count), self.queues[which])
+        answers = self.both(lambda queue: view_of(queue, side).receive(n), self.queues[which])
         got = came_to(answers)
         assert len(got) <= n
         assert not (side == "main" and got and self.queues[which][0].concurrency == 0)

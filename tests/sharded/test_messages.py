@@ -600,6 +600,29 @@ def test_who_waits_for_messages_that_no_claim_gets_asks_rarely(counted, monkeypa
     assert store.total <= looks * calls_of_each
 
 
+def test_who_waits_for_messages_of_a_paused_queue_looks_about_once_a_second_and_not_at_the_store(counted):
+    queue, store, clock = counted
+    queue.publish("x")
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    store.reset()
+    clock.slept.clear()
+    assert queue.receive(timeout=30) == []
+    assert (store.total, len(clock.slept)) == (0, 30)
+
+
+def test_who_waits_for_messages_of_the_sideline_reads_one_that_cannot_be_decoded_about_once_a_second(counted):
+    queue, store, _ = counted
+    queue.publish("x", key="k")
+    store.operate(queue.pointers.key(Slot(queue.shard_of("k"), 1)), Put("data", "{not json"))
+    assert queue.receive() == []
+    assert queue.depth().sideline == 1
+    store.reset()
+    assert queue.sideline.receive(timeout=10) == []
+    assert store.total <= 11 * 7, "look, claim, read, move"
+    assert queue.depth().sideline == 1
+
+
 # ---- forks
 
 

@@ -9,9 +9,11 @@ import pytest
 from latchwork.errors import Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.envelope import Envelope
+from latchwork.queue.ordered import ASK, ShardLocks
 from latchwork.queue.pointers import Slot
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock
+from tests.faulty import CountingStore
 
 from .world import Torn
 
@@ -96,4 +98,45 @@ def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):
     consumer._once()
     assert consumer.saturated
     assert here.depth().ready == 2
+    assert consumer.stats["acked"] == 1
+
+
+def one_turn(consumer, clock):
+    """Seconds and calls that it takes a worker to find nothing for it."""
+    began, store = clock.monotonic(), consumer.queue.store
+    store.reset()
+    consumer._once()
+    return clock.monotonic() - began, store.total
+
+
+def counted(clock):
+    return made(clock, lambda seams: CountingStore(MemoryStore(seams)))
+
+
+def test_a_worker_of_a_paused_queue_waits_and_asks_the_store_for_nothing(clock):
+    queue, _ = counted(clock)
+    queue.publish_many(["a", "b"])
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    queue.used = False
+    consumer = Consumer(queue, lambda delivery: None, concurrency=4, ordered=True)
+    assert one_turn(consumer, clock) == (ASK, 0)
+    assert queue.used, "or its record would expire while it is paused"
+    queue.resume()
+    consumer._once()
+    assert consumer.stats["acked"] == 2
+
+
+def test_a_worker_whose_shards_are_all_worked_elsewhere_asks_for_them_once_a_second(clock):
+    here, there = counted(clock)
+    there.publish("a")
+    locks = ShardLocks(there)
+    with locks.hold_one(clock.event()) as held:
+        consumer = Consumer(here, lambda delivery: None, ordered=True)
+        consumer._once()
+        seconds, calls = one_turn(consumer, clock)
+        assert held.mine()
+    assert seconds == ASK
+    assert calls <= 3, "a look, and an attempt at the lock"
+    consumer._once()
     assert consumer.stats["acked"] == 1
