@@ -84,10 +84,12 @@ class Delivery(Struct, frozen=True, eq=False):
     def nack(self, reason: str = Reason.REJECTED.value, *, error: str | None = None) -> None:
         """Failed: put the message into the sideline, with its reason and error, then delete it here.
 
-        Raises `InvalidRequest` for a reason outside the closed set; `LeaseLost` where this delivery was acknowledged or
-        failed before, and nothing changes, or where it was somebody else's or gone by now, so that it is in the
-        sideline and may come a second time; the store's error where it could not be put there: then it stays for the
-        sweeper.
+        error: text, of which the first 1,000 bytes are kept.
+
+        Raises `InvalidRequest` for a reason outside the closed set, and for an error that is no text; `LeaseLost` where
+        this delivery was acknowledged or failed before, and nothing changes, or where it was somebody else's or gone by
+        now, so that it is in the sideline and may come a second time; the store's error where it could not be put
+        there: then it stays for the sweeper.
         """
         self.view.fail(self, reason, error)
 

@@ -27,7 +27,7 @@ VERSION = 1
 BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
 """What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
 MAX_ERROR = 1_000
-"""Characters of an error that are kept with the message."""
+"""Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
 
 
 class Reason(str, Enum):
@@ -131,6 +131,11 @@ def storable(text: Any) -> Any:
     if not isinstance(text, str) or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def kept_error(error: str) -> str:
+    """The beginning of an error that is kept with a message; it ends with a whole character."""
+    return str(storable(error[:MAX_ERROR])).encode()[:MAX_ERROR].decode(errors="ignore")
 
 
 def storable_headers(headers: Any) -> Mapping[str, str] | None:

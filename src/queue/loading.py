@@ -13,6 +13,8 @@ ROUNDS = 5
 """How often a message is given another pointer before its publisher is told that it could not be published."""
 CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
 """Records, and about bytes, written in one batch."""
+LARGE = 1024 * 1024
+"""Bytes that a payload counts for which is neither text nor bytes, as another program may write: a record's limit."""
 
 Loaded = Slot | LatchworkError
 
@@ -111,9 +113,15 @@ def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:
 def _chunks(envelopes: Sequence[Envelope]) -> Iterator[slice]:
     begin, size = 0, 0
     for place, envelope in enumerate(envelopes):
-        size += len(envelope.data)
+        more = _size(envelope.data)
+        size += more
         if place > begin and (place - begin == CHUNK or size > CHUNK_BYTES):
             yield slice(begin, place)
-            begin, size = place, len(envelope.data)
+            begin, size = place, more
     if begin < len(envelopes):
         yield slice(begin, len(envelopes))
+
+
+def _size(data: object) -> int:
+    """About how many bytes it is."""
+    return len(data) if isinstance(data, str | bytes) else LARGE

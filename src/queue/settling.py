@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..errors import InvalidRequest, LatchworkError
 from ..retry import Poll
 from .delivery import Delivery, lost
-from .envelope import MAX_ERROR, Envelope, storable
+from .envelope import Envelope, kept_error
 from .pointers import Held, PointerQueue
 
 Outcome = bool | LatchworkError
@@ -63,12 +63,14 @@ def remember(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> Non
 
 
 def failed(queue: PointerQueue, held: Held, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
-    """The message as it goes into the sideline, where it waits for its backoff."""
+    """The message as it goes into the sideline, where it waits for its backoff. Raises `InvalidRequest`."""
+    if error is not None and not isinstance(error, str):
+        raise InvalidRequest(f"error is a {type(error).__name__}; it must be text, as str(error), or None")
     not_before = 0
     if backoff is not None:
         pause = backoff.pause(max(1, held.envelope.attempts), queue.store.seams)
         not_before = queue.now_ms() + round(pause * 1000)
-    text = storable(error[:MAX_ERROR]) if error else held.envelope.last_error
+    text = kept_error(error) if error else held.envelope.last_error
     return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
 
 

@@ -268,8 +268,8 @@ class QueueView:
 
         For each: True = done; False = it is in the sideline, but was somebody else's or gone by now, so that it may
         come twice, or this delivery was settled before and nothing changes; an error = it stays for the sweeper, or may
-        come twice. Raises `InvalidRequest` for a reason outside the closed set, before anything is moved, and no error
-        of the store.
+        come twice. Raises `InvalidRequest` for a reason outside the closed set, or an error that is no text, before
+        anything is moved, and no error of the store.
         """
         envelopes = [
             failed(self.pointers, delivery.held, self.rules.backoff, reason_of(reason), error)

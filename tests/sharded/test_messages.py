@@ -15,14 +15,15 @@ import pytest
 from latchwork.commands.snapshot import queue_facts
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper, view
-from latchwork.queue.envelope import Envelope, from_bins
+from latchwork.queue.envelope import Codec, Envelope, from_bins
 from latchwork.queue.pointers import Slot
+from latchwork.queue.sharded import AROUND
 from latchwork.retry import Poll
 from latchwork.store import Exists, Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import CountingStore, FaultyStore
 
-from .world import Torn
+from .world import Election, Torn
 
 
 @pytest.fixture
@@ -243,6 +244,29 @@ def test_an_error_of_any_text_goes_to_the_sideline_with_its_message(queue, world
     assert message.last_error == "bad character in 'a\ufffdb' and ?"
 
 
+@pytest.mark.parametrize("error", ["漢" * 1000, "\0" * 1000, "a" + "é" * 999], ids=["three bytes", "nul", "two bytes"])
+def test_a_message_of_the_largest_size_goes_to_the_sideline_with_any_error(error):
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", codec="bytes"))
+    queue.publish(b"x" * (store.describe().record_size_limit - AROUND))
+    queue.receive()[0].nack("exception", error=error)
+    (message,) = queue.sideline.peek()
+    assert 997 < len(message.last_error.encode()) <= 1000
+    assert error.replace("\0", "\ufffd").startswith(message.last_error)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), b"no", 5], ids=["an exception", "bytes", "a number"])
+def test_an_error_that_is_no_text_is_refused_by_name_before_any_io(counted, error):
+    queue, store, _ = counted
+    queue.publish("x")
+    (delivery,) = queue.receive()
+    store.reset()
+    with pytest.raises(InvalidRequest, match=f"error is a {type(error).__name__}"):
+        delivery.nack("exception", error=error)
+    assert store.total == 0
+    delivery.nack("exception", error=str(error))
+
+
 def test_a_message_that_an_earlier_version_kept_with_a_nul_can_still_be_moved():
     bins = {"data": "1", "msgId": "m", "headers": {"trace": "a\0b"}, "lastError": "\0", "reason": "exception"}
     envelope = from_bins(bins)
@@ -307,6 +331,45 @@ def test_whatever_decoding_raises_is_one_unreadable_message_whose_content_is_not
     assert (unreadable.unreadable, unreadable.raw) == (True, data)
     assert told in unreadable.last_error
     assert "secret" not in unreadable.last_error
+
+
+NO_TEXT = [5, 1.5, True, ["a"], {"a": 1}]
+"""Payloads that only another program writes."""
+
+
+def with_strange_payload(data, **options):
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1, **options))
+    queue.publish_many(range(3))
+    store.operate(queue.pointers.key(Slot(0, 2)), Put("data", data))
+    return queue, clock
+
+
+@pytest.mark.parametrize("codec", ["json", "bytes"])
+@pytest.mark.parametrize("data", NO_TEXT, ids=str)
+def test_a_payload_that_is_neither_text_nor_bytes_is_one_unreadable_message(data, codec):
+    queue, _ = with_strange_payload(data)
+    queue.codec = Codec(codec)
+    if codec == "json":
+        assert [delivery.pointer for delivery in queue.receive(3)] == [1, 3]
+    else:
+        assert queue.receive(3) == []
+    (unreadable,) = [message for message in queue.sideline.peek() if message.raw == data]
+    assert (unreadable.reason, unreadable.unreadable) == ("unreadable", True)
+
+
+@pytest.mark.parametrize("data", NO_TEXT, ids=str)
+def test_a_sweep_the_shovel_and_redrive_move_a_payload_that_is_neither_text_nor_bytes(data):
+    queue, clock = with_strange_payload(data, max_deliveries=1)
+    queue.pointers.stamp([Slot(0, pointer) for pointer in range(1, 4)], "a consumer that dies")
+    queue.pointers.claim(0, 3)
+    clock.advance(1201)
+    assert Sweeper(queue.registry, Election(1)).run_once().rehomed == 3
+    assert Shovel(queue).run_once().moved == 3
+    assert queue.receive(3) == []
+    assert [message.raw for message in queue.redrive(3)] == ["0", data, "2"]
+    assert [message.raw for message in queue.peek()] == ["0", data, "2"]
 
 
 def test_reasons_are_a_closed_set(queue):
