@@ -20,16 +20,14 @@ from .memory import outcome
 from .ops import writes
 from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from .sqlite_pool import SQLitePool
-from .sqlite_rows import Batch
+from .sqlite_rows import Batch, Found
 
 T = TypeVar("T")
 
 SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
-SWEEP_EVERY, SWEEP_AT_MOST = 5_000, 200
-"""Milliseconds between two removals of expired records by one process, and records removed in one."""
-
-_SWEEP = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?)"
+SWEEP_EVERY = 5_000
+"""Milliseconds between two removals of expired records by one process, where one has removed all that there were."""
 
 
 class SQLiteStore(RecordStore):
@@ -54,6 +52,7 @@ class SQLiteStore(RecordStore):
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep_after = 0
+        self._damaged: set[int] = set()
 
     @property
     def url(self) -> str:
@@ -78,26 +77,26 @@ class SQLiteStore(RecordStore):
     # ---- reading
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        return self._read(lambda connection, now: _record(key, sqlite_rows.load(connection, key, bins)[1], bins, now))
+        return self._read(lambda connection, now: _record(sqlite_rows.find(connection, key), bins, now))
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         def ask(connection: sqlite3.Connection, now: int) -> list[Record | None]:
-            found = {key: stored for key, _, stored in sqlite_rows.load_many(connection, keys, bins)}
-            return [_record(key, found.get(key), bins, now) for key in keys]
+            found = {row.key: row for row in sqlite_rows.find_many(connection, keys)}
+            return [_record(found.get(key), bins, now) for key in keys]
 
         return self._read(ask)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
         question = (
-            f"SELECT name, generation, updated, expires, bins FROM records WHERE set_name = {_text(set)} "  # noqa: S608 - quoted
+            f"SELECT name, id, generation, updated, expires, bins FROM records WHERE set_name = {_text(set)} "  # noqa: S608 - quoted
             f"AND latchwork_bin(bins, {_text(bin)}) = ?"
         )
 
         def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
             rows = connection.execute(question, (equals,))
-            found = [(Key(set, name), sqlite_rows.stored(*columns)) for name, *columns in rows]
-            return [local.as_record(key, stored, (), now) for key, stored in found if not stored.expired(now)]
+            found = [Found(connection, Key(set, name), *columns) for name, *columns in rows]
+            return [record for row in found if (record := _record(row, (), now)) is not None]
 
         return self._read(ask)
 
@@ -106,9 +105,7 @@ class SQLiteStore(RecordStore):
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
             return self._write(lambda connection, now: sqlite_rows.operate(connection, update, now))
-        return self._read(
-            lambda connection, now: local.apply(sqlite_rows.load(connection, update.key)[1], update, now)[1]
-        )
+        return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         return self._batch(updates, Batch.operate)
@@ -156,14 +153,17 @@ class SQLiteStore(RecordStore):
         return self._pool.write(run)
 
     def _sweep(self, connection: sqlite3.Connection, now: int) -> None:
-        if now >= self._sweep_after:
-            connection.execute(_SWEEP, (now, SWEEP_AT_MOST))
+        # A clock that was set back puts nothing off: the next sweep is never further away than this.
+        if not self._sweep_after - SWEEP_EVERY <= now < self._sweep_after:
             self._sweep_after = now + SWEEP_EVERY
+            if sqlite_rows.sweep(connection, now, self._damaged):
+                self._sweep_after = now
 
 
-def _record(key: Key, stored: local.Stored | None, bins: Sequence[str], now: int) -> Record | None:
-    stored = local.live(stored, now)
-    return None if stored is None else local.as_record(key, stored, bins, now)
+def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
+    if found is None or found.expired(now):
+        return None
+    return local.as_record(found.key, found.record(bins), bins, now)
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

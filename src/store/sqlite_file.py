@@ -144,6 +144,11 @@ def is_busy(failure: sqlite3.Error) -> bool:
     return primary_code(failure) in (_BUSY, _LOCKED)
 
 
+def is_unreadable(failure: sqlite3.Error) -> bool:
+    """Whether an index, or a query, came upon a record whose bytes are no bins."""
+    return str(failure) == "user-defined function raised exception"  # SQLite's number for it stands for many things
+
+
 def never_commits(failure: sqlite3.Error) -> bool:
     """Whether a COMMIT that failed so was surely undone: the frame that commits is the last one written."""
     return primary_code(failure) in (_BUSY, _FULL)
@@ -152,6 +157,8 @@ def never_commits(failure: sqlite3.Error) -> bool:
 def meaning(failure: sqlite3.Error, path: Path) -> LatchworkError:
     """The error of ours for a failure after which nothing was written."""
     code = primary_code(failure)
+    if is_unreadable(failure):
+        return Corrupt(f"{path}: an index needs a record whose bytes are no bins; restore the file from a copy")
     make, advice = _MEANING.get(code, (StorageFailed, "nothing was written"))
     error = make(f"{path}: {failure}; {advice}", sqlite=code)
     if isinstance(error, Unavailable):

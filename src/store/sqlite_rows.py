@@ -1,41 +1,67 @@
-"""Records as rows of a SQLite store's table: one at a time, or those of a batch, read and written together."""
+"""Records as rows of a SQLite store's table: one at a time, those of a batch together, and those that have expired."""
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..errors import Corrupt
 from . import local, values
 from .port import Key, Removal, Update, Values
+from .sqlite_file import is_unreadable
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 500
 """Records that one statement reads; older versions of SQLite take 999 parameters."""
+SWEEP_AT_MOST = 200
+"""Expired records that are removed at once."""
 
 _COLUMNS = "SELECT name, id, generation, updated, expires, bins FROM records WHERE set_name = ?"
 _LOAD = f"{_COLUMNS} AND name = ?"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
 _REMOVE = "DELETE FROM records WHERE id = ?"
+_EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
+_SWEEP = f"DELETE FROM records WHERE id IN ({_EXPIRED})"  # noqa: S608 - a constant
 
 
-def load(
-    connection: sqlite3.Connection, key: Key, bins: Collection[str] = ()
-) -> tuple[int | None, local.Stored | None]:
-    """The row's number and the record in it, expired or not; with these bins only, or all where none is named."""
+class Found(NamedTuple):
+    """A record's row as it was read; its bins are decoded where they are needed, since they may be damaged."""
+
+    connection: sqlite3.Connection
+    key: Key
+    number: int
+    generation: int
+    updated: int
+    expires: int | None
+    data: bytes
+
+    def expired(self, now: int) -> bool:
+        """Whether its time to live is over."""
+        return self.expires is not None and self.expires <= now
+
+    def record(self, bins: Collection[str] = ()) -> local.Stored:
+        """The record, expired or not; with these bins only, or all where none is named. Raises `Corrupt`."""
+        try:
+            decoded = values.decode(self.data, bins)
+        except Corrupt as failure:
+            raise Corrupt(f"{file_of(self.connection)}, {self.key}: {failure}", key=self.key) from None
+        return local.Stored(decoded, self.generation, self.updated, self.expires, len(self.data))
+
+
+def find(connection: sqlite3.Connection, key: Key) -> Found | None:
+    """The record's row, if there is one."""
     row = connection.execute(_LOAD, key).fetchone()
-    if row is None:
-        return None, None
-    _, number, generation, updated, expires, data = row
-    return number, stored(generation, updated, expires, data, bins)
+    return None if row is None else Found(connection, key, *row[1:])
 
 
-def load_many(
-    connection: sqlite3.Connection, keys: Iterable[Key], bins: Collection[str] = ()
-) -> Iterator[tuple[Key, int, local.Stored]]:
-    """The same for those of the records that are there, in no order."""
+def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
+    """The rows of those of the records that are there, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
         by_set[key.set][key.name] = key
@@ -43,37 +69,76 @@ def load_many(
         rest = iter(named)
         while some := list(islice(rest, AT_ONCE)):
             question = f"{_COLUMNS} AND name IN ({','.join('?' * len(some))})"
-            for name, number, generation, updated, expires, data in connection.execute(question, (set, *some)):
-                yield named[name], number, stored(generation, updated, expires, data, bins)
+            for name, *columns in connection.execute(question, (set, *some)):
+                yield Found(connection, named[name], *columns)
 
 
-def stored(generation: int, updated: int, expires: int | None, data: bytes, bins: Collection[str] = ()) -> local.Stored:
-    """The record in a row's columns."""
-    return local.Stored(values.decode(data, bins), generation, updated, expires, len(data))
+def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+    """What an update that only reads has read."""
+    found = find(connection, update.key)
+    return local.apply(found and found.record(), update, now)[1]
 
 
 def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     """Apply an update that writes; what it read."""
-    number, before = load(connection, update.key)
-    after, results = local.apply(before, update, now)
+    found = find(connection, update.key)
+    after, results = local.apply(found and found.record(), update, now)
     if after is None:  # of a record that was there: an absent one is not made without a bin
-        connection.execute(_REMOVE, (number,))
-    elif number is None:
+        connection.execute(_REMOVE, (found and found.number,))
+    elif found is None:
         connection.execute(_CREATE, (*_columns(after), *update.key))
     else:
-        connection.execute(_CHANGE, (*_columns(after), number))
+        connection.execute(_CHANGE, (*_columns(after), found.number))
     return results
 
 
 def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
     """Delete a record; whether it was there."""
-    number, found = load(connection, removal.key)
-    found = local.live(found, now)
-    if found is None:
+    found = find(connection, removal.key)
+    if found is None or found.expired(now):
         return False
-    local.check_guard(found, removal.when, now, removal.key)
-    connection.execute(_REMOVE, (number,))
+    if removal.when is not None:  # without a guard, a damaged record can be deleted
+        local.check_guard(found.record(), removal.when, now, removal.key)
+    connection.execute(_REMOVE, (found.number,))
     return True
+
+
+def sweep(connection: sqlite3.Connection, now: int, told: set[int]) -> bool:
+    """Remove some expired records; whether there are more. A damaged one that an index needs to read is left alone.
+
+    told: the rows that were found to be damaged, each of which is logged once.
+    """
+    some = (now, SWEEP_AT_MOST)
+    removed = _removed(connection, _SWEEP, some)
+    if removed is not None:
+        return removed == SWEEP_AT_MOST
+    rows = connection.execute(_EXPIRED, some).fetchall()
+    damaged = {number for (number,) in rows if _removed(connection, _REMOVE, (number,)) is None}
+    if damaged - told:
+        file, found = file_of(connection), sorted(damaged - told)
+        log.warning(
+            "%s: expired records stay there, since they are damaged: rows %s; restore it from a copy", file, found
+        )
+        told |= damaged
+    return len(damaged) < len(rows) == SWEEP_AT_MOST
+
+
+def _removed(connection: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> int | None:
+    """How many rows the statement has removed, or None where a damaged one stopped it, which then has done nothing.
+
+    It runs within the transaction of somebody who has nothing to do with that row.
+    """
+    connection.execute("SAVEPOINT sweep")
+    try:
+        return connection.execute(statement, parameters).rowcount
+    except sqlite3.Error as failure:
+        if not is_unreadable(failure):
+            raise
+        connection.execute("ROLLBACK TO sweep")
+        return None
+    finally:
+        if connection.in_transaction:  # SQLite has rolled back by itself after some errors
+            connection.execute("RELEASE sweep")
 
 
 class Batch:
@@ -81,47 +146,51 @@ class Batch:
 
     def __init__(self, connection: sqlite3.Connection, keys: Iterable[Key], now: int) -> None:
         self._connection, self._now = connection, now
-        self._numbers: dict[Key, int] = {}
-        self._held: dict[Key, local.Stored | None] = {}
-        self._changed: dict[Key, None] = {}
-        for key, number, record in load_many(connection, keys):
-            self._numbers[key], self._held[key] = number, record
+        self._found = {found.key: found for found in find_many(connection, keys)}
+        self._changed: dict[Key, local.Stored | None] = {}
 
     def operate(self, update: Update) -> Values:
         """Apply an update; what it read."""
-        before = self._held.get(update.key)
+        before = self._record(update.key)
         after, results = local.apply(before, update, self._now)
         if after is not before:
-            self._hold(update.key, after)
+            self._changed[update.key] = after
         return results
 
     def delete(self, removal: Removal) -> bool:
         """Delete a record; whether it was there."""
-        record = local.live(self._held.get(removal.key), self._now)
+        record = local.live(self._record(removal.key), self._now)
         if record is None:
             return False
         local.check_guard(record, removal.when, self._now, removal.key)
-        self._hold(removal.key, None)
+        self._changed[removal.key] = None
         return True
 
     def write(self) -> None:
         """Write what has changed."""
         created, changed, removed = [], [], []
-        for key in self._changed:
-            record, number = self._held[key], self._numbers.get(key)
+        for key, record in self._changed.items():
+            found = self._found.get(key)
             if record is None:
-                removed.append((number,))
-            elif number is None:
+                removed.append((found and found.number,))
+            elif found is None:
                 created.append((*_columns(record), *key))
             else:
-                changed.append((*_columns(record), number))
+                changed.append((*_columns(record), found.number))
         for statement, rows in ((_REMOVE, removed), (_CREATE, created), (_CHANGE, changed)):
             if rows:
                 self._connection.executemany(statement, rows)
 
-    def _hold(self, key: Key, record: local.Stored | None) -> None:
-        self._held[key] = record
-        self._changed[key] = None
+    def _record(self, key: Key) -> local.Stored | None:
+        if key in self._changed:
+            return self._changed[key]
+        found = self._found.get(key)
+        return found and found.record()
+
+
+def file_of(connection: sqlite3.Connection) -> str:
+    """The path of the file that the connection is to."""
+    return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 def _columns(record: local.Stored) -> tuple[Any, ...]:

@@ -560,6 +560,29 @@ def test_expired_records_are_swept_a_few_at_a_time(path):
     assert left == [251, 51, 1, 1]
 
 
+def test_more_expired_records_than_one_sweep_removes_are_gone_with_the_next_writes(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", seams=clock)
+    store.operate_many([Update(Key("s", str(n)), (Put("n", n),), exists=Exists.CREATE, ttl=10) for n in range(450)])
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    clock.advance(10)
+    for _ in range(3):
+        add(store)
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM records").fetchone() == (1,)
+
+
+def test_expired_records_are_swept_after_the_clock_was_set_far_ahead_and_back(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", seams=clock)
+    clock.step(10 * 365 * 86_400)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    clock.step(-10 * 365 * 86_400)
+    store.operate(Key("s", "brief"), Put("n", 1), exists=Exists.CREATE, ttl=10)
+    clock.advance(10)
+    add(store)
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM records").fetchone() == (1,)
+
+
 def test_a_query_uses_its_index(store):
     store.ensure_index("it's", "a'b")
     store.operate(Key("it's", "k"), Put("a'b", "x"), exists=Exists.CREATE)

@@ -1,0 +1,105 @@
+"""A SQLite store some of whose records are damaged: the others are read, written and swept as if they were not."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+import pytest
+
+from latchwork.errors import Corrupt
+from latchwork.retry import RetryPolicy
+from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite
+from latchwork.store.contract_records import raises
+from tests.clock import ManualClock
+
+SET, OTHER = "q", Key("other", "x")
+BAD, GOOD, LAST = (Key(SET, name) for name in ("bad", "good", "last"))
+LIFE = 60
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    store = SQLiteStore(tmp_path / "store.db", synchronous="off", seams=clock)
+    store.policy = RetryPolicy(attempts=1)
+    store.operate(OTHER, Put("n", 0), exists=Exists.CREATE)
+    for key in (BAD, GOOD, LAST):
+        store.operate(key, Put("n", 1), Put("active", "yes"), exists=Exists.CREATE, ttl=LIFE)
+    yield store
+    store.close()
+
+
+def damage(store, key=BAD):
+    """Bytes of the record turn to others, below SQLite, which is why its indexes keep what they had."""
+    connection = sqlite3.connect(store.path)
+    connection.execute("PRAGMA trusted_schema = ON")
+    connection.create_function("latchwork_bin", 2, lambda *_: "yes", deterministic=True)
+    connection.execute("UPDATE records SET bins = x'c1ff' WHERE set_name = ? AND name = ?", key)
+    connection.commit()
+    connection.close()
+
+
+def left(store):
+    connection = sqlite3.connect(store.path)
+    names = {name for (name,) in connection.execute("SELECT name FROM records")}
+    connection.close()
+    return names
+
+
+def test_an_expired_damaged_record_keeps_nobody_from_writing_nor_other_records_from_the_sweep(store, clock, caplog):
+    store.ensure_index(SET, "active")
+    damage(store)
+    clock.advance(LIFE)
+    with caplog.at_level(logging.WARNING, "latchwork"):
+        for n in range(1, 4):
+            assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+            assert left(store) == {"x", "bad"}
+            clock.advance(sqlite.SWEEP_EVERY / 1000)
+    (told,) = caplog.messages
+    assert str(store.path) in told
+
+
+def test_an_expired_damaged_record_that_no_index_needs_is_swept(store, clock):
+    damage(store)
+    clock.advance(LIFE)
+    store.operate(OTHER, Add("n", 1))
+    assert left(store) == {"x"}
+
+
+def test_rows_of_a_batch_do_not_share_the_fate_of_a_damaged_one(store):
+    damage(store)
+    first, bad, last = store.operate_many([Update(key, (Add("n", 1), Read("n"))) for key in (GOOD, BAD, LAST)])
+    assert (first, last) == ((2,), (2,))
+    assert isinstance(bad, Corrupt)
+    first, bad, last = store.delete_many([Removal(key, Bin("n").eq(2)) for key in (GOOD, BAD, LAST)])
+    assert (first, type(bad), last) == (True, Corrupt, True)
+    assert left(store) == {"x", "bad"}
+
+
+def test_a_damaged_record_is_named_with_its_file(store):
+    store.ensure_index(SET, "active")
+    damage(store)
+    for call in (
+        lambda: store.get(BAD), lambda: store.get(BAD, "n"), lambda: store.get_many([GOOD, BAD]),
+        lambda: store.operate(BAD, Read("n")), lambda: store.operate(BAD, Add("n", 1)),
+        lambda: store.delete(BAD, when=Bin("n").eq(1)),
+    ):  # fmt: skip
+        failure = raises(Corrupt, call)
+        assert str(store.path) in str(failure)
+        assert failure.details["key"] == BAD
+    for call in (lambda: store.query(SET, "active", "yes"), lambda: store.delete(BAD)):
+        assert str(store.path) in str(raises(Corrupt, call))
+    assert store.get(GOOD).bins["n"] == 1
+
+
+def test_a_damaged_record_that_no_index_needs_can_be_deleted_and_made_anew(store):
+    damage(store)
+    assert store.delete(BAD) is True
+    assert store.delete(BAD) is False
+    store.operate(BAD, Put("n", 9), exists=Exists.CREATE)
+    assert store.get(BAD).bins == {"n": 9}
