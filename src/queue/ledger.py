@@ -71,6 +71,8 @@ class Ledger:
         published what this input does not contain. `InvalidRequest` for a message id that comes twice, `Refused` where
         the queue is deactivated, and the store's errors: then some may be published; the same call again completes.
         """
+        self._queue.used = True
+        self._queue.registry.refresh_if_due()
         if not self._queue.live.active:
             raise Refused(f"the queue {self._queue.name!r} is deactivated: create it again to publish to it")
         name = f"{self._scope}/{partition}"

@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from ..errors import InvalidRequest, LatchworkError
 from ..queue.ledger import Ledger, Outgoing
 from .options import Options
+from .renewal import renew
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ class _Publisher:
         assert context is not None  # noqa: S101 - Spark calls this in a task
         partition = context.partitionId()
         try:
+            if partition == 0:  # every write has one, and once is enough
+                renew(self._options.open())
             done = self._ledger(scope).publish(partition, self._rows.outgoing(batches))
         except LatchworkError as failure:
             raise type(failure)(
