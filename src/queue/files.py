@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from .forks import renew_in_child
+
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 
@@ -124,6 +126,16 @@ class SystemFile:
         self.close()
 
 
+class SystemLock(SystemFile):
+    """A lock that a forked child lets go of at once, as it would otherwise last as long as the child."""
+
+    __slots__ = ("__weakref__",)
+
+    def begin_anew(self) -> None:
+        """In the child: the lock is the parent's."""
+        self.close()
+
+
 class SystemFiles:
     """The operating system's files."""
 
@@ -163,15 +175,17 @@ class SystemFiles:
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> SystemFile:
+    def lock(self, path: str) -> SystemLock:
         """See `Files.lock`. The kernel drops the lock with the process, so a killed owner leaves nothing behind."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
+        lock = SystemLock(fd)
+        renew_in_child(lock)  # before it is taken, as another thread may fork at any moment
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(fd)
+            lock.close()
             raise
-        return SystemFile(fd)
+        return lock
 
 
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync

@@ -29,7 +29,8 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
     None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
     does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
-    the way of all behind it. Decoding raises `Unreadable` with page and position, whatever error the codec raises.
+    the way of all behind it. Decoding raises `Unreadable` with page and position. Both do so whatever error the codec
+    raises, and quote nothing that such an error says.
     """
     if codec is bytes:
         return _raw, None
@@ -38,8 +39,17 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     kind = get_origin(codec) or codec  # of dict[str, int] it is dict
     if isinstance(kind, type) and kind not in (UnionType, Annotated):
         decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
-        return _encoding(msgspec.json.encode, kind, decode), _decoding(decode)
+        return _encoding(msgspec.json.encode, _checkable(kind), decode), _decoding(decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
+
+
+def _checkable(kind: type) -> type | None:
+    """The type; None for one of which nothing is an instance, as a TypedDict: what it takes shows in reading back."""
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        return None
+    return kind
 
 
 def _encodes(codec: Any) -> bool:
@@ -91,8 +101,11 @@ def _encoding(
             if read_back is not None:
                 read_back(data)
             return data
-        except _REFUSALS as error:
-            raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {error}") from error
+        except InvalidRequest:
+            raise
+        except Exception as failure:  # noqa: BLE001 - the codec is anybody's, and may quote the message
+            said = str(failure) if read_back is not None and isinstance(failure, _REFUSALS) else why(failure)
+            raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {said}") from None
 
     return run
 

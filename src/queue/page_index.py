@@ -40,11 +40,6 @@ class PageIndex:
         """The number of the first entry at or after that position; `len` if there is none."""
         return bisect_left(range(len(self)), position, key=lambda number: self.entry(number)[1])
 
-    def names(self, position: int) -> bool:
-        """Whether a record is entered at exactly that position."""
-        number = self.from_position(position)
-        return number < len(self) and self.entry(number)[1] == position
-
     def newest(self) -> int:
         """The arrival in the last entry; 0 if there is none."""
         return self.entry(len(self) - 1)[0] if len(self) else 0
@@ -54,13 +49,11 @@ class PageIndex:
         return len(self) > 0 and self.entry(0)[1] == 0 and 0 <= self.entry(len(self) - 1)[1] <= page_size - HEADER
 
 
-def holds(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> bool:
-    """Whether the page has the record of an index entry, and no other after it if that entry is the `last`."""
-    return end_of(file, page, entry, page_size, last=last) is not None
-
-
 def end_of(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> int | None:
-    """Where the record of an index entry ends; None where the page does not have it as `holds` says."""
+    """Where the record of an index entry ends.
+
+    None where the page does not have it, or has another after it although that entry is the `last`.
+    """
     if entry[1] < 0:
         return None
     found = records(file, page, entry[1], page_size, expected=lambda _: not last)

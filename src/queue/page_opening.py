@@ -37,14 +37,17 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
 
 
 def checked_directory(directory: str | os.PathLike[str]) -> Path:
-    """The directory, where it is a path. Raises `InvalidRequest`."""
+    """The directory as a path that stays the same when the process changes its own. Raises `InvalidRequest`."""
     try:
         path = Path(directory)
     except TypeError as failure:
         raise InvalidRequest(f"directory is {directory!r}; give a path") from failure
     if not _nameable(str(path)):
         raise InvalidRequest(f"directory is {directory!r}, which no file system takes; correct it")
-    return path
+    try:
+        return path.expanduser().absolute()
+    except (RuntimeError, OSError) as failure:
+        raise InvalidRequest(f"directory is {directory!r}: {failure}; write the path in full") from failure
 
 
 def _nameable(name: str) -> bool:

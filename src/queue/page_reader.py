@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import Corrupt, Expired, Unreadable
 from .files import File
-from .page_index import PageIndex, end_of, holds
+from .page_index import PageIndex, end_of
 from .page_layout import Layout, Place
 from .pages import FIRST, LAST, MIDDLE, WHOLE, Record, damaged, next_good, records
 
@@ -155,7 +155,7 @@ class PageReader:
                 if before is None or end_of(file, page, before, size) == position:
                     return True
                 number += 1
-            return number < len(index) and holds(file, page, index.entry(number), size)
+            return number < len(index) and end_of(file, page, index.entry(number), size) is not None
 
         return more
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from ..errors import Unreadable
 from .files import File
 from .page_index import PageIndex, Survey, survey
 from .page_layout import Layout, Place
@@ -31,24 +32,30 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
 
     Keeps the last page up to its last good record. Damage before the position to which the page is known to have
     been synced, with good records after it, is left for readers to report; from there on nothing after the first bad
-    record is kept. OSError if the disk refuses.
+    record is kept. OSError if the disk refuses; `Unreadable`, with nothing changed, where a page of that size would
+    lose records.
     """
     numbers = layout.pages()
     if not numbers:
         return None
     last = numbers[-1]
     found = _recover_page(layout, last, page_size)
-    first = layout.first_page() or numbers[0]
     arrivals = [PageIndex(found.entries).newest(), *(layout.newest(number, page_size) for number in numbers[-2:-1])]
-    return Recovered(first if first <= last else numbers[0], (last, found.end), max(arrivals))
+    return Recovered(_first(layout, numbers), (last, found.end), max(arrivals))
+
+
+def _first(layout: Layout, numbers: list[int]) -> int:
+    """Where the queue begins: as readMeta says, unless that is past a cursor or the last page, as no reclaim goes."""
+    stored = layout.first_page()
+    most = min([numbers[-1], *(page for page, _ in layout.cursors().values())])
+    return stored if stored is not None and 1 <= stored <= most else numbers[0]
 
 
 def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
     synced = layout.synced_in(number)
     file = layout.files.open(layout.page(number))
     try:
-        if file.size() != page_size:
-            file.allocate(page_size)
+        _fit(layout, number, file, page_size, synced)
         found = survey(file, number, page_size, synced)
         if found.end < synced:
             _log.warning("%s: good up to %d, of %d bytes that were synced", layout.page(number), found.end, synced)
@@ -60,6 +67,20 @@ def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
     _repair_index(layout, number, found.entries)
     layout.files.sync_directory(layout.directory)
     return found
+
+
+def _fit(layout: Layout, number: int, file: File, page_size: int, synced: int) -> None:
+    """Make the page as long as all are. What is beyond, and no record, is nobody's; a record there is not cut off."""
+    size = file.size()
+    if size > page_size and survey(file, number, size, synced).end > page_size:
+        raise Unreadable(
+            f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; write its "
+            f"size, {size}, there (the first 4 bytes, big-endian)",
+            file=layout.page(number),
+            size=size,
+        )
+    if size != page_size:
+        file.allocate(page_size)
 
 
 def _zero(file: File, start: int, end: int) -> None:

@@ -43,6 +43,7 @@ class PageWriter:
         self._wall, self._rolled = seams.wall, rolled
         self._lock, self._sync_lock = seams.lock(), seams.lock()
         self._failure: LatchworkError | None = None
+        self.closed = False
         self._arrival = found.arrival
         self._unforced = 0
         self.tail: Place = found.tail
@@ -100,16 +101,23 @@ class PageWriter:
                 self._sync()
 
     def close(self) -> None:
-        """Sync and let go of the files; after a failure without the sync."""
-        with self._lock:
+        """Sync and let go of the files; after a failure without the sync. No one writes or syncs once it is `closed`.
+
+        An interrupt while it waits leaves the files open: call it again.
+        """
+        with self._lock, self._sync_lock:
+            if self.closed:
+                return
             try:
                 if self._failure is None:
-                    self.force()
+                    if self._synced < self.tail:
+                        self._sync()
                     self._guarded(self._index.sync, self._meta.sync)
             finally:
                 self._failure = self._failure or InvalidRequest("the queue is closed; open it again")
                 for file in (self._page, self._index, self._meta):
                     file.close()
+                self.closed = True
 
     def refuse(self, reason: LatchworkError) -> None:
         """From now on every append raises `reason`."""

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from ..coord.inputs import checked_timeout
@@ -37,7 +37,8 @@ class PagedQueue:
     """
 
     def __init__(self, layout: Layout, page_size: int, lock: Closable, *, lifetime: float | None, seams: Seams) -> None:
-        self._layout, self._page_size, self._owned = layout, page_size, lock
+        self._layout, self._page_size = layout, page_size
+        self._owned: Closable | None = lock
         self._lifetime, self._seams = lifetime, seams
         self._first = 1
         self._writer: PageWriter
@@ -169,15 +170,13 @@ class PagedQueue:
         with self._administering():
             horizon = int((self._seams.wall() - self._lifetime) * 1000)
             held = [cursor.committed[0] for cursor in self._cursors.values()]
-            limit, keep = min([self._writer.tail[0], *held]), self._first
-            while keep < limit and self._newest(keep) < horizon:
-                keep += 1
-            if keep > self._first:
-                self._layout.store_first_page(keep)
-                self._first = keep
-            gone = [number for number in self._layout.pages() if number < keep]
+            limit, layout, size = min([self._writer.tail[0], *held]), self._layout, self._page_size
+            gone = list(takewhile(lambda page: page < limit and layout.newest(page, size) < horizon, layout.pages()))
+            if gone and gone[-1] >= self._first:
+                layout.store_first_page(gone[-1] + 1)
+                self._first = gone[-1] + 1
             for number in gone:
-                self._layout.remove_page(number)
+                layout.remove_page(number)
             return len(gone)
 
     def disk_bytes(self) -> int:
@@ -187,17 +186,19 @@ class PagedQueue:
     def close(self) -> None:
         """Sync everything and let another process open the queue. Readers that follow come to their end.
 
-        `StorageFailed` if that sync fails; the queue is closed all the same.
+        `StorageFailed` if that sync fails; the queue is closed all the same. Where an interrupt (Ctrl-C) ends the
+        wait for a thread that is at the files, they stay this process's: call it again.
         """
-        if self._closed:
+        if self._owned is None:
             return
         self._closed = True
         try:
             self._writer.close()
         finally:
             self._bell.ring()
-            with self._admin:  # whoever is at the files has done with them before they are another owner's
-                self._owned.close()
+            if self._writer.closed:
+                with self._admin:  # whoever is at the files has done with them before they are another owner's
+                    self._let_go()
 
     def __enter__(self) -> PagedQueue:
         return self
@@ -208,8 +209,14 @@ class PagedQueue:
     def disown(self) -> None:
         """In a forked child, called by itself: the parent goes on writing, so here every append is refused."""
         self._closed = True
-        self._owned.close()
+        self._let_go()
         self._writer.refuse(AlreadyOpen("the queue belongs to the process that forked this one; open another"))
+
+    def _let_go(self) -> None:
+        """Only ever once to its end: by a second time the files may be another owner's."""
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
 
     def _start(self, force_every: int, decode: Decode | None) -> None:
         layout, size = self._layout, self._page_size
@@ -267,13 +274,6 @@ class PagedQueue:
         """Whether there is more than `place` by then; False at once when the queue is closed."""
         self._bell.wait(lambda: self._closed or self._writer.tail > place, deadline)
         return self._writer.tail > place
-
-    def _newest(self, page: int) -> int:
-        """The last arrival on a page, in ms; 0 for one that is missing, as is its index."""
-        try:
-            return self._layout.newest(page, self._page_size)
-        except FileNotFoundError:
-            return 0
 
     def _reclaim_quietly(self) -> None:
         """A full page is when room is freed; that it could not be is no reason to refuse the append."""

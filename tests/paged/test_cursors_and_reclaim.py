@@ -272,6 +272,26 @@ def test_without_a_readable_read_meta_the_queue_begins_at_its_first_page():
         assert numbers(open_in(again).read()) == list(range(24, 60))
 
 
+@pytest.mark.parametrize("bit", range(32))
+@pytest.mark.parametrize("named", [True, False], ids=["a cursor", "no cursor"])
+def test_a_flipped_bit_in_read_meta_reclaims_nothing_young_or_unread_and_ends(files, bit, named):
+    clock = ManualClock()
+    queue = aged(files, clock)
+    if named:
+        queue.cursor("slow")
+    queue.close()
+    contents = files.contents()
+    flipped = int.from_bytes(contents["q-readMeta"], "big") ^ 1 << bit
+    damaged = RecordingFiles.holding({**contents, "q-readMeta": flipped.to_bytes(4, "big")})
+    queue = open_in(damaged, seams=clock, lifetime=100.0)
+    assert queue.reclaim() == 0
+    assert {name for name in contents if name.endswith(".page")} <= set(damaged.contents())
+    if named:
+        assert numbers(queue.cursor("slow").read(100)) == list(range(60))
+        clock.advance(1000)
+        assert queue.reclaim() == 0
+
+
 def test_a_cursor_that_was_dropped_says_nothing_about_a_new_one_of_its_name(files):
     queue = filled(files, 10)
     old = queue.cursor("c")

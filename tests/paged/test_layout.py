@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from typing import Annotated
 import pytest
 
 from latchwork.errors import AlreadyOpen, InvalidRequest, LatchworkError, Misconfigured, Unreadable
+from latchwork.queue import paged
 from latchwork.queue.paged import PagedQueue
 
 from .crashes import Ticking
-from .promises import length_comes_last
+from .promises import length_comes_last, messages, open_in
 from .recording import RecordingFiles
 
 
@@ -120,6 +122,37 @@ def test_queues_whose_prefixes_contain_one_another_do_not_meet(tmp_path):
             assert [entry.data[: len(prefix)] for entry in queue.read()] == [prefix.encode()] * 3
 
 
+def bit_flipped(data, byte, bits):
+    return data[:byte] + bytes([data[byte] ^ bits]) + data[byte + 1 :]
+
+
+@pytest.mark.filterwarnings("ignore:.*is ignored")
+def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing():
+    files = RecordingFiles()
+    queue = open_in(files, page_size=896, force_every=1)
+    sent = [b"%02d" % number + bytes(30) for number in range(50)]
+    for message in sent:
+        queue.append(message)
+    queue.close()
+    before, reported = files.contents(), 0
+    for bit in range(32):
+        flipped = {**before, "q-allMeta": bit_flipped(before["q-allMeta"], bit // 8, 1 << bit % 8)}
+        (size,) = struct.unpack_from(">i", flipped["q-allMeta"])
+        if size > 2**16:
+            continue  # reserves so much in memory
+        damaged = RecordingFiles.holding(flipped)
+        try:
+            open_in(damaged, page_size=896).close()
+        except Unreadable:
+            reported += 1
+            assert damaged.contents() == flipped
+        repaired = RecordingFiles.holding({**damaged.contents(), "q-allMeta": before["q-allMeta"]})
+        assert messages(repaired, page_size=896) == sent
+    assert reported
+    with pytest.raises(Unreadable, match=r"pages of 256 bytes.*its size, 896"):
+        open_in(RecordingFiles.holding({**before, "q-allMeta": struct.pack(">ii", 256, 1)}))
+
+
 def test_the_stored_page_size_wins_with_a_warning(tmp_path):
     PagedQueue.open(tmp_path, "q", page_size=4096).close()
     with pytest.warns(UserWarning, match="4096"):
@@ -162,6 +195,31 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
     os.waitpid(child, 0)
 
 
+def test_a_child_forked_while_the_queue_is_opened_does_not_keep_the_lock(tmp_path, monkeypatch):
+    original, children = paged.recover, []
+    reader, writer = os.pipe()
+
+    def forking(*arguments):
+        child = os.fork()
+        if child == 0:
+            os.write(writer, b"forked")
+            signal.pause()
+        children.append(child)
+        assert os.read(reader, 10) == b"forked"
+        return original(*arguments)
+
+    monkeypatch.setattr(paged, "recover", forking)
+    try:
+        PagedQueue.open(tmp_path, "q", page_size=4096).close()
+        monkeypatch.undo()
+        PagedQueue.open(tmp_path, "q", page_size=4096).close()
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+        os.close(reader)
+        os.close(writer)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -185,6 +243,28 @@ def test_a_directory_that_cannot_be_named_is_refused(tmp_path, name):
     with pytest.raises(InvalidRequest, match="directory"):
         PagedQueue.open(f"{tmp_path}/{name}", "q")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_stays_the_same_when_the_process_changes_its_own(tmp_path, monkeypatch):
+    for name in ("here", "there/spool"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    sent = [b"%03d" % number + bytes(50) for number in range(10)]
+    with PagedQueue.open("spool", "q", page_size=256) as queue:
+        monkeypatch.chdir(tmp_path / "there")
+        queue.append_many(sent)
+        assert [entry.data for entry in queue.read()] == sent
+    assert not list((tmp_path / "there" / "spool").iterdir())
+    with PagedQueue.open(tmp_path / "here" / "spool", "q", page_size=256) as queue:
+        assert [entry.data for entry in queue.read()] == sent
+
+
+def test_a_tilde_is_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    PagedQueue.open("~/spool", "q", page_size=256).close()
+    assert (tmp_path / "spool" / "q-1.page").exists()
+    with pytest.raises(InvalidRequest, match="directory"):
+        PagedQueue.open("~nobody knows/spool", "q")
 
 
 def test_what_is_no_moment_no_length_of_time_and_no_number_is_refused(tmp_path):

@@ -7,6 +7,7 @@ import traceback
 import zlib
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -297,6 +298,13 @@ class Order(msgspec.Struct):
     count: int
 
 
+class Line(TypedDict):
+    """A type of which nothing is an instance."""
+
+    item: str
+    count: int
+
+
 class Reversed:
     def encode(self, text):
         return text.encode()[::-1]
@@ -323,6 +331,8 @@ class Static:
         (Static, ["abc"], "\udc80"),
         (dict[str, int], [{}, {"a": 1}], {"a": "x"}),
         (list[int], [[], [1, 2]], (1,)),
+        (Line, [{"item": "apple", "count": 3}], {"item": "apple", "count": "3"}),
+        (Line, [{"item": "apple", "count": 3}], "apple"),
     ],
 )
 def test_codecs_give_back_what_was_appended_and_refuse_the_rest(files, codec, values, wrong):
@@ -468,6 +478,26 @@ def test_what_is_said_of_a_message_that_is_not_understood_does_not_quote_it(file
     with pytest.raises(Unreadable, match=re.escape(said)) as error:
         list(open_in(files, codec=codec).read())
     assert "secret" not in "".join(traceback.format_exception(error.value))
+
+
+def test_whatever_a_codec_raises_in_encoding_refuses_that_message_without_quoting_it(files):
+    queue = open_in(files, codec=Reversed())
+    queue.append("before")
+    for wrong, named in ((b"secret", "bytes: AttributeError"), ("secret\udc80", "str: UnicodeEncodeError")):
+        with pytest.raises(InvalidRequest, match=named) as error:
+            queue.append(wrong)
+        assert "secret" not in "".join(traceback.format_exception(error.value, chain=True))
+    queue.append("after")
+    assert datas(queue.read()) == ["before", "after"]
+
+
+@pytest.mark.skipif(not isinstance(Any, type), reason="Any is a class from Python 3.11 on")
+def test_a_queue_of_anything_takes_what_json_has(files):
+    queue = open_in(files, codec=Any)
+    queue.append_many([1, "x", None, {"a": [1.5]}])
+    with pytest.raises(InvalidRequest, match="this object"):
+        queue.append(object())
+    assert datas(queue.read()) == [1, "x", None, {"a": [1.5]}]
 
 
 NAIVE = datetime.min  # noqa: DTZ901 - local time has no such moment

@@ -1,10 +1,14 @@
 """Several writers and readers of one process share a queue, and one sync serves all who wait for it."""
 
 import threading
+from random import Random
 
+import pytest
+
+from latchwork.errors import AlreadyOpen
 from latchwork.queue.paged import PagedQueue
 
-from .promises import open_in
+from .promises import messages, open_in
 from .recording import RecordingFiles
 
 
@@ -95,3 +99,43 @@ def test_threads_that_share_a_cursor_get_every_message_once(tmp_path):
     run_all([take] * 4)
     assert sorted(taken) == list(range(1000))
     assert queue.cursor("shared").lag() == 0
+
+
+class HeldByAnother:
+    """A lock that another thread holds: whoever waits for it is interrupted, and has it the next time."""
+
+    def __init__(self, lock):
+        self.lock, self.held = lock, True
+
+    def __enter__(self):
+        if self.held:
+            self.held = False
+            raise KeyboardInterrupt
+        self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+@pytest.mark.parametrize(
+    ("holder", "name"),
+    [("writing", "_lock"), ("syncing", "_sync_lock"), ("reclaiming", "_admin")],
+    ids=lambda value: value,
+)
+def test_a_close_that_was_interrupted_keeps_the_files_until_it_is_called_again(monkeypatch, holder, name):
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"unsynced")
+    owner = queue if holder == "reclaiming" else queue._writer
+    monkeypatch.setattr(owner, name, HeldByAnother(getattr(owner, name)))
+    with pytest.raises(KeyboardInterrupt):
+        queue.close()
+    with pytest.raises(AlreadyOpen):
+        open_in(files)
+    queue.close()
+    assert messages(RecordingFiles.holding(files.crashed(Random(0), 0.0))) == [b"unsynced"]
+    again = open_in(files)
+    queue.close()
+    with pytest.raises(AlreadyOpen):
+        open_in(files)
+    again.close()
