@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..seams import Task
 from .config import BatchingConfig, check_concurrency
 from .envelope import Reason
 from .ordered import HeldShard, ShardLocks
-from .runs import Calls, Run, Runs, Verdict, kinds_of
+from .runs import Calls, Run, Runs, Tally, Verdict, kinds_of
 from .sharded import ShardedQueue
 from .view import MAX_RECEIVE
 
@@ -37,18 +36,20 @@ class Consumer:
     """Calls `handler(delivery)` for each message, in up to `concurrency` threads; with the queue's `batching`, calls
     `handler([delivery, ...])` for each batch.
 
-    What the handler returns decides: True or None = done, acknowledged; False = rejected, into the sideline; for a
-    batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one of
-    `ignorable` (a type, or several) acknowledges it. While a handler runs its messages are extended; after the queue's
-    `handler_timeout` they go to the sideline as `timeout`, and what the handler returns later counts for nothing.
+    What the handler returns decides, where it has not acknowledged or failed the delivery by itself: True or None =
+    done, acknowledged; False = rejected, into the sideline; for a batch also a sequence of these, one for each. An
+    exception, even `SystemExit`, puts it into the sideline too, one of `ignorable` (a type, or several) acknowledges
+    it. While a handler runs its messages are extended; after the queue's `handler_timeout` they go to the sideline as
+    `timeout`, and what the handler returns later counts for nothing.
     Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
     twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
     returns; what it still had goes to the sideline as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails, or is given up, which leaves the shard to others at once; a consumer of the same queue that is not
-    ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  `with` starts and stops it.
+    unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
+    later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
+    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -70,11 +71,12 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
-        self.stats: Counter[str] = Counter()
+        self._tally = Tally(queue.store.seams)
+        self.stats = self._tally.counts
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
-        self._calls = Calls(queue, handler, kinds_of(ignorable), self.stats)
-        self._runs = Runs(queue, self.stats)
+        self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
+        self._runs = Runs(queue, self._tally)
         self._stopping = self._seams.event()
         # Plain flags: a signal may interrupt the very thread that holds the lock of an event.
         self._drains = self._forced = self._gave_up = False
@@ -103,6 +105,7 @@ class Consumer:
     def start(self) -> Consumer:
         """Start in the background; itself. A consumer is started once."""
         self._refuse_second_start()
+        self._pid = os.getpid()
         self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
         return self
 
@@ -121,8 +124,11 @@ class Consumer:
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
         and so is what a worker that was just asking for messages gets after that: no handler is called any more.
-        When called again it says False once it has. Not to be called by a handler, which it would wait for.
+        When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
+        that was forked since the start it does nothing: what runs is the parent's.
         """
+        if self._pid not in (0, os.getpid()):
+            return True
         self._stopping.set()
         self.queue.active.loaded(())  # wakes those that wait for messages
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
@@ -303,7 +309,7 @@ class Consumer:
             self._runs.settle(run.deliveries, verdicts)
 
     def _troubled(self, failure: Exception) -> None:
-        self.stats["troubles"] += 1
+        self._tally.add("troubles")
         if isinstance(failure, LatchworkError):
             log.warning("%r met trouble (%s): %s", self, failure.code, failure)
         else:

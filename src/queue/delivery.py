@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ..errors import LeaseLost, NotFound, Refused
+from ..errors import LatchworkError, LeaseLost
 from .envelope import Reason, date
 from .pointers import Held
 
@@ -102,16 +102,28 @@ class Delivery(Struct, frozen=True, eq=False):
 
         Raises `LeaseLost` where it is somebody else's by now, or was extended for 10 sweep durations in all.
         """
-        queue = self.view.pointers
-        if queue.store.seams.monotonic() - self.received > MAX_EXTENSION * queue.sweep:
-            raise LeaseLost(f"{self!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
-        try:
-            queue.extend(self.held)
-        except (Refused, NotFound):
-            raise lost([self]) from None
+        for failure in extend_all([self]):
+            raise failure
 
     def __repr__(self) -> str:
         return f"Delivery({self.view.name!r}, {self.message_id!r}, shard={self.shard}, pointer={self.pointer})"
+
+
+def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
+    """Start the sweep durations of deliveries of one queue again; what kept some from that. One call."""
+    queue = deliveries[0].view.pointers
+    since = queue.store.seams.monotonic() - MAX_EXTENSION * queue.sweep
+    failures: list[LatchworkError] = [_held_too_long(one) for one in deliveries if one.received < since]
+    open_ = [one for one in deliveries if one.received >= since]
+    outcomes = queue.extend([one.held for one in open_]) if open_ else []
+    for delivery, outcome in zip(open_, outcomes, strict=True):
+        if outcome is not True:
+            failures.append(outcome or lost([delivery]))
+    return failures
+
+
+def _held_too_long(delivery: Delivery) -> LeaseLost:
+    return LeaseLost(f"{delivery!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
 
 
 def lost(deliveries: list[Delivery]) -> LeaseLost:

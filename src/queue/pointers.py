@@ -257,10 +257,14 @@ class PointerQueue:
         settle(self.store, [Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
         self.store.seams.note("expired", len(slots), queue=self.name)
 
-    def extend(self, held: Held) -> None:
-        """Start the sweep clock again. Raises `Refused` or `NotFound` where the delivery is no longer this one."""
-        guard = Bound(MINE, {"me": held.delivery})
-        self.store.operate(self.key(held.slot), Put("fireTS", self.now_ms()), when=guard, repeatable=True)
+    def extend(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Start the sweep clock of each again: True = done, False = absent or somebody else's. One call."""
+        renew = (Put("fireTS", self.now_ms()),)
+        rows = settle(self.store, [Update(self.key(h.slot), renew, Bound(MINE, {"me": h.delivery})) for h in held])
+        return [
+            False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
+            for row in rows
+        ]
 
     # ---- the one place that deletes
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError
-from .delivery import Delivery
+from ..seams import Seams
+from .delivery import Delivery, extend_all
 from .envelope import MAX_ERROR, Reason
+from .loading import CHUNK
 from .settling import Outcome, remember, tell
 from .sharded import ShardedQueue
 
@@ -56,6 +58,20 @@ def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
     return tuple(kinds)
 
 
+class Tally:
+    """What a consumer counts. Safe between its workers and its keeper."""
+
+    def __init__(self, seams: Seams) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lock = seams.lock()
+
+    def add(self, what: str, n: int = 1) -> None:
+        """So many more of these."""
+        if n:
+            with self._lock:
+                self.counts[what] += n
+
+
 class Calls:
     """Calls of a consumer's handler, and what they mean for its messages."""
 
@@ -64,15 +80,15 @@ class Calls:
         queue: ShardedQueue,
         handler: Callable[[Any], Any],
         ignorable: tuple[type[BaseException], ...],
-        stats: Counter[str],
+        tally: Tally,
     ) -> None:
-        self._queue, self._handler, self._ignorable, self._stats = queue, handler, ignorable, stats
+        self._queue, self._handler, self._ignorable, self._tally = queue, handler, ignorable, tally
         self._seams = queue.store.seams
 
     def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
         """For each delivery None = acknowledge, or why it failed."""
         batch, messages = self._queue.config.batching is not None, len(deliveries)
-        self._stats["handled"] += messages
+        self._tally.add("handled", messages)
         try:
             return judged(self._call(deliveries), messages, batch=batch)
         except self._ignorable:
@@ -113,8 +129,8 @@ class Run:
 class Runs:
     """The runs of one consumer. Safe between its workers and its keeper."""
 
-    def __init__(self, queue: ShardedQueue, stats: Counter[str]) -> None:
-        self._queue, self._seams, self._stats = queue, queue.store.seams, stats
+    def __init__(self, queue: ShardedQueue, tally: Tally) -> None:
+        self._queue, self._seams, self._tally = queue, queue.store.seams, tally
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._timeout = queue.config.handler_timeout.total_seconds()
         self._lock = self._seams.lock()
@@ -160,16 +176,15 @@ class Runs:
             self._runs.remove(run)
             return not run.abandoned
 
-    def keep(self) -> int:
-        """Extend what is due, give up what has run too long; how many runs were given up just now."""
-        now, given_up = self._seams.monotonic(), 0
+    def keep(self) -> None:
+        """Extend what is due, give up what has run too long."""
+        now = self._seams.monotonic()
         for run in self._open_runs():
             if run.started is not None and now - run.started > self._timeout:
-                given_up += self.abandon(run, f"ran longer than {self._timeout:g} s")
+                self.abandon(run, f"ran longer than {self._timeout:g} s")
             elif now - run.extended > self._sweep / EXTENSIONS:
                 run.extended = now
-                self._extend(run)
-        return given_up
+                self._extend(_open(run.deliveries))
 
     def abandon_all(self, why: str) -> None:
         """Hand back whatever is still running, and from now on whatever would start."""
@@ -190,17 +205,23 @@ class Runs:
         return True
 
     def _give_up(self, deliveries: Sequence[Delivery], why: str) -> None:
-        if deliveries:
-            self._stats["timed_out"] += len(deliveries)
-            log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(deliveries))
-            self._fail(deliveries, [(Reason.TIMEOUT, why)] * len(deliveries))
+        left = _open(deliveries)
+        if left:
+            self._tally.add("timed_out", len(left))
+            log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
+            self._fail(left, [(Reason.TIMEOUT, why)] * len(left))
 
     def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
-        """Acknowledge the messages, or put them into the sideline, by their verdicts."""
+        """Acknowledge the messages, or put them into the sideline, by their verdicts.
+
+        Those that the handler has acknowledged or failed by itself are settled; its answer changes nothing for them.
+        """
         done: list[Delivery] = []
         failed: list[Delivery] = []
         why: list[tuple[Reason, str | None]] = []
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if delivery.settled:
+                continue
             if verdict is None:
                 done.append(delivery)
             else:
@@ -220,29 +241,41 @@ class Runs:
             rows = [failure] * len(done)
         remember(done, rows)
         tell(self._queue.pointers, rows, "acked")
-        self._stats["acked"] += rows.count(True)
+        self._tally.add("acked", rows.count(True))
         self._unsettled(rows, "acknowledged")
 
     def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> None:
         """Put messages into the sideline, a thousand at once; where that fails they stay for the sweeper."""
-        self._stats["failed"] += len(deliveries)
+        self._tally.add("failed", len(deliveries))
         self._unsettled(self._queue.fail_many(deliveries, why), "put into the sideline")
 
     def _unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count what could not be settled; the sweeper, or whoever has it now, sees to it."""
         failed = [row for row in rows if row is not True]
-        self._stats.update("lost" if row is False else "unsettled" for row in failed)
         if failed:
+            gone = failed.count(False)
+            self._tally.add("lost", gone)
+            self._tally.add("unsettled", len(failed) - gone)
             first = failed[0] or "somebody else has it by now, or it is gone"
             log.warning("%d messages could not be %s; the first: %s", len(failed), done, first)
 
-    def _extend(self, run: Run) -> None:
-        for delivery in run.deliveries:
+    def _extend(self, deliveries: Sequence[Delivery]) -> None:
+        """A thousand at once."""
+        failures: list[LatchworkError] = []
+        for begin in range(0, len(deliveries), CHUNK):
             try:
-                delivery.extend()
+                failures += extend_all(deliveries[begin : begin + CHUNK])
             except LatchworkError as failure:
-                log.warning("a delivery could not be extended (%s): %s", failure.code, failure)
+                failures.append(failure)
+        if failures:
+            first = failures[0]
+            log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)
 
     def _open_runs(self) -> list[Run]:
         with self._lock:
             return [run for run in self._runs if not run.abandoned]
+
+
+def _open(deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Those that their handler has neither acknowledged nor failed by itself."""
+    return [delivery for delivery in deliveries if not delivery.settled]

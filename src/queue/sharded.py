@@ -90,7 +90,8 @@ class ShardedQueue(QueueView):
     ) -> str:
         """Publish one message; its id once it is safe. Two calls.
 
-        key: messages of one key go to one shard.  message_id: the caller's own id, for people: publishing it twice
+        key: messages of one key go to one shard, where an ordered consumer handles those that were published one after
+        the other in that order.  message_id: the caller's own id, for people: publishing it twice
         makes two messages.  Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
         deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
         """
@@ -108,7 +109,9 @@ class ShardedQueue(QueueView):
     ) -> list[str]:
         """Publish many; their ids, in order. Two calls per 1,000 messages.
 
-        key, headers: for all of them.  keys, message_ids: one for each.  Not atomic: where some could not be published
+        key, headers: for all of them.  keys, message_ids: one for each.  An ordered consumer handles those of one key
+        in order unless one is written more than 250 ms after the others, as where its row has to be sent again: where
+        that matters, publish one by one.  Not atomic: where some could not be published
         it raises the first error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import warnings
+from collections import Counter
 
 import pytest
 
@@ -159,6 +161,105 @@ def test_what_the_consumer_acknowledged_nobody_brings_back(queue):
     consumer._once()
     assert queue.fail_many(taken, [("rejected", None)]) == [False]
     assert kept(queue) == []
+
+
+@pytest.mark.parametrize("answer", [True, False])
+@pytest.mark.parametrize("itself", ["ack", "nack"])
+def test_what_a_handler_settles_by_itself_is_settled_whatever_it_answers(queue, itself, answer, caplog):
+    consumer = Consumer(queue, lambda delivery: [getattr(delivery, itself)(), answer][1])
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats == {"handled": 1}
+    assert kept(queue) == ([] if itself == "ack" else [("a", "rejected")])
+    assert not caplog.records
+
+
+def test_what_a_handler_settled_before_it_was_given_up_does_not_go_back(queue, caplog):
+    def handler(delivery):
+        delivery.ack()
+        consumer.stop(0)
+
+    consumer = Consumer(queue, handler)
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats == {"handled": 1}
+    assert kept(queue) == []
+    assert not caplog.records
+
+
+def test_a_large_batch_is_extended_in_one_call_per_thousand_without_what_is_settled(caplog):
+    store = CountingStore(MemoryStore(OneThread()))
+    queue = made(store)
+    queue.publish_many(range(1503))
+    deliveries = queue.receive(1503)
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._runs.open(deliveries)
+    deliveries[0].ack()
+    store.seams.advance(16)
+    store.reset()
+    consumer._runs.keep()
+    assert (store.total, store.rows["operate_many"]) == (2, 1502)
+    assert not caplog.records
+    store.seams.advance(50)
+    queue.ack_many(deliveries[1:])
+
+
+def test_each_delivery_that_cannot_be_extended_counts_by_itself(queue, caplog):
+    queue.publish_many(range(4))
+    deliveries = queue.receive(4)
+    queue.pointers.remove([deliveries[1].held])
+    queue.store.seams.advance(1)
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._runs._extend(deliveries)
+    assert "1 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
+    assert deliveries[1].message_id in caplog.text
+    queue.store.seams.advance(600)
+    consumer._runs._extend(deliveries)
+    assert "4 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
+    assert "more than 10 sweep durations" in caplog.text
+
+
+class Slow(Counter):
+    """A count that another thread changes, if it may, between being read and being written."""
+
+    meanwhile = other = None
+
+    def __setitem__(self, what, n):
+        if self.meanwhile:
+            self.other, self.meanwhile = threading.Thread(target=self.meanwhile), None
+            self.other.start()
+            self.other.join(0.05)
+        super().__setitem__(what, n)
+
+
+def test_two_workers_that_count_at_once_both_count(queue):
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._tally.counts = counts = Slow()
+    counts.meanwhile = lambda: consumer._tally.add("handled")
+    queue.publish("a")
+    consumer._once()
+    counts.other.join()
+    assert counts["handled"] == 2
+
+
+def test_a_child_forked_while_a_handler_runs_does_not_hand_back_its_parents_message(queue):
+    left = []
+
+    def handler(delivery):
+        child = os.fork()
+        if not child:
+            try:
+                consumer.__exit__()
+            finally:
+                os._exit(len(kept(queue)))
+        left.append(os.waitpid(child, 0)[1])
+
+    consumer = Consumer(queue, handler).start()
+    queue.publish("a")
+    consumer._once()
+    assert left == [0]
+    assert consumer.stats["acked"] == 1
+    assert consumer.stop(0)
 
 
 def test_an_ordered_batch_takes_nothing_more_once_its_shard_is_lost(batches):
