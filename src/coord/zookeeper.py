@@ -8,23 +8,22 @@ election compare, and none is repeated after ZooKeeper was set up anew.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
 
 from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import KazooException
 
-from ..errors import InvalidRequest, LatchworkError, Refused, Unavailable
-from ..seams import Event, Seams
+from ..errors import InvalidRequest, LatchworkError, Unavailable
+from ..seams import Event
 from ..store.expr import Bin, Param
 from ..store.ops import Put
 from ..store.port import Key, RecordStore
 from . import lease as rules
-from .contender import Acquisition, Claim, Contender
+from .contender import PASSING, Acquisition, Claim, Contender
 from .election import FOLLOW, Election
-from .inputs import checked_text, checked_timeout
+from .inputs import checked_timeout
+from .line import Line, line_path
 from .lock import LOCKS, Grant
 
 log = logging.getLogger("latchwork.election")
@@ -35,101 +34,6 @@ _SUPERSEDED = (Bin(rules.LOCKED).eq(1) & Bin(rules.FENCE).eq(Param("fence")) & B
 ).ne(Param("grant", str))
 LOOK = 1.0
 """Seconds after which the line is looked at again, should a notification have been missed."""
-
-
-class Line:
-    """A candidate's place in the line: one ephemeral, numbered node, known by a prefix that was minted before it.
-
-    All its prefixes begin alike, so that a node which was made too late, in a session that it was not meant for, is
-    known and goes: it would stand in the line for nobody, for as long as that session lives.
-    """
-
-    def __init__(self, client: Any, path: str, candidate: str, seams: Seams, patience: float) -> None:
-        self.client, self._path, self._candidate = client, path, candidate
-        self._patience = patience
-        self._mine = f"{seams.unique()}-"
-        self._prefix = ""
-
-    def predecessor(self) -> str | None:
-        """The node right before this candidate's, which enters the line if it is not in it; None if it is first."""
-        nodes, mine = self._places()
-        if not mine:
-            node, data = f"{self._path}/{self._prefix}", self._candidate.encode()
-            self._ask(self.client.create_async(node, data, ephemeral=True, sequence=True, makepath=True))
-            nodes, mine = self._places()
-        if not mine:
-            raise Unavailable(f"the line {self._path} in ZooKeeper vanished while entering it; it is entered again")
-        place = nodes.index(mine[0])
-        return nodes[place - 1] if place else None
-
-    def watch(self, node: str, wake: Callable[[Any], None]) -> bool:
-        """Be told when the node goes; whether it is still there."""
-        return self._ask(self.client.exists_async(f"{self._path}/{node}", watch=wake)) is not None
-
-    def confirm(self) -> None:
-        """Raises `Refused` where this candidate is not first any more, `Unavailable` where that cannot be said."""
-        nodes, mine = self._places()
-        if not mine or nodes[0] != mine[0]:
-            raise Refused(f"{self._candidate!r} is not the first in {self._path} any more: its session has ended")
-
-    def leave(self) -> None:
-        """Give the place up."""
-        for node in self._places()[1]:
-            self._delete(node)
-
-    def names(self) -> list[str]:
-        """The candidates in the line, in their order."""
-        asked = [self.client.get_async(f"{self._path}/{node}") for node in self._nodes()]
-        names = []
-        for answer in asked:
-            try:
-                names.append(self._ask(answer)[0].decode())
-            except NoNodeError:
-                continue
-        return names
-
-    def _places(self) -> tuple[list[str], list[str]]:
-        """All nodes of the line, and this candidate's, in order.
-
-        A new session begins with a new prefix: the old node, where it is still there, goes with the old session, or by
-        our hand. It may be of this session: the client sends what waited while there was none.
-        """
-        nodes = self._nodes()
-        known = self.client.client_id
-        if known is None:
-            raise Unavailable(f"the connection to ZooKeeper was lost while looking at {self._path}")
-        self._prefix = f"{self._mine}{known[0]:x}-"
-        old = [node for node in nodes if node.startswith(self._mine) and not node.startswith(self._prefix)]
-        for node in old:
-            self._delete(node)
-        nodes = [node for node in nodes if node not in old]
-        return nodes, [node for node in nodes if node.startswith(self._prefix)]
-
-    def _delete(self, node: str) -> None:
-        try:
-            self._ask(self.client.delete_async(f"{self._path}/{node}"))
-        except NoNodeError:
-            return
-
-    def _nodes(self) -> list[str]:
-        try:
-            nodes = self._ask(self.client.get_children_async(self._path))
-        except NoNodeError:
-            return []
-        return sorted((node for node in nodes if _number(node).isdigit()), key=_number)
-
-    def _ask(self, asked: Any) -> Any:
-        try:
-            return asked.get(timeout=self._patience)
-        except NoNodeError:
-            raise
-        except (KazooException, self.client.handler.timeout_exception) as failure:
-            raise Unavailable(f"ZooKeeper did not answer about {self._path}: {failure!r}; it is asked again") from None
-
-
-def _number(node: str) -> str:
-    """The ten digits that ZooKeeper has put behind the prefix."""
-    return node.rpartition("-")[2]
 
 
 class _Candidate(Contender):
@@ -143,6 +47,35 @@ class _Candidate(Contender):
         return claim
 
 
+class _Term(Grant):
+    """A grant whose candidate leaves the line as soon as it is lost, whatever the leader's function is doing."""
+
+    def __init__(self, name: str, party: _Candidate, claim: Claim) -> None:
+        super().__init__(name, party, claim)
+        self._line, self._stay = party.line, party.line.stay
+
+    def release(self) -> bool:
+        try:
+            return super().release()
+        finally:
+            self._line.leave(self._stay)
+
+    def _renew_until_lost(self) -> None:
+        try:
+            super()._renew_until_lost()
+        finally:
+            self.lost.set()
+            self._line.leave(self._stay)
+
+
+def _connecting(hosts: str, lease: float) -> Any:
+    """A client for these hosts. Raises `InvalidRequest` where they cannot be read."""
+    try:
+        return KazooClient(hosts, timeout=lease)
+    except ValueError as failure:
+        raise InvalidRequest(f"hosts are {hosts!r}: {failure}; pass them as 'host:port,...'") from None
+
+
 class ZooKeeperElection(Election):
     """An election by a line of ephemeral nodes in ZooKeeper.
 
@@ -153,8 +86,9 @@ class ZooKeeperElection(Election):
     believed without being confirmed, at most the session timeout; default: the timeout that the client asks for, 10
     with hosts. Where the server grants less than was asked for, give that.
 
-    The term ends when the connection is SUSPENDED, before the session is lost, and is not resumed: after a
-    reconnection within the session the candidate is elected again, with another epoch.
+    The term ends when the connection is SUSPENDED, before the session is lost, and is not resumed. However a term has
+    ended, the candidate leaves the line as soon as there is a connection, whether or not the leader's function has
+    returned, and stands again at the end of it. So does a candidate that waits and cannot reach the store.
     After two leases without a connection, a client that was made from hosts is replaced: ZooKeeper refuses for ever
     who has seen more than it holds since it was set up anew. For a client of the caller's, a warning is logged.
     """
@@ -170,8 +104,7 @@ class ZooKeeperElection(Election):
         lease: float | None = None,
     ) -> None:
         super().__init__(store, name, candidate)
-        if not checked_text("path", path).startswith("/") or path != "/" + path.strip("/"):
-            raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
+        self._path = line_path(path, name)
         if isinstance(client_or_hosts, list | tuple) and all(isinstance(host, str) for host in client_or_hosts):
             client_or_hosts = ",".join(client_or_hosts)
         self._own = isinstance(client_or_hosts, str)
@@ -179,11 +112,11 @@ class ZooKeeperElection(Election):
             raise InvalidRequest(f"no ZooKeeper: {client_or_hosts!r}; pass a kazoo client, or hosts as 'host:port,...'")
         asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo tells it nowhere else
         self.lease = rules.checked_lease(asked if lease is None else lease)
-        self._client: Any = KazooClient(client_or_hosts, timeout=self.lease) if self._own else client_or_hosts
+        self._client: Any = _connecting(client_or_hosts, self.lease) if self._own else client_or_hosts
         self._party = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
-        self._hosts, self._path = client_or_hosts, f"{path}/{quote(name, safe='')}"
+        self._hosts = client_or_hosts
         self._patience = min(max(self.lease, 1.0), 5.0)
         self._line = self._party.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
         self._wake = self._seams.event()
@@ -212,6 +145,10 @@ class ZooKeeperElection(Election):
             client.close()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
+        """Leave the line, and else as `Election.stop`.
+
+        Where there is no connection, a client of the caller's leaves it with the next one.
+        """
         limit = checked_timeout(timeout)
         self._stop.set()
         self._wake.set()
@@ -224,8 +161,7 @@ class ZooKeeperElection(Election):
 
     def _leave(self) -> None:
         try:
-            if self._client.connected:
-                self._line.leave()
+            self._line.leave()
         finally:
             self._disconnect()
 
@@ -254,7 +190,18 @@ class ZooKeeperElection(Election):
             grant.lost.set()
         self._wake.set()
 
+    def _woken(self, _: Any) -> None:
+        """A bound method is the same watch at each look; another function each time would be kept each time."""
+        self._wake.set()
+
     def _elect(self, stop: Event) -> Grant | None:
+        try:
+            return self._chosen(stop)
+        except PASSING:
+            self._line.leave()  # who cannot reach the store would be first in the line for nothing
+            raise
+
+    def _chosen(self, stop: Event) -> Grant | None:
         acquisition, connected = Acquisition(self._party), self._seams.monotonic()
         while not stop.is_set():
             self._wake.clear()
@@ -280,7 +227,7 @@ class ZooKeeperElection(Election):
         seen = self._party.look()
         before = self._line.predecessor()
         if before is not None:
-            if not self._line.watch(before, lambda _: self._wake.set()):
+            if not self._line.watch(before, self._woken):
                 self._wake.set()
             return None
         if seen is not None and seen.view.locked:
@@ -291,7 +238,7 @@ class ZooKeeperElection(Election):
 
     def _confirmed(self, claim: Claim) -> Grant | None:
         """The term, once the line is confirmed after the fence was taken."""
-        grant = Grant(self.name, self._party, claim)
+        grant = _Term(self.name, self._party, claim)
         self._grant = grant
         try:
             self._line.confirm()
@@ -300,13 +247,6 @@ class ZooKeeperElection(Election):
             return None
         grant.keep_alive()
         return grant
-
-    def _hand_back(self, grant: Grant) -> None:
-        try:
-            super()._hand_back(grant)
-        finally:
-            if self._client.connected:
-                self._line.leave()
 
     def _others_first(self) -> float:
         return 0.1

@@ -22,7 +22,9 @@ RESOURCE = Key("resources", "r")
 
 
 class Pipe:
-    """Forwards connections to one server until they are cut; closed, it takes no new ones."""
+    """Forwards connections to one server until they are cut; closed, it takes no new ones, nor while it refuses."""
+
+    refuses = False
 
     def __init__(self, server: int) -> None:
         self.server, self.open = server, set()
@@ -34,6 +36,9 @@ class Pipe:
         with suppress(OSError):
             while True:
                 near = self.listener.accept()[0]
+                if self.refuses:
+                    near.close()
+                    continue
                 far = socket.create_connection(("127.0.0.1", self.server))
                 self.open |= {near, far}
                 for pair in ((near, far), (far, near)):
@@ -164,7 +169,7 @@ def test_leadership_ends_when_the_connection_is_suspended_before_the_session_doe
         old.check()
     again = until(lambda: election.leadership)
     assert again.epoch > old.epoch, "the same session, another term"
-    assert election.contenders() == ["a"], "the same node"
+    assert election.contenders() == ["a"], "the node of the old term has left the line"
 
 
 def test_a_session_that_expired_ends_the_term_and_another_candidate_is_elected(zookeeper, stand):
@@ -196,6 +201,22 @@ def test_a_session_that_the_server_gives_up_ends_the_term(zookeeper, stand, clos
     new = until(lambda: second.leadership)
     assert old.lost.is_set()
     assert new.epoch > old.epoch
+
+
+def test_a_candidate_that_stops_while_it_is_cut_off_leaves_the_line_once_it_is_not(zookeeper, stand, closing):
+    pipe = Pipe(zookeeper.port)
+    closing.append(pipe.close)
+    first = stand("a", hosts=pipe.hosts)
+    until(lambda: first.leadership)
+    second = stand("b")
+    until(lambda: len(second.contenders()) == 2)
+    pipe.refuses = True
+    pipe.cut()
+    until(lambda: not first.client.connected)
+    assert first.stop() is True
+    pipe.refuses = False
+    until(lambda: second.leadership)
+    assert second.contenders() == ["b"]
 
 
 def test_the_line_may_vanish_and_come_back(stand):

@@ -6,6 +6,7 @@ import shutil
 import time
 
 import pytest
+from kazoo.handlers.threading import SequentialThreadingHandler
 
 from latchwork.coord import ZooKeeperElection, zookeeper
 from latchwork.errors import InvalidRequest
@@ -28,6 +29,9 @@ class Cut:
 
     def remove_listener(self, listener):
         self.listeners.remove(listener)
+
+    def get_children_async(self, path):
+        return SequentialThreadingHandler().async_result()  # it is never answered
 
     def start_async(self):
         self.log.append("started")

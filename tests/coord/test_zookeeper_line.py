@@ -3,61 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from kazoo.exceptions import NoNodeError
-from kazoo.handlers.threading import SequentialThreadingHandler
 
-from latchwork.coord.zookeeper import Line
+from latchwork.coord.line import Line
 from latchwork.errors import Refused, Unavailable
 from tests.clock import ManualClock
+from tests.coord.zoo import Client, Zoo
 
 PATH = "/elections/office"
-
-
-class Zoo:
-    """The nodes of one line, each with its session."""
-
-    def __init__(self):
-        self.nodes, self.made = {}, 0
-
-    def expire(self, session):
-        self.nodes = {node: owner for node, owner in self.nodes.items() if owner != session}
-
-
-class Client:
-    """As much of a kazoo client as a line needs. before_create: what happens before a create is sent."""
-
-    handler = SequentialThreadingHandler()
-
-    def __init__(self, zoo, session):
-        self.zoo, self.session = zoo, session
-        self.before_create = lambda: None
-
-    @property
-    def client_id(self):
-        return (self.session, b"")
-
-    def get_children_async(self, path):
-        return self._answer(list(self.zoo.nodes))
-
-    def create_async(self, path, data, **_):
-        before, self.before_create = self.before_create, lambda: None
-        before()
-        self.zoo.nodes[f"{path.rpartition('/')[2]}{self.zoo.made:010}"] = self.session
-        self.zoo.made += 1
-        return self._answer(path)
-
-    def delete_async(self, path):
-        answer = self.handler.async_result()
-        if self.zoo.nodes.pop(path.rpartition("/")[2], None) is None:
-            answer.set_exception(NoNodeError())
-        else:
-            answer.set(True)
-        return answer
-
-    def _answer(self, value):
-        answer = self.handler.async_result()
-        answer.set(value)
-        return answer
 
 
 @pytest.fixture
@@ -124,3 +76,62 @@ def test_nodes_of_others_are_left_alone(zoo, enter):
     second.leave()
     first.confirm()
     assert set(zoo.nodes.values()) == {1}
+
+
+def test_a_place_that_is_left_without_a_connection_goes_with_the_next_one(zoo, enter):
+    client, line = enter(1, "a")
+    line.predecessor()
+    client.cut()
+    line.leave()
+    assert len(zoo.nodes) == 1
+    client.back()
+    assert zoo.nodes == {}
+    assert client.listeners == set()
+
+
+def test_a_place_that_is_left_goes_however_often_the_connection_is_lost_meanwhile(zoo, enter):
+    client, line = enter(1, "a")
+    line.predecessor()
+    client.cut()
+    line.leave()
+    client.cut_once_more()
+    client.cut_once_more()
+    assert len(zoo.nodes) == 1
+    client.back()
+    assert zoo.nodes == {}
+    assert client.listeners == set()
+
+
+def test_a_place_that_is_left_goes_with_its_session_and_nothing_more_is_heard(zoo, enter):
+    client, line = enter(1, "a")
+    line.predecessor()
+    client.cut()
+    line.leave()
+    client.cut_once_more()
+    assert len(client.listeners) == 1
+    client.lose()
+    assert zoo.nodes == {}
+    assert client.listeners == set()
+
+
+def test_who_ends_one_stay_late_does_not_end_the_next_one(zoo, enter):
+    _, line = enter(1, "a")
+    line.predecessor()
+    first = line.stay
+    line.leave(first)
+    assert zoo.nodes == {}
+    line.predecessor()
+    line.leave(first)
+    line.confirm()
+    line.leave()
+    assert zoo.nodes == {}
+
+
+def test_who_leaves_and_stands_again_stands_at_the_end(zoo, enter):
+    _, first = enter(1, "a")
+    _, second = enter(2, "b")
+    first.predecessor()
+    second.predecessor()
+    first.leave()
+    assert first.predecessor() is not None
+    second.confirm()
