@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from ..errors import InvalidRequest, LatchworkError
+from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..queue.ledger import Ledger, Outgoing
 from .options import Options
 from .renewal import renew
@@ -52,13 +52,32 @@ class Rows:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if self.whole or name == "payload":
                     _check_finite(name, column)
-            for row in batch.to_pylist(maps_as_pydicts="strict"):
+            for row in _in_utc(batch).to_pylist(maps_as_pydicts="strict"):
                 yield self._message(row)
 
     def _message(self, row: dict[str, Any]) -> Outgoing:
         if self.whole:
             return Outgoing(row)
         return Outgoing(row["payload"], row.get("message_id"), row.get("key"), row.get("headers"))
+
+
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same instants in UTC: in the session's zone a row would be another message than when it is written again."""
+    kinds = [_utc_type(column.type) for column in batch.columns]
+    columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _utc_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_utc_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_utc_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_utc_type(kind.key_type), kind.item_field.with_type(_utc_type(kind.item_type)))
+    return kind
 
 
 def _check_finite(name: str, column: pa.Array) -> None:
@@ -120,6 +139,8 @@ class _Publisher:
             if partition == 0:  # every write has one, and once is enough
                 renew(self._options.open())
             done = self._ledger(scope).publish(partition, self._rows.outgoing(batches))
+        except NonDeterministicInput:
+            raise  # running the same input again is what did not help
         except LatchworkError as failure:
             raise type(failure)(
                 f"partition {partition} of {scope}: {failure} [what it has published is in the ledger: running the "

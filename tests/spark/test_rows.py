@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import types as t
 
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, NonDeterministicInput
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.envelope import Codec
 from latchwork.spark.datasource import LatchworkSource
 from latchwork.spark.sink import Rows
 from latchwork.store.connect import connect
@@ -68,3 +72,32 @@ def test_a_number_that_json_cannot_hold_is_refused_with_the_name_of_its_column(k
         with pytest.raises(InvalidRequest, match=f"column '{column.replace('x', 'payload', 1)}' has a NaN"):
             outgoing(pa.array([value(odd)], kind), whole=False, name="payload")
         assert outgoing(pa.array([*good, value(odd)], kind)[:3]) == [{"x": one} for one in good]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (lambda time: time, lambda t: t),
+        (lambda time: pa.struct([("at", time)]), lambda t: {"at": t}),
+        (pa.list_, lambda t: [t, None]),
+        (lambda time: pa.map_(pa.string(), time), lambda t: {"k": t}),
+        (lambda time: pa.list_(pa.struct([("m", pa.map_(pa.string(), time))])), lambda t: [{"m": {"k": t}}]),
+    ],
+    ids=["column", "struct", "list", "map", "nested"],
+)
+def test_an_instant_is_the_same_message_whatever_time_zone_the_session_has(kind, value):
+    """Spark gives timestamps with the session's zone, also where Python knows no zone of that name."""
+    utc = kind(pa.timestamp("us", tz="UTC"))
+    rows = [value(datetime(2026, 7, 1, 12, tzinfo=timezone.utc)), None]
+    for zone in ("UTC", "Europe/Berlin", "GMT+02:00", "PST"):
+        there = pa.array(rows, utc).cast(kind(pa.timestamp("us", tz=zone)))
+        encoded = [Codec().encode(row["x"]) for row in outgoing(there)]
+        assert encoded == [Codec().encode(value("2026-07-01T12:00:00Z")), "null"]
+
+
+def test_input_that_is_not_the_same_is_not_said_to_be_completed_by_running_it_again(sink, monkeypatch):
+    monkeypatch.setattr(pyspark.TaskContext, "_taskContext", SimpleNamespace(partitionId=lambda: 0))
+    writer = sink("json").writer(NUMBERS, False)
+    writer.write(iter([pa.RecordBatch.from_pydict({"id": [1]})]))
+    with pytest.raises(NonDeterministicInput, match=r"publish it under another scope$"):
+        writer.write(iter([pa.RecordBatch.from_pydict({"id": [2]})]))
