@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import NotFound, QueueFull
+from ..errors import InvalidRequest, NotFound, QueueFull
 from ..queue import LargeQueue
+from .document import from_json, to_json
 from .session import Session
 
 app = typer.Typer(help="A circular queue larger than a record.", no_args_is_help=True)
@@ -77,7 +77,7 @@ def dequeue(
     entries = _open(session, name).dequeue_many(n)
     if not entries:
         raise NotFound(f"the queue {name!r} is empty")
-    rows = [(entry.offset, entry.value if session.json else json.dumps(entry.value, default=str)) for entry in entries]
+    rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
     session.table([{"offset": offset, "value": value} for offset, value in rows])
 
 
@@ -91,7 +91,7 @@ def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argume
     entry = _open(session, name).read_at(offset)
     if entry is None:
         raise NotFound(f"the queue {name!r} has no entry at offset {offset}")
-    session.say(json.dumps(entry.value, default=str), offset=entry.offset, value=entry.value)
+    session.say(to_json(entry.value), offset=entry.offset, value=entry.value)
 
 
 def _open(session: Session, name: str) -> LargeQueue:
@@ -103,10 +103,8 @@ def _open(session: Session, name: str) -> LargeQueue:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_json)
+        return from_json(text)
+    except InvalidRequest:
+        raise
     except ValueError:
         return text
-
-
-def _no_json(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")

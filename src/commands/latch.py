@@ -8,14 +8,13 @@ import typer
 
 from ..coord import CountDownLatch, LatchLevel, LatchProgress
 from ..errors import AlreadyExists, NotFound
+from .options import Client, Farm
 from .session import Session
 
 TIMED_OUT = 4
 app = typer.Typer(help="Wait until so many things have happened.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the latch's id")]
-Client = Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose latch it is")]
-Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
 

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from ..coord import Leadership, LeaseElection
-from ..coord.lease import LeaseView
-from ..coord.lock import LOCKS
-from ..store.port import Key
+from .elections import lease_of
 from .session import Session
 from .under import run_under
 
@@ -24,8 +22,7 @@ def status(context: typer.Context, name: Name) -> None:
     Example: latchwork leader status sweeper --json
     """
     session: Session = context.obj
-    record = session.store.get(Key(LOCKS, name))
-    held = LeaseView.of(record.bins) if record else None
+    held = lease_of(session.store, name)
     contenders = LeaseElection(session.store, name).contenders()
     leads = held is not None and held.locked
     told = f"{name}: {held.owner} leads, epoch {held.fence}" if held and leads else f"{name}: nobody leads"
@@ -48,13 +45,14 @@ def run(
 ) -> None:
     """Stand for election and run a command while leading; its exit code, 4 where it was never elected in time.
 
-    The command finds its epoch in $LATCHWORK_EPOCH. It is ended when leadership is lost.
+    The command finds its epoch in $LATCHWORK_EPOCH and the store in $LATCHWORK_STORE. It is ended when leadership is
+    lost.
 
     Example: latchwork leader run sweeper -- latchwork queue sweep --client shop
     """
     session: Session = context.obj
 
     def lead(leadership: Leadership) -> int:
-        return run_under(command, leadership.lost, {"epoch": leadership.epoch, "election": name})
+        return run_under(command, leadership.lost, {"epoch": leadership.epoch, "election": name}, session.environment)
 
     raise typer.Exit(LeaseElection(session.store, name, lease=lease).run(lead, timeout=timeout))

@@ -28,12 +28,12 @@ def run(
 ) -> None:
     """Run a command while holding the lock; its exit code, 4 where the lock was not to be had in time.
 
-    The command finds the fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to. It is ended with
-    SIGTERM, then SIGKILL, when the lock is lost.
+    The command finds the fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to, and the store in
+    $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost.
 
     Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
     """
     session: Session = context.obj
     with FencedLock(session.store, name, lease=lease).acquire(timeout, keep_alive=True) as grant:
-        code = run_under(command, grant.lost, {"fence": grant.fence, "lock": name})
+        code = run_under(command, grant.lost, {"fence": grant.fence, "lock": name}, session.environment)
     raise typer.Exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -10,17 +9,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import Consumer, Delivery, Message, ShardedQueue
-from .queue import Client, Farm, Name, queue_of
-from .session import Session
+from .document import from_json, to_json
+from .options import Client, Farm
+from .queue import Name, queue_of
+from .session import Session, note
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
-Command = Annotated[list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")]
+STDERR = 2
+"""Where a command's output goes, so that stdout has the one JSON document alone."""
 
 
 def peek(
@@ -53,13 +56,15 @@ def publish(
 ) -> None:
     """Publish messages; prints their ids.
 
+    Lines of stdin end at a newline and at nothing else, and empty ones are left out. They are JSON in UTF-8; a queue of
+    bytes takes them as they are.
+
     Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    texts = payload or [line for line in sys.stdin.read().splitlines() if line]
     headers = dict(_header(pair) for pair in header or [])
-    ids = queue.publish_many([_payload(text, queue) for text in texts], key=key, headers=headers)
+    ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
     session.say("\n".join(ids), published=ids)
 
 
@@ -79,21 +84,25 @@ def consume(
 ) -> None:
     """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
 
-    With --json they are printed together before they are acknowledged; with --follow each in a line. Where the command
-    fails the message goes into the sideline, and the exit code is 1, but for --follow. What was taken when Ctrl-C or an
-    error comes goes there too; --follow ends where it cannot print or run the command any more.
+    With --json they are printed together before they are acknowledged; with --follow each in a line; what a command
+    prints goes to stderr then. Where the command fails the message goes into the sideline, and the exit code is 1, but
+    for --follow. What was taken when Ctrl-C or an error comes goes there too; --follow ends where it cannot print or
+    run the command any more. A paused queue gives no messages, which is said on stderr.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
     session: Session = context.obj
     _check_command(command)
     queue = queue_of(session, name, client, farm)
+    if not queue.concurrency:
+        note(f"the queue {name!r} is paused and gives no messages: latchwork queue resume {name}")
+    work = _Work(command, session)
     if follow:
-        raise typer.Exit(0 if _followed(queue, command, json_lines=session.json) else 1)
+        raise typer.Exit(0 if _followed(queue, work) else 1)
     if session.json and not command:
         _print_together(session, queue, limit, timeout)
     else:
-        outcomes = [_settled(delivery, command) for delivery in _received(queue, limit, timeout)]
+        outcomes = [_settled(delivery, work) for delivery in _received(queue, limit, timeout)]
         if session.json:
             session.table(outcomes)
         _tell_failed(outcomes)
@@ -130,13 +139,29 @@ def _header(pair: str) -> tuple[str, str]:
     return name, value
 
 
-def _payload(text: str, queue: ShardedQueue) -> Any:
+def _lines() -> list[bytes]:
+    return [line for line in sys.stdin.buffer.read().split(b"\n") if line]
+
+
+def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
     if queue.config.codec == "bytes":
-        return text.encode()
+        return os.fsencode(given)
+    text = given if isinstance(given, str) else _decoded(given)
     try:
-        return json.loads(text)
+        return from_json(text)
+    except InvalidRequest:
+        raise
     except ValueError:
         raise InvalidRequest(f"{text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as failure:
+        raise InvalidRequest(
+            f"the line {line[:40]!r} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
+        ) from None
 
 
 def _received(queue: ShardedQueue, limit: int, timeout: float) -> Iterator[Delivery]:
@@ -160,9 +185,9 @@ def _print_together(session: Session, queue: ShardedQueue, limit: int, timeout: 
     queue.ack_many(found)
 
 
-def _settled(delivery: Delivery, command: list[str] | None) -> dict[str, Any]:
+def _settled(delivery: Delivery, work: _Work) -> dict[str, Any]:
     try:
-        done = _consumed(delivery, command)
+        done = work.one(delivery)
     except BaseException as failure:
         _give_back([delivery], failure)
         raise
@@ -181,7 +206,7 @@ def _tell_failed(outcomes: Sequence[dict[str, Any]]) -> None:
     """Says how many are in the sideline now, and exits with 1 if any is."""
     failed = sum(not outcome["acked"] for outcome in outcomes)
     if failed:
-        print(f"latchwork: {failed} of {len(outcomes)} failed: in the sideline", file=sys.stderr)  # noqa: T201 - the command's own message
+        note(f"{failed} of {len(outcomes)} failed: in the sideline")
         raise typer.Exit(1)
 
 
@@ -191,7 +216,7 @@ def _check_command(command: list[str] | None) -> None:
         raise InvalidRequest(f"cannot run {command[0]!r}: there is no such program, or it may not be run")
 
 
-def _followed(queue: ShardedQueue, command: list[str] | None, *, json_lines: bool) -> bool:
+def _followed(queue: ShardedQueue, work: _Work) -> bool:
     """What `Consumer.run` returns. It ends where no message can be printed or given to the command any more.
 
     Otherwise every message that comes would fail, and be in the sideline.
@@ -200,7 +225,7 @@ def _followed(queue: ShardedQueue, command: list[str] | None, *, json_lines: boo
 
     def handle(given: Delivery | list[Delivery]) -> bool | list[bool]:
         try:
-            return _each(given, command, json_lines=json_lines)
+            return work.each(given)
         except (OSError, LatchworkError) as failure:
             failures.append(failure)
             if len(failures) == 1:
@@ -213,28 +238,36 @@ def _followed(queue: ShardedQueue, command: list[str] | None, *, json_lines: boo
     return done
 
 
-def _each(
-    given: Delivery | list[Delivery], command: list[str] | None, *, json_lines: bool = False
-) -> bool | list[bool]:
-    """What a consumer's handler answers, for one message or for a batch."""
-    if isinstance(given, list):
-        return [_consumed(one, command, json_lines=json_lines) for one in given]
-    return _consumed(given, command, json_lines=json_lines)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is done with each message: it is printed, or a command is run for it."""
 
+    command: list[str] | None
+    session: Session
 
-def _consumed(delivery: Delivery, command: list[str] | None, *, json_lines: bool = False) -> bool:
-    payload = delivery.payload
-    data = payload if isinstance(payload, bytes) else json.dumps(payload, default=str).encode()
-    if not command:
-        line = json.dumps(_facts(delivery), default=str) if json_lines else data.decode(errors="backslashreplace")
+    def each(self, given: Delivery | list[Delivery]) -> bool | list[bool]:
+        """What a consumer's handler answers, for one message or for a batch."""
+        return [self.one(delivery) for delivery in given] if isinstance(given, list) else self.one(given)
+
+    def one(self, delivery: Delivery) -> bool:
+        """Whether the message is done with. Raises `OSError` or `LatchworkError` where none can be handled."""
+        payload = delivery.payload
+        data = payload if isinstance(payload, bytes) else to_json(payload).encode()
+        if self.command:
+            return self._run(self.command, data, delivery)
+        line = to_json(_facts(delivery)) if self.session.json else data.decode(errors="backslashreplace")
         print(line, flush=True)  # noqa: T201 - the command's output
         return True
-    facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
-    try:
-        done = subprocess.run(command, input=data, env=os.environ | facts, check=False)  # noqa: S603 - asked for
-    except OSError as failure:
-        raise LatchworkError(f"cannot run {command[0]!r}: {failure.strerror}") from None
-    return done.returncode == 0
+
+    def _run(self, command: list[str], data: bytes, delivery: Delivery) -> bool:
+        facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
+        environment = os.environ | self.session.environment | facts
+        stdout = STDERR if self.session.json else None
+        try:
+            done = subprocess.run(command, input=data, env=environment, stdout=stdout, check=False)  # noqa: S603 - asked for
+        except OSError as failure:
+            raise LatchworkError(f"cannot run {command[0]!r}: {failure.strerror}") from None
+        return done.returncode == 0
 
 
 def _facts(delivery: Delivery) -> dict[str, Any]:
@@ -254,7 +287,7 @@ def _row(message: Message, *, json_value: bool) -> dict[str, Any]:
     if isinstance(payload, bytes):
         payload = payload.hex()
     elif not json_value and not message.unreadable:
-        payload = json.dumps(payload, default=str)
+        payload = to_json(payload)
     return {
         "shard": message.shard,
         "pointer": message.pointer,

@@ -11,14 +11,13 @@ import typer
 from ..coord import LeaseElection
 from ..errors import InvalidRequest
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
+from .options import Client, Farm
 from .session import Session
 from .snapshot import queue_facts
 
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the queue")]
-Client = Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose queues they are")]
-Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
 
 
 def _registry(session: Session, client: str, farm: str | None) -> QueueRegistry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,10 +9,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import InvalidRequest
-from ..store.connect import connect, hidden
+from ..store.connect import VARIABLE, connect, hidden
 from ..store.port import RecordStore
+from .document import one_line, to_json
 
 
 class Session:
@@ -37,6 +38,11 @@ class Session:
         """The store that is used, for a message: without its password."""
         return hidden(self._url) if self._url else "the embedded store"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command that is run needs, so that a `latchwork` in it uses the same store."""
+        return {VARIABLE: self._url} if self._url else {}
+
     def close(self) -> None:
         """Let go of the store, where one was used."""
         if "store" in self.__dict__:
@@ -44,18 +50,28 @@ class Session:
 
     def say(self, text: str, **facts: Any) -> None:
         """One line for people, or the facts as JSON."""
-        print(json.dumps(facts, default=str) if self.json else text, flush=True)  # noqa: T201 - the command's output
+        print(to_json(facts) if self.json else text, flush=True)  # noqa: T201 - the command's output
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
         """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
         if self.json:
-            print(json.dumps(list(rows), default=str), flush=True)  # noqa: T201 - the command's output
+            print(to_json(list(rows)), flush=True)  # noqa: T201 - the command's output
         elif not rows:
             print(empty)  # noqa: T201 - the command's output
         elif sys.stdout.isatty():
-            Console().print(as_table(rows, title))
+            terminal().print(as_table(rows, title))
         else:
             print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
+
+
+def note(text: str) -> None:
+    """A line for people beside the output, on stderr."""
+    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
+
+
+def terminal() -> Console:
+    """The terminal, to which text is text: no payload is taken for rich's markup, emoji or anything to colour."""
+    return Console(markup=False, emoji=False, highlight=False)
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
@@ -63,12 +79,13 @@ def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
     shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     rows = [{name: row[name] for name in shown} for row in rows]
     names, *lines = _cells(rows)
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    heading = Text(one_line(title), style="table.title") if title else None
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
     for name, value in zip(names, rows[0].values(), strict=True):
         numeric = isinstance(value, int | float) and not isinstance(value, bool)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
     for cells in lines:
-        table.add_row(*cells)
+        table.add_row(*map(Text, cells))  # a Text is no markup
     return table
 
 
@@ -81,4 +98,4 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else one_line(str(value))

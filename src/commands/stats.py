@@ -6,16 +6,13 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.live import Live
 
-from ..errors import InvalidRequest
 from ..queue import QueueRegistry
-from ..store.port import Key
-from .session import Session, as_table
-from .snapshot import SAMPLE, all_facts
-
-MAX_EVERY = 86_400
+from .elections import lease_of, sweepers_election
+from .options import Client, Farm, checked_every
+from .session import Session, as_table, terminal
+from .snapshot import SAMPLE, all_rows
 
 COLUMNS = {
     "queue": "queue",
@@ -36,19 +33,21 @@ COLUMNS = {
 
 def stats(
     context: typer.Context,
-    client: Annotated[str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose queues they are")],
+    client: Client,
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
     rounds: Annotated[int | None, typer.Option(min=1, help="stop after so many looks")] = None,
-    farm: Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")] = None,
+    farm: Farm = None,
 ) -> None:
     """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.
+
+    The leader is that of the election CLIENT-sweeper, by lease; of one by ZooKeeper, or of another name, it knows
+    nothing.
 
     Example: latchwork stats --client shop --watch
     """
     session: Session = context.obj
-    if not 0 <= every <= MAX_EVERY:
-        raise InvalidRequest(f"--every is {every}; give 0 to {MAX_EVERY} seconds")
+    checked_every(every, least=0)
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm))
     if not watch:
         _show(session, watcher, client)
@@ -68,7 +67,7 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None) -> None:
-    with Live(console=Console(), auto_refresh=False, screen=False) as live:
+    with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
             live.update(as_table(_titled(rows), _title(watcher.leader())) if rows else "no queues", refresh=True)
@@ -84,16 +83,12 @@ class _Watcher:
 
     def leader(self) -> tuple[str, int] | None:
         """Who sweeps, and its epoch; None where nobody was elected by lease."""
-        leader = self._registry.store.get(
-            Key("latchwork_locks", f"{self._registry.client_id}-sweeper"), "locked", "lock-owner", "fencing-ctr"
-        )
-        if leader is None or not leader.bins.get("locked"):
-            return None
-        return leader.bins["lock-owner"], leader.bins["fencing-ctr"]
+        lease = lease_of(self._registry.store, sweepers_election(self._registry.client_id))
+        return (str(lease.owner), lease.fence) if lease and lease.locked else None
 
     def look(self) -> list[dict[str, Any]]:
         """A row for each queue."""
-        return [self._row(facts) for facts in all_facts(self._registry)]
+        return [self._row(facts) for facts in all_rows(self._registry)]
 
     def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
         now = self.seams.monotonic()

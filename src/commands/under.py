@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..errors import InvalidRequest
@@ -23,14 +23,16 @@ class Loss(Protocol):
     def is_set(self) -> bool: ...
 
 
-def run_under(command: Sequence[str], lost: Loss, facts: dict[str, Any]) -> int:
+def run_under(command: Sequence[str], lost: Loss, facts: dict[str, Any], more: Mapping[str, str]) -> int:
     """Run the command with the facts in its environment; its exit code, or 1 where the fence was lost meanwhile.
 
-    The environment has `LATCHWORK_<NAME>` for each fact. SIGTERM is passed on; Ctrl-C reaches the child by itself.
+    The environment has `LATCHWORK_<NAME>` for each fact, and `more`. SIGTERM is passed on; Ctrl-C reaches the child by
+    itself.
     """
     if not command:
         raise InvalidRequest("no command to run: put it behind --, as in `latchwork lock run NAME -- ./job.sh`")
-    environment = os.environ | {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
+    told = {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
+    environment = {**os.environ, **told, **more}
     try:
         child = subprocess.Popen(list(command), env=environment)  # noqa: S603 - running it is what was asked for
     except OSError as failure:

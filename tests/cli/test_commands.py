@@ -14,7 +14,7 @@ import pytest
 from latchwork.cli import hoist
 from latchwork.commands.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from tests.cli.conftest import command
@@ -70,9 +70,9 @@ def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
 
 
 def _losing(run_under, taken):
-    def run(command, lost, facts):
+    def run(command, lost, facts, more):
         lost.set()
-        return run_under(command, lost, facts)
+        return run_under(command, lost, facts, more)
 
     return run
 
@@ -601,3 +601,88 @@ def test_a_follower_that_cannot_print_ends_and_leaves_the_rest_in_the_queue(lw, 
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert facts["ready"] + facts["sideline"] == 200
     assert facts["ready"] > 0
+
+
+def test_an_entry_that_json_has_no_word_for_is_shown_all_the_same(lw, sqlite_url):
+    values = [{b"k": 1}, [float("inf"), b"\xff"], {"a": {b"k": [float("nan"), None, True, 1.5, "x"]}}]
+    told = ["{\"b'k'\": 1}", '["inf", "ff"]', '{"a": {"b\'k\'": ["nan", null, true, 1.5, "x"]}}']
+    bus = LargeQueue.create(connect(sqlite_url), "bus", 100)
+    bus.enqueue_many(values * 2)
+    assert [lw("large", "read", "bus", str(at)).out.rstrip() for at in range(3)] == told
+    assert lw("large", "read", "bus", "2", "--json").json["value"] == json.loads(told[2])
+    assert [line.split("\t")[1] for line in lw("large", "dequeue", "bus", "-n", "3").out.splitlines()[1:]] == told
+    found = lw("large", "dequeue", "bus", "-n", "3", "--json").json
+    assert [row["value"] for row in found] == [json.loads(text) for text in told]
+
+
+@pytest.mark.parametrize("text", ["1e999", '{"a": [-1e400]}', "[" * 50_000])
+def test_an_entry_that_would_not_be_kept_as_it_is_written_is_refused(lw, text):
+    lw("large", "create", "bus", "100")
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    for words in (("large", "enqueue", "bus", text), ("queue", "publish", "q", *SHOP, text)):
+        done = lw(*words)
+        assert (done.code, done.err.count("\n"), "INVALID_REQUEST" in done.err) == (2, 1, True)
+    assert lw("large", "info", "bus", "--json").json["size"] == 0
+
+
+def test_an_error_of_several_lines_stays_in_its_cell(lw, sqlite_url):
+    queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
+    queue.publish(1)
+    queue.receive()[0].nack("exception", error="one\ntwo\tmore \x1b[31mred\u2028\x9b")
+    head, line = lw("queue", "peek", "q", *SHOP, "--side", "sideline").out.split("\n")[:2]
+    cells = dict(zip(head.split("\t"), line.split("\t"), strict=True))
+    assert cells["last_error"] == r"one\ntwo\tmore \x1b[31mred\u2028\x9b"
+
+
+@pytest.fixture
+def piped(monkeypatch):
+    """Gives the command these bytes on stdin."""
+    return lambda data: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
+
+
+def test_a_line_of_stdin_ends_at_a_newline_and_at_nothing_else(lw, sqlite_url, piped):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    piped('{"text": "a\u2028b\x85c"}\r\n\n{"n": 2}\n'.encode())
+    assert lw("queue", "publish", "q", *SHOP).code == 0
+    found = lw("queue", "consume", "q", *SHOP, "--timeout", "0", "--json").json
+    assert [row["payload"] for row in found] == [{"text": "a\u2028b\x85c"}, {"n": 2}]
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("b", shards=1, codec="bytes"))
+    piped(b"one\xc2\x85two\r\ncaf\xe9")
+    lw("queue", "publish", "b", *SHOP)
+    lw("queue", "publish", "b", "caf\udce9", *SHOP)
+    found = lw("queue", "consume", "b", *SHOP, "--timeout", "0", "--json").json
+    assert [bytes.fromhex(row["payload"]) for row in found] == [b"one\xc2\x85two\r", b"caf\xe9", b"caf\xe9"]
+
+
+def test_a_line_that_is_not_utf_8_is_a_users_mistake(lw, piped):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    piped(b'"caf\xe9"\n')
+    done = lw("queue", "publish", "q", *SHOP)
+    assert (done.code, done.err.count("\n"), "not UTF-8 at byte 4" in done.err) == (2, 1, True)
+
+
+def test_a_paused_queue_says_so_when_it_is_consumed(lw):
+    lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "0")
+    for more in ((), ("--json",)):
+        done = lw("queue", "consume", "q", *SHOP, "--timeout", "0", *more)
+        assert (done.code, done.out) == (0, "[]\n" if more else "")
+        assert "'q' is paused and gives no messages: latchwork queue resume q" in done.err
+    lw("queue", "resume", "q", *SHOP)
+    assert lw("queue", "consume", "q", *SHOP, "--timeout", "0").err == ""
+
+
+def test_with_json_a_command_leaves_stdout_to_the_document(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    words = command(sqlite_url, "queue", "consume", "q", *SHOP, "--json", "--timeout", "0", "--", "echo", "handled")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ([row["acked"] for row in json.loads(done.stdout)], done.stderr) == ([True], "handled\n")
+
+
+@pytest.mark.parametrize("words", [("lock", "run", "l"), ("leader", "run", "e"), ("queue", "consume", "q", *SHOP)])
+def test_a_command_that_is_run_finds_the_same_store(lw, sqlite_url, tmp_path, words):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    there = tmp_path / "told"
+    assert lw(*words, "--timeout", "30", "--", "sh", "-c", f"echo $LATCHWORK_STORE > {there}").code == 0
+    assert there.read_text() == f"{sqlite_url}\n"

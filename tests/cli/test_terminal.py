@@ -10,8 +10,8 @@ import sys
 import pexpect
 import pytest
 
-from latchwork.coord import CountDownLatch
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
 
 
@@ -89,3 +89,32 @@ def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):
     child.expect(pexpect.EOF)
     child.wait()
     assert child.exitstatus == 130
+
+
+def _shown(child):
+    """What is on the screen in the end, without colours."""
+    child.expect(pexpect.EOF)
+    child.wait()
+    return re.sub(r"\x1b\[[0-9;]*m|\r", "", child.before)
+
+
+MARKUP = ["[null]", "a :warning: b", "[error] disk full", "path [/var/run] closed"]
+
+
+def test_entries_that_are_taken_out_are_shown_as_they_are(terminal, sqlite_url):
+    bus = LargeQueue.create(connect(sqlite_url), "bus", 100)
+    bus.enqueue_many(MARKUP)
+    child = terminal("large", "dequeue", "bus", "-n", "4")
+    shown = _shown(child)
+    assert [f'"{text}"' in shown for text in MARKUP] == [True] * 4
+    assert child.exitstatus == 0
+
+
+def test_payloads_and_a_leaders_name_are_text_in_the_tables(terminal, sqlite_url):
+    store = connect(sqlite_url)
+    QueueRegistry(store, "shop").create(QueueConfig("q", shards=1)).publish_many(MARKUP)
+    shown = _shown(terminal("queue", "peek", "q", "--client", "shop", columns=200))
+    assert [f'"{text}"' in shown for text in MARKUP] == [True] * 4
+    FencedLock(store, "shop-sweeper", owner="[/me]").acquire(1)
+    for live in ((), ("--watch", "--rounds", "1")):
+        assert "[/me] leads the sweepers" in _shown(terminal("stats", "--client", "shop", *live, columns=200))

@@ -1,0 +1,69 @@
+"""Values as JSON and text as a line: what a command reads, and what it prints, perhaps as the last copy."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from ..errors import InvalidRequest
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def to_json(value: Any) -> str:
+    """The value as JSON; it never fails, as the value may have no other copy any more.
+
+    What JSON has no word for is text: bytes in hexadecimal digits, infinite numbers and keys of any kind as Python
+    writes them.
+    """
+    try:
+        return json.dumps(value, default=_text, allow_nan=False)
+    except (TypeError, ValueError):  # a key or a number that JSON does not have
+        return json.dumps(_plain(value))
+
+
+def from_json(text: str) -> Any:
+    """The value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store keeps as it is.
+
+    That is one with a number beyond the largest there is, or one that is nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_constant=_no_json, parse_float=_finite)
+    except RecursionError:
+        raise InvalidRequest(f"{text[:40]!r}... is nested too deeply: put it in quotes, as one JSON text") from None
+
+
+def one_line(text: str) -> str:
+    """The text with its control characters escaped, so that it stays in its cell and tells the terminal nothing."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return _text(value)
+
+
+def _key(key: Any) -> Any:
+    return key if key is None or isinstance(key, str | int) else str(key)
+
+
+def _no_json(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise InvalidRequest(f"{digits} is larger than any number: give at most 1.7e308, or put it in quotes as text")
+    return number

@@ -1,0 +1,24 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..errors import InvalidRequest
+
+MAX_EVERY = 86_400
+"""Seconds."""
+
+Client = Annotated[
+    str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose latches and queues they are")
+]
+Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
+
+
+def checked_every(seconds: float, least: float) -> float:
+    """The value of `--every`. Raises `InvalidRequest`."""
+    if not least <= seconds <= MAX_EVERY:
+        raise InvalidRequest(f"--every is {seconds}; give {least:g} to {MAX_EVERY} seconds")
+    return seconds
