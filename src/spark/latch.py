@@ -34,6 +34,10 @@ class SparkLatch:
     release a waiter that finds nothing. So let a task write its own file, rename it and count then, or write first
     and count in a second pass over what was written.
 
+    Nothing that merges partitions may follow in the stage that counts (`coalesce`; use `repartition`): there Spark runs
+    the function once for each partition that it merges, and all of them are the task's one partition. The first that
+    ends counts for the rest, so that waiters are released early; no latch can tell.
+
     Not promised: that a partition whose output nobody reads to the end counts (`take`, `limit`, a cached part), and
     that the number of partitions stays what it was (adaptive execution merges them, unless they come from
     `repartition(n)`); `preflight` says so before the job starts.
@@ -104,8 +108,9 @@ class SparkLatch:
             rdd.mapPartitions(lambda rows: latch.count_down_partitions(work(rows)))
             df.mapInPandas(latch.count_down_partitions, df.schema)
 
-        An attempt that fails on the way does not count. Raises `InvalidRequest` outside of a task, and as
-        `count_down_partition` when the last item has been taken.
+        An attempt that fails on the way does not count. Not below a `coalesce`, where it counts too early (see the
+        class); `repartition` instead. Raises `InvalidRequest` outside of a task, and as `count_down_partition` when the
+        last item has been taken.
         """
         partition = self._partition()
         return self._counting(it, partition)
@@ -186,6 +191,9 @@ class SparkLatch:
         Raises `NotFound` where there is no latch of this generation (it names those of other generations that are
         there) or no share of this farm; `InvalidRequest` where the share was created for another number of
         partitions. From here on the handle knows their number, and its first count does not ask for it.
+
+        partitions: of the frame whose function counts, not of what a `coalesce` after it leaves: such a job is wrong,
+        and its number says nothing about that.
         """
         checked_number("partitions", partitions, 0, MAX_PARTITIONS)
         share = self._phase.own_share(self._store)
