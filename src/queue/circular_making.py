@@ -3,6 +3,7 @@
 The buffer records come first and the metadata record last, so a queue that can be found is whole. Buffer records are
 made once and then only updated, since an absent record checks no fence (docs/protocols.md P0.1). Those that an earlier
 queue of the name has left behind are taken over with their fencing marks, and the new queue's fences begin above them.
+Where they have more slots than the new queue's, they are emptied: no write would ever reach the last of those.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from ..coord.lease import GRANT, LEASE, RENEWALS
 from ..errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..store.expr import Expr, any_of, lacks, missing
-from ..store.ops import MapGet, MapPut, Op, Put, Read
+from ..store.ops import ListRange, MapGet, MapPut, Op, Put, Read
 from ..store.port import NEVER, Exists, Key, RecordStore, Update
 from .circular_layout import (
     CAPACITY,
@@ -30,8 +31,10 @@ from .circular_layout import (
     SLOTS,
     TAIL,
     Layout,
+    not_stale,
 )  # fmt: skip
 from .circular_lock import never_held
+from .rows import settle
 from .transactions import NOTHING_FORGOTTEN
 
 BATCH = 500
@@ -52,11 +55,14 @@ _INCOMPLETE = any_of(*(lack for _, _, lack in _OURS))
 
 def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
     """Make the records of a queue. Raises `AlreadyExists` where there is one of the name already."""
-    if store.get(layout.meta, RECORDS) is not None:
-        raise _there_is_one(layout.name)
+    _check_free(store, layout)
     keys = [layout.buffer(record) for record in range(layout.records)]
-    marks = [_make_buffers(buffers, keys[start : start + BATCH]) for start in range(0, len(keys), BATCH)]
-    _make_metadata(store, layout, lease, max(marks))
+    fence = 0
+    for start in range(0, len(keys), BATCH):
+        marks = _make_buffers(buffers, keys[start : start + BATCH])
+        _empty_longer(store, buffers, layout, marks)
+        fence = max(fence, *marks.values())
+    _make_metadata(store, layout, lease, fence)
 
 
 def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
@@ -85,18 +91,41 @@ def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
             store.operate(key, *wanted, when=_INCOMPLETE, ttl=NEVER, repeatable=True)
 
 
-def _make_buffers(buffers: RecordStore, keys: list[Key]) -> int:
-    """Make the records that are missing; the highest fencing mark of them all."""
-    policy, seams = buffers.policy, buffers.seams
-    for attempt in range(1, policy.attempts + 1):
-        for outcome in buffers.operate_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
-            if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
-                raise outcome
-        marks = [record.bins[MARK] for record in buffers.get_many(keys, MARK) if record is not None]
-        if len(marks) == len(keys):
-            return int(max(marks))
-        seams.sleep(policy.pause(attempt, seams))
-    raise Unavailable(f"the buffer records of queue {keys[0].set!r} could not all be made; create it again")
+def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
+    """Make the records that are missing; the fencing marks of them all."""
+    for outcome in settle(buffers, [Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
+        if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
+            raise outcome
+    found = zip(keys, buffers.get_many(keys, MARK), strict=True)
+    marks = {key: record.bins[MARK] for key, record in found if record is not None}
+    if len(marks) < len(keys):
+        raise _unmade(keys[0].set)
+    return marks
+
+
+def _empty_longer(store: RecordStore, buffers: RecordStore, layout: Layout, marks: dict[Key, int]) -> None:
+    """Empty the records of an earlier queue that have more slots.
+
+    The marks were read before the metadata is looked for here: a queue that is made meanwhile writes above them, and
+    what it has written stays.
+    """
+    used = [key for key, mark in marks.items() if mark]
+    beyond = _outcomes(buffers, [Update(key, (ListRange(ENTRIES, layout.slots, 1),)) for key in used])
+    longer = [key for key, outcome in zip(used, beyond, strict=True) if outcome and outcome[0]]
+    if longer:
+        _check_free(store, layout)
+        _outcomes(buffers, [Update(key, (Put(ENTRIES, []),), not_stale(marks[key]), ttl=NEVER) for key in longer])
+
+
+def _outcomes(buffers: RecordStore, updates: list[Update]) -> list[tuple[Any, ...] | None]:
+    """The outcome of each update, None where it was refused. Raises the first error."""
+    outcomes = settle(buffers, updates) if updates else []
+    for outcome in outcomes:
+        if isinstance(outcome, OutcomeUnknown):
+            raise _unmade(updates[0].key.set) from outcome
+        if isinstance(outcome, LatchworkError) and not isinstance(outcome, Refused):
+            raise outcome
+    return [outcome if isinstance(outcome, tuple) else None for outcome in outcomes]
 
 
 def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int) -> None:
@@ -125,6 +154,15 @@ def _is_ours(store: RecordStore, layout: Layout) -> bool:
     except LatchworkError as failure:
         raise OutcomeUnknown(f"the queue {layout.name!r} may have been created: {failure}; open it") from failure
     return found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
+
+
+def _unmade(name: str) -> Unavailable:
+    return Unavailable(f"the buffer records of queue {name!r} could not all be made; create it again")
+
+
+def _check_free(store: RecordStore, layout: Layout) -> None:
+    if store.get(layout.meta, RECORDS) is not None:
+        raise _there_is_one(layout.name)
 
 
 def _there_is_one(name: str) -> AlreadyExists:
