@@ -17,6 +17,7 @@ from ..errors import InvalidRequest
 from . import expr as e
 from . import ops as o
 from .aerospike_expr import NEW, ORDERED, Entries, compiled, compiled_put
+from .ops import check_row
 from .values import amount, element, map_key, taken
 
 Built = Any
@@ -147,21 +148,6 @@ def _answers(key: Any, ops: tuple[o.Op, ...]) -> tuple[bool, Names | None]:
         if isinstance(op, o.READS) and not isinstance(op, o.ReadAll)
     ]
     return o.writes(ops), names
-
-
-def check_row(key: Any, ops: Sequence[o.Op]) -> None:
-    """Raises `InvalidRequest` where a batch could not tell the results of two operations apart."""
-    read: set[str] = set()
-    for op in ops:
-        if isinstance(op, o.Compute | o.Touch | o.ReadAll):
-            continue
-        if op.bin in read:
-            raise InvalidRequest(
-                f"in a batch, bin {op.bin!r} of {key} is touched after it was read in the same row: results are named "
-                "by bin; read it last, and once"
-            )
-        if isinstance(op, o.READS):
-            read.add(op.bin)
 
 
 def _name(place: int) -> str:

@@ -10,8 +10,9 @@ from ..errors import AlreadyExists, InvalidRequest, NotFound, Refused
 from ..seams import SYSTEM
 from .contract_records import Contract, bins, make, new_key, raises
 from .expr import Bin
+from .form import Form
 from .once import Once
-from .ops import Add, Compute, Put, Read
+from .ops import Add, Compute, MapGet, MapPut, Put, Read
 from .port import Exists, Key, Record, RecordStore, Removal, Update
 
 WORKERS, ROUNDS = 4, 50
@@ -55,6 +56,19 @@ class BatchContract(Contract):
         assert store.operate_many(rows) == [(place,) for place in range(1000)]
         assert [record and record.bins["n"] for record in store.get_many(keys, "n")] == list(range(1000))
         assert store.delete_many([Removal(key) for key in keys]) == [True] * 1000
+
+    def test_a_row_is_refused_alone_where_its_answers_could_not_be_told_apart(self, store: RecordStore) -> None:
+        key, other = make(store, Put("n", 1), Put("m", {"k": 1})), make(store, Put("n", 1))
+        for ops in (
+            (Read("n"), Read("n")), (Read("n"), Add("n", 1)), (MapGet("m", "k"), MapPut("m", "k", 2)),
+            (Put("x", 1), Read("n"), Put("n", 2)),
+        ):  # fmt: skip
+            refused, filled, done = store.operate_many(
+                [Update(key, ops), Form(*ops).fill(new_key()), Update(other, (Add("n", 1), Read("n")))]
+            )
+            assert [type(refused), type(filled), type(done)] == [InvalidRequest, InvalidRequest, tuple]
+        assert bins(store, key) == {"n": 1, "m": {"k": 1}}
+        assert bins(store, other) == {"n": 5}
 
     def test_a_bad_row_stops_the_batch_before_anything_is_sent(self, store: RecordStore) -> None:
         key = new_key()

@@ -121,7 +121,23 @@ class TextContract(Contract):
         place: Any = "1"
         for op, rest in ((MapTrim, ("m", place)), (ListSet, ("l", place, 1)), (ListRange, ("l", 0, place))):
             raises(InvalidRequest, op, *rest)
+        raises(InvalidRequest, MapTrim, "m", -1)
+        for change in (Add("n", True), MapAdd("m", "k", True)):
+            raises(InvalidRequest, store.operate, key, change)
+        raises(InvalidRequest, store.query, SET, "n", True)
         assert bins(store, key) == {"n": 1}
+
+    def test_lists_are_compared_with_the_kinds_of_what_is_in_them(self, store: RecordStore) -> None:
+        key = make(store, Put("l", [1, [2]]))
+        here = Bin("l", list)
+        assert store.operate(key, Compute(here.eq([1, [2]])), Compute(here.ne([1, [2]]))) == (True, False)
+        for other, less in (
+            ([True, [2]], False), ([1.0, [2]], True), ([1, [2.0]], True), ([1], False), ([1, [3]], True),
+            (["a"], True), ([1, "a"], False), ([1, b"a"], True), ([None], False), ([1, [2], 3], True),
+        ):  # fmt: skip
+            expected = False, True, less, not less
+            guards = (here.eq(other), here.ne(other), here < other, here > other)
+            assert store.operate(key, *map(Compute, guards)) == expected, other
 
     def test_a_memory_of_tokens_is_one_that_every_store_takes(self, store: RecordStore) -> None:
         key = make(store, Put("n", 1))

@@ -130,7 +130,11 @@ class Exists(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Compare(Expr):
-    """`left op right` for two values of one type."""
+    """`left op right` for two values of one type.
+
+    Lists are in the server's order, by which values differ that are of different kinds: [1], [1.0], [true]. Do not
+    compare maps, or lists with maps in them: on Aerospike that is mostly unknown.
+    """
 
     op: str
     left: Expr

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from . import expr as e
-from .values import MAX_INT, MIN_INT, taken
+from .values import MAX_INT, MIN_INT, NESTED, taken
 
 
 class Unknown:
@@ -80,7 +80,19 @@ def _compare(node: e.Compare, scope: Scope) -> Any:
     left, right = evaluate(node.left, scope), evaluate(node.right, scope)
     if left is UNKNOWN or type(left) is not type(right):
         return UNKNOWN
+    if type(left) in NESTED:
+        left, right = _order(left), _order(right)
     return _COMPARE[node.op](left, right)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Where the server has a value among those of lists: first by its kind, so that 1, 1.0 and true differ."""
+    kind = type(value)
+    if kind is list:
+        value = tuple(map(_order, value))
+    elif kind is dict:
+        value = (len(value), *((_order(key), _order(item)) for key, item in value.items()))
+    return _KINDS.index(kind), value
 
 
 def _all(node: e.All, scope: Scope) -> Any:
@@ -163,6 +175,8 @@ def _if(node: e.If, scope: Scope) -> Any:
     return UNKNOWN if test is UNKNOWN else evaluate(node.then if test else node.otherwise, scope)
 
 
+_KINDS = (type(None), bool, int, str, list, dict, bytes, float)
+"""In the server's order."""
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

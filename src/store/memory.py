@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError
 from ..seams import SYSTEM, Seams
 from . import local
+from .ops import check_row
 from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 
 
@@ -16,7 +19,7 @@ class MemoryStore(RecordStore):
     """Records in a dictionary. Gone with the process; two stores share nothing. `seams.wall` is the server's clock.
 
     `server` may be given to let the server's clock differ from the client's. Safe to share between threads; refuses
-    to be pickled, since a copy in another process would be another store.
+    to be pickled, since a copy in another process would be another store. A forked child has such a copy, which works.
     """
 
     def __init__(self, seams: Seams = SYSTEM, *, server: Seams | None = None) -> None:
@@ -25,6 +28,7 @@ class MemoryStore(RecordStore):
         self._server = server or seams
         self._records: dict[Key, local.Stored] = {}
         self._lock = threading.RLock()
+        _STORES.add(self)
 
     def __reduce__(self) -> Any:
         raise InvalidRequest("a memory: store lives in one process; use sqlite:PATH or aerospike:// to share one")
@@ -60,7 +64,11 @@ class MemoryStore(RecordStore):
             return values
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return [outcome(self._operate, update) for update in updates]
+        return [outcome(self._row, update) for update in updates]
+
+    def _row(self, update: Update) -> Values:
+        check_row(update.key, update.ops)
+        return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
         with self._lock:
@@ -93,6 +101,17 @@ class MemoryStore(RecordStore):
             del self._records[key]
             return None
         return stored
+
+
+_STORES: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in _STORES:  # another thread of the parent may have been in it
+        store._lock = threading.RLock()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:

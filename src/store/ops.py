@@ -5,11 +5,13 @@ before it left it. The operations named `Read`, `ReadAll`, `Compute`, `MapGet` a
 order; the others give none.
 
 In a batch, a bin that is read by `Read`, `MapGet` or `ListRange` must not be touched by another operation *after*
-that read in the same row, and is read once a row: the Aerospike client names batch results by bin.
+that read in the same row, and is read once a row: the Aerospike client names batch results by bin, so every store
+refuses such a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -17,7 +19,7 @@ from msgspec import Struct
 
 from ..errors import InvalidRequest
 from .expr import EXPRESSIONS, Bound, Expr, Param
-from .values import NO_BIN
+from .values import NO_BIN, element
 
 Filled = Any
 """A `Param`, in an update that is made once and filled in often (`form.py`)."""
@@ -94,13 +96,13 @@ class MapRemove(Struct, frozen=True):
 
 
 class MapTrim(Struct, frozen=True):
-    """Keep the entries of a map bin with the `keep` largest keys."""
+    """Keep the entries of a map bin with the `keep` (0 or more) largest keys."""
 
     bin: str
     keep: int
 
     def __post_init__(self) -> None:
-        _check_counts(self.keep)
+        element(self.keep)
 
 
 class MapGet(Struct, frozen=True):
@@ -179,3 +181,20 @@ def check_kinds(kinds: tuple[type, ...]) -> None:
 
 
 _BESIDE_ALL = frozenset({Put, Add, Touch})
+
+
+def check_row(key: Any, ops: Sequence[Op]) -> None:
+    """Raises `InvalidRequest` where a batch could not tell the results of two operations apart."""
+    if _READS.isdisjoint(map(type, ops)):
+        return
+    read: set[str] = set()
+    for op in ops:
+        if isinstance(op, Compute | Touch | ReadAll):
+            continue
+        if op.bin in read:
+            raise InvalidRequest(
+                f"in a batch, bin {op.bin!r} of {key} is touched after it was read in the same row: results are named "
+                "by bin; read it last, and once"
+            )
+        if isinstance(op, READS):
+            read.add(op.bin)

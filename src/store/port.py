@@ -154,7 +154,7 @@ class RecordStore(ABC):
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
         _check_index(set, bin)
-        if not isinstance(equals, str | int):
+        if not isinstance(equals, str | int) or isinstance(equals, bool):
             raise InvalidRequest(f"a query for {equals!r}; an index finds str and int")
         return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=_reads_are_repeatable)
 

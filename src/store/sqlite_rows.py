@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import Corrupt
 from . import local, values
+from .ops import check_row
 from .port import Key, Removal, Update, Values
 from .sqlite_file import is_unreadable
 
@@ -151,6 +152,7 @@ class Batch:
 
     def operate(self, update: Update) -> Values:
         """Apply an update; what it read."""
+        check_row(update.key, update.ops)
         before = self._record(update.key)
         after, results = local.apply(before, update, self._now)
         if after is not before:
