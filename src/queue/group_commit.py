@@ -23,6 +23,9 @@ from ..errors import LatchworkError, LockUnavailable, OutcomeUnknown
 from ..seams import Event, Seams
 from .forks import renew_in_child
 
+MOST = 256
+"""Wishes that are done under one hold."""
+
 
 class Work(Protocol):
     """One thread's wish: what goes together with what, until when (None = for ever), and what came of it."""
@@ -66,8 +69,8 @@ class GroupCommit(Generic[W]):
     over; what has neither then is done in another hold, unless its own time is over too.
     """
 
-    def __init__(self, seams: Seams, run: Run[W], *, most: int = 256) -> None:
-        self._seams, self._run, self._most = seams, run, most
+    def __init__(self, seams: Seams, run: Run[W]) -> None:
+        self._seams, self._run = seams, run
         self.begin_anew()
         renew_in_child(self)
 
@@ -193,7 +196,7 @@ class GroupCommit(Generic[W]):
     def _same(self, mine: _Ticket[W]) -> list[_Ticket[W]]:
         """What can be done together with this one, in order."""
         kind = mine.work.kind
-        return [ticket for ticket in self._waiting if ticket.work.kind == kind][: self._most]
+        return [ticket for ticket in self._waiting if ticket.work.kind == kind][:MOST]
 
 
 def _answered(ticket: _Ticket[W]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from latchwork.errors import LatchworkError, LockUnavailable, QueueFull, Unavailable
-from latchwork.queue import LargeQueue
+from latchwork.queue import LargeQueue, group_commit
 from latchwork.queue.circular_round import ENQUEUE, OVERWRITE, Request
 from latchwork.store import MemoryStore, Put
 from tests.faulty import CountingStore, FaultyStore
@@ -25,13 +26,21 @@ def together(acts):
         except LatchworkError as failure:
             outcomes[place] = failure
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
+    threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(len(acts))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     assert not any(thread.is_alive() for thread in threads)
     return outcomes
+
+
+def until_waiting(queue, count):
+    """Spin until so many threads have handed in their work; an error where they do not."""
+    end = time.monotonic() + 10
+    while len(queue._work._waiting) < count:
+        assert time.monotonic() < end, f"{len(queue._work._waiting)} of {count} have handed in their work"
+        time.sleep(0.0001)
 
 
 def slowly(store, verb, until):
@@ -76,12 +85,10 @@ def test_work_handed_in_meanwhile_is_done_under_one_hold():
     store.reset()
     handed_in = threading.Event()
     slowly(store, "_operate", handed_in)
-    waiting = queue._work._waiting
 
     def last(number):
         if number == THREADS - 1:
-            while len(waiting) < THREADS - 1:
-                pass
+            until_waiting(queue, THREADS - 1)
             handed_in.set()
         return queue.enqueue(number, txn_id=f"t{number}" if number % 2 else None)
 
@@ -125,7 +132,7 @@ def test_one_that_fails_to_get_the_lock_does_not_fail_the_others():
     queue = LargeQueue.create(store, "q", 10, lease=60)
     key = queue.layout.meta
     store.operate(key, Put("locked", 1), Put("lock-time-ms", int(store.seams.wall() * 1000)))
-    waits = threading.Thread(target=lambda: queue.enqueue("patient", timeout=30))
+    waits = threading.Thread(target=lambda: queue.enqueue("patient", timeout=30), daemon=True)
     waits.start()
     with pytest.raises(LockUnavailable):
         queue.enqueue("hasty", timeout=0.05)
@@ -157,7 +164,7 @@ def test_interrupted_leader_leaves_the_lead():
     assert queue.enqueue("b", timeout=5) == 0
 
 
-def test_interrupted_thread_that_was_given_the_lead_hands_it_on():
+def test_interrupted_thread_that_was_given_the_lead_hands_it_on(monkeypatch):
     store = MemoryStore()
     queue = LargeQueue.create(store, "q", 10, lease=60)
     leading, may_go_on, seen = threading.Event(), threading.Event(), []
@@ -183,12 +190,12 @@ def test_interrupted_thread_that_was_given_the_lead_hands_it_on():
         return operate(update)
 
     store._operate = paused
-    leader = threading.Thread(target=lambda: queue.enqueue("a"))
+    leader = threading.Thread(target=lambda: queue.enqueue("a"), daemon=True)
     leader.start()
     assert leading.wait(10)
     store.seams = type("Wakes", (type(store.seams),), {"event": lambda self: Wake()})()
     queue._work._seams = store.seams
-    queue._work._most = 1
+    monkeypatch.setattr(group_commit, "MOST", 1)
     errors = []
 
     def interrupted():
@@ -197,11 +204,11 @@ def test_interrupted_thread_that_was_given_the_lead_hands_it_on():
         except Interrupted as failure:
             errors.append(failure)
 
-    second, third = threading.Thread(target=interrupted), threading.Thread(target=lambda: queue.enqueue("c"))
+    second = threading.Thread(target=interrupted, daemon=True)
+    third = threading.Thread(target=lambda: queue.enqueue("c"), daemon=True)
     for number, thread in enumerate((second, third), 2):
         thread.start()
-        while len(queue._work._waiting) < number:
-            pass
+        until_waiting(queue, number)
     may_go_on.set()
     for thread in (leader, second, third):
         thread.join(10)
