@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ..coord import LeaseElection
-from ..errors import InvalidRequest
+from ..coord import Leadership, LeaseElection
+from ..errors import InvalidRequest, LatchworkError
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
-from .options import Client, Farm
-from .session import Session
+from .elections import sweepers_election
+from .options import Client, Farm, checked_every
+from .session import Session, note
 from .snapshot import queue_facts
 
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
@@ -53,10 +54,14 @@ def create(
     expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
     sweep_minutes: Annotated[float, typer.Option(help="after which an unacknowledged one is given up, 5 to 300")] = 20,
     max_deliveries: Annotated[int, typer.Option(help="after which one is parked")] = 5,
-    shovel_seconds: Annotated[float | None, typer.Option(help="bring the sideline back so often, 0 to 86400")] = None,
+    shovel_seconds: Annotated[
+        float | None, typer.Option(help="how often a process that runs a Shovel brings the sideline back, 0 to 86400")
+    ] = None,
     farm: Farm = None,
 ) -> None:
     """Create a queue; one with the same settings is the same queue.
+
+    A queue does nothing by itself: a Shovel and a Sweeper run in a process of yours (docs/operations.md).
 
     Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
     """
@@ -153,21 +158,61 @@ def sweep(
     context: typer.Context,
     client: Client,
     election: Annotated[str | None, typer.Option(help="the election [default: CLIENT-sweeper]")] = None,
-    timeout: Annotated[float, typer.Option(help="seconds to wait to be elected")] = 30,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds to wait to be elected [default: 30, with --every for ever]")
+    ] = None,
+    every: Annotated[float | None, typer.Option(help="stay, and sweep again after so many seconds, 1 to 86400")] = None,
     farm: Farm = None,
 ) -> None:
     """Stand for the sweepers' election, and sweep every queue of the client once; exit code 1 where a part failed.
 
+    While another process leads, this one is not elected, and the exit code is 4. Give --election the name that your
+    own sweepers stand under, if it is not CLIENT-sweeper. One sweep moves messages that were left alone, but passes no
+    slot whose message is gone: for that, one process has to look on for the queue's whole sweep duration, as a service
+    with a Sweeper does, or --every, which sweeps until Ctrl-C.
+
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
-    registry = _registry(session, client, farm)
-    contest = LeaseElection(session.store, election or f"{client}-sweeper")
-    report = contest.run(lambda _: Sweeper(registry, contest).run_once(), timeout=timeout)
-    counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
-    session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
-    if not report.ok:
-        raise typer.Exit(1)
+    sweeper = _Sweep(session, _registry(session, client, farm), election or sweepers_election(client))
+    if every is None:
+        sweeper.once(30 if timeout is None else timeout)
+    else:
+        sweeper.for_ever(timeout, checked_every(every, least=1))
+
+
+class _Sweep:
+    """One sweeper, as long as the command runs: it remembers since when it has known what."""
+
+    def __init__(self, session: Session, registry: QueueRegistry, election: str) -> None:
+        self._session = session
+        self._contest = LeaseElection(session.store, election)
+        self._sweeper = Sweeper(registry, self._contest)
+
+    def once(self, timeout: float) -> None:
+        """Sweep, once it is elected, and exit with 1 where a part failed."""
+        if not self._contest.run(lambda _: self._told(), timeout=timeout):
+            raise typer.Exit(1)
+
+    def for_ever(self, timeout: float | None, every: float) -> None:
+        """Sweep while it is elected, again and again, also after the store was away."""
+
+        def lead(leadership: Leadership) -> None:
+            while not leadership.lost.is_set():
+                try:
+                    self._told()
+                except LatchworkError as failure:
+                    note(f"{failure} [{failure.code}]; the next sweep is in {every:g} s")
+                leadership.lost.wait(every)
+
+        while True:
+            self._contest.run(lead, timeout=timeout)
+
+    def _told(self) -> bool:
+        report = self._sweeper.run_once()
+        counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
+        self._session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
+        return report.ok
 
 
 @app.command()

@@ -14,6 +14,7 @@ import pytest
 from latchwork.cli import hoist
 from latchwork.commands.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
@@ -292,6 +293,7 @@ def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state
         (("queue", "create", "q", *SHOP, "--shovel-seconds", "1e15"), 2, "--shovel-seconds is 1"),
         (("stats", *SHOP, "--watch", "--every", "-1"), 2, "--every is -1"),
         (("stats", *SHOP, "--watch", "--every", "nan"), 2, "--every is nan"),
+        (("queue", "sweep", *SHOP, "--every", "0.5"), 2, "--every is 0.5"),
         (("large", "info", "never"), 3, "latchwork large create never CAPACITY"),
     ],
 )
@@ -686,3 +688,63 @@ def test_a_command_that_is_run_finds_the_same_store(lw, sqlite_url, tmp_path, wo
     there = tmp_path / "told"
     assert lw(*words, "--timeout", "30", "--", "sh", "-c", f"echo $LATCHWORK_STORE > {there}").code == 0
     assert there.read_text() == f"{sqlite_url}\n"
+
+
+class _Elected:
+    """An election that this candidate has won; its pauses take no time, and the third one is Ctrl-C."""
+
+    epoch = 7
+
+    def __init__(self, store, name):
+        self.clock, self.name, self.pauses = store.seams, name, []
+        self.leadership = self.lost = self
+
+    def run(self, lead, timeout):
+        assert timeout is None, "who stays waits for ever"
+        return lead(self)
+
+    def check(self):
+        pass
+
+    def is_set(self):
+        return False
+
+    def wait(self, seconds):
+        self.pauses.append(seconds)
+        if len(self.pauses) == 3:
+            raise KeyboardInterrupt
+        self.clock.advance(seconds)
+
+
+def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(lw, monkeypatch):
+    from latchwork.commands import queue as commands
+    from latchwork.commands import session
+
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", shards=1))
+    queue.publish_many([1, 2])
+    queue.ack_many(queue.receive(2))
+    monkeypatch.setattr(session, "connect", lambda _: store)
+    monkeypatch.setattr(commands, "LeaseElection", _Elected)
+    real, fail = commands.Sweeper.run_once, [False, True, False]
+    monkeypatch.setattr(commands.Sweeper, "run_once", lambda sweeper: _or_unavailable(fail.pop(0), real, sweeper))
+    done = lw("queue", "sweep", *SHOP, "--every", "1300", "--json")
+    first, last = (json.loads(line) for line in done.out.splitlines()[:2])
+    assert (done.code, first["scanned"], first["acked"], last["acked"]) == (130, 2, 0, 2)
+    assert "the store is away [UNAVAILABLE]; the next sweep is in 1300 s" in done.err
+
+
+def _or_unavailable(fails, real, sweeper):
+    if fails:
+        raise Unavailable("the store is away")
+    return real(sweeper)
+
+
+def test_a_sweep_stands_in_the_election_that_the_statistics_ask(lw, sqlite_url):
+    seen = FencedLock(connect(sqlite_url), "shop-sweeper", owner="me").acquire(1)
+    assert lw("queue", "sweep", *SHOP, "--timeout", "0.1").code == 4
+    seen.release()
+    help_ = " ".join(lw("queue", "sweep", "--help").out.split())
+    assert "CLIENT-sweeper" in help_
+    assert "passes no slot whose message is gone" in help_
