@@ -21,7 +21,7 @@ from ..store.port import Key, RecordStore
 from .contender import PASSING, Acquisition, Contender
 from .inputs import checked_name, checked_owner, checked_store, checked_timeout
 from .lease import checked_lease
-from .lock import LOCKS, Grant
+from .lock import LOCKS, Grant, kept_alive
 from .roster import Roster
 from .term import Leadership
 
@@ -289,6 +289,7 @@ class LeaseElection(Election):
         self._poll = Poll(low=high / 4, high=high)
         self._party = Contender(store, Key(LOCKS, name), self.candidate, self.lease)
         self._roster = Roster(store, name)
+        self._reports: Task | None = None
 
     def contenders(self) -> list[str]:
         """The candidates that stand for election, the leader included, sorted by name. One store call.
@@ -302,15 +303,17 @@ class LeaseElection(Election):
         claim = acquisition.wait(self._poll, timeout=None, stop=stop, mark=False)
         if claim is None:
             return None
-        grant = Grant(self.name, self._party, claim)
-        grant.keep_alive()
-        return grant
+        return kept_alive(Grant(self.name, self._party, claim))
 
     def _others_first(self) -> float:
         return 2 * self._poll.high
 
     def _enter(self, stop: Event) -> None:
-        self._seams.spawn(lambda: self._report(stop), f"latchwork-roster-{self.name}")
+        self._reports = self._seams.spawn(lambda: self._report(stop), f"latchwork-roster-{self.name}")
+
+    def _leave(self) -> None:
+        if self._reports is not None:  # what it says last comes before what is said when this candidate stands again
+            self._reports.join(RECOVERY)
 
     def _report(self, stop: Event) -> None:
         """Be on the roster for as long as this candidate stands."""

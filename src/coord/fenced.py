@@ -64,6 +64,8 @@ class Lost:
 class Fenced:
     """Somebody who holds a fence. `lost` is set once it can no longer be believed."""
 
+    _given_back = False
+
     def __init__(self, store: RecordStore, name: str, fence: int, lost: Lost) -> None:
         self._store, self._name, self._fence = store, name, fence
         self.lost = lost
@@ -160,7 +162,8 @@ class Fenced:
         )
 
     def _ended(self) -> FencedOut:
-        self._store.seams.note("fences_refused", by="holder")
+        if not self._given_back:  # else nobody was stopped: no lease was too short
+            self._store.seams.note("fences_refused", by="holder")
         return FencedOut(
             f"the lease of {self._name!r} with fence {self._fence} has ended: it ran out, was taken over, or was given "
             "back; stop, and acquire again",

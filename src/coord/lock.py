@@ -9,6 +9,7 @@ writes through `grant.operate` is refused.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
@@ -33,7 +34,8 @@ class FencedLock:
     store: where the lock lives; whoever uses the same store and name contends for the same lock.  owner: a name for
     people and logs; default `host:pid:unique`. It decides nothing: two acquisitions of one owner are two.  lease:
     seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded; it must exceed any pause that a
-    live holder should survive.
+    live holder should survive.  poll: how long to pause between two looks while somebody else holds the lock; default
+    5 to 20 ms, at most 50 reads a second.
     """
 
     def __init__(
@@ -56,7 +58,8 @@ class FencedLock:
         once it has run out by the server's clock *and* has been seen standing still for one whole lease.
 
         Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken the lock and
-        cannot be resolved (it then ends by itself after one lease), `Unavailable`.
+        cannot be resolved (it then ends by itself after one lease), `Unavailable`; where no thread can be started to
+        keep it alive, the lock is given back, and Python's `RuntimeError` is raised.
         """
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
@@ -84,9 +87,7 @@ class FencedLock:
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         grant = Grant(self.name, self._party, claim)
-        if keep_alive:
-            grant.keep_alive()
-        return grant
+        return kept_alive(grant) if keep_alive else grant
 
     def _holder(self) -> str:
         seen = self._party.observed
@@ -105,7 +106,7 @@ class Grant(Fenced):
     def __init__(self, name: str, party: Contender, claim: Claim) -> None:
         super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
         self._party = party
-        self._given_back = False
+        self._freed = False
 
     def __repr__(self) -> str:
         return f"Grant({self._name!r}, fence={self.fence}, owner={self.owner!r})"
@@ -133,8 +134,9 @@ class Grant(Fenced):
             self.lost.set()
             raise self._ended() from None
         if not self.lost.extend(claim.until):
+            ended = self._ended()
             self.release()
-            raise self._ended()
+            raise ended
 
     def release(self) -> bool:
         """Give the lock back. True if this freed it, False if it was no longer this grant's. One store call.
@@ -142,11 +144,12 @@ class Grant(Fenced):
         It frees this acquisition only, never another one of the same owner. Calling it again does nothing.
         Raises `OutcomeUnknown` or `Unavailable`; the lock then ends by itself after its lease, or call again.
         """
+        self._given_back = True
         self.lost.set()
-        if self._given_back:
+        if self._freed:
             return False
         freed = self._party.release(self.fence)
-        self._given_back = True
+        self._freed = True
         return freed
 
     def keep_alive(self) -> None:
@@ -173,3 +176,14 @@ class Grant(Fenced):
                 return
             except PASSING:
                 pause = self._party.lease / 20
+
+
+def kept_alive(grant: Grant) -> Grant:
+    """The grant, which is renewed in the background from now on; given back where no thread can be started for that."""
+    try:
+        grant.keep_alive()
+    except BaseException:  # an interrupt, too: nobody would have this grant, and others would wait for its lease
+        with suppress(LatchworkError):
+            grant.release()
+        raise
+    return grant

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import LatchworkError
@@ -35,19 +36,24 @@ class ProgressBar:
 
     def update(self, progress: LatchProgress) -> None:
         """Draw the bar anew."""
-        if not sys.stderr.isatty():
+        if not _is_terminal():
             return
         self._total = max(self._total, progress.remaining, 1)
         self._look(progress)
         columns = shutil.get_terminal_size().columns
-        sys.stderr.write("\r\x1b[K" + line(progress, self._total, self._missing, columns - 1))
-        sys.stderr.flush()
+        self._write("\r\x1b[K" + line(progress, self._total, self._missing, columns - 1))
         self._drawn = True
 
     def close(self) -> None:
         """Leave the bar as it stands, and the cursor on the next line."""
         if self._drawn:
-            sys.stderr.write("\n")
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        """What cannot be shown to anybody must not end a wait: stderr may be closed, or its terminal gone."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
     def _look(self, progress: LatchProgress) -> None:
         now = self._seams.monotonic()
@@ -59,6 +65,13 @@ class ProgressBar:
         except LatchworkError:
             parties = []  # the wait itself reports what is wrong; the bar only decorates it
         self._missing = [*progress.absent_farms, *parties]
+
+
+def _is_terminal() -> bool:
+    """Whether somebody may be watching. Python sets stderr to None where there was none when it began."""
+    with suppress(OSError, ValueError):
+        return sys.stderr is not None and sys.stderr.isatty()
+    return False
 
 
 def line(progress: LatchProgress, total: int, missing: list[str], columns: int) -> str:

@@ -24,7 +24,7 @@ from .contender import PASSING, Acquisition, Claim, Contender
 from .election import FOLLOW, Election
 from .inputs import checked_timeout
 from .line import Line, line_path
-from .lock import LOCKS, Grant
+from .lock import LOCKS, Grant, kept_alive
 
 log = logging.getLogger("latchwork.election")
 ELECTOR = "elector-fence"
@@ -245,8 +245,7 @@ class ZooKeeperElection(Election):
         except LatchworkError:
             self._quietly(grant.release)
             return None
-        grant.keep_alive()
-        return grant
+        return kept_alive(grant)
 
     def _others_first(self) -> float:
         return 0.1

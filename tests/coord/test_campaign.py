@@ -22,12 +22,20 @@ class Hand(ManualClock):
     """The campaign, and its reports to the roster, are kept, and run when the test says so."""
 
     campaign = reports = None
+    joined = ()
 
     def spawn(self, run, name):
         if name.startswith("latchwork-election"):
             self.campaign = run
         if name.startswith("latchwork-roster"):
             self.reports = run
+        return self
+
+    def join(self, timeout=None):
+        self.joined = (*self.joined, timeout)
+
+    def is_alive(self):
+        return False
 
 
 @pytest.fixture
@@ -104,6 +112,12 @@ def test_a_campaign_that_failed_reports_to_the_roster_no_more(store, election):
     store.seams.max_sleeps = len(store.seams.slept)
     store.seams.reports()
     assert election.contenders() == []
+
+
+def test_a_campaign_that_ended_has_waited_for_its_last_report(election):
+    """Else a candidate that stands again at once might be struck off by the leave of its earlier campaign."""
+    stand(election, lambda leadership: election.stop())
+    assert election._seams.joined[-1] == RECOVERY
 
 
 def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(store, election, caplog):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.coord import FencedLock
+from latchwork.coord import FencedLock, LeaseElection
+from latchwork.coord.lock import LOCKS
 from latchwork.errors import LockUnavailable, Unavailable
 from latchwork.retry import RetryPolicy
-from latchwork.store import MemoryStore
+from latchwork.store import Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.faulty import FaultyStore
 
@@ -39,3 +40,89 @@ def test_a_release_that_fails_does_not_hide_how_the_block_failed(store):
     with pytest.raises(ZeroDivisionError), FencedLock(store, "lock").acquire():
         raise ZeroDivisionError
     assert store.fired["dropped"] == 1
+
+
+class Hand(ManualClock):
+    """Renewals run when the test says so; what is counted is kept."""
+
+    def __init__(self):
+        super().__init__()
+        self.work, self.noted = [], []
+
+    def spawn(self, run, name):
+        self.work.append(run)
+
+    def note(self, event, value=1, /, **labels):
+        if event == "fences_refused":
+            self.noted.append(labels)
+
+
+@pytest.fixture
+def renewing():
+    """A store of which the first renewal is its second call."""
+    made = FaultyStore(MemoryStore(Hand()))
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+def test_a_release_while_the_lease_is_renewed_counts_nobody_as_stopped(renewing):
+    grant = FencedLock(renewing, "lock").acquire(keep_alive=True)
+    renewing.plan = {2: grant.release}
+    renewing.seams.work[0]()
+    assert grant.lost.is_set()
+    assert renewing.seams.noted == []
+
+
+def test_a_release_before_the_reply_of_a_renewal_counts_nobody_as_stopped(renewing, monkeypatch):
+    grant = FencedLock(renewing, "lock").acquire(keep_alive=True)
+    renew = grant._party.renew
+
+    def renewed(fence):
+        claim = renew(fence)
+        grant.release()
+        return claim
+
+    monkeypatch.setattr(grant._party, "renew", renewed)
+    renewing.seams.work[0]()
+    assert renewing.seams.noted == []
+
+
+def test_a_holder_that_was_overtaken_is_counted_by_its_next_renewal(renewing):
+    grant = FencedLock(renewing, "lock").acquire(keep_alive=True)
+    renewing.plan = {2: lambda: renewing.inner.operate(Key(LOCKS, "lock"), Put("locked", 0))}
+    renewing.seams.work[0]()
+    assert grant.lost.is_set()
+    assert renewing.seams.noted == [{"by": "holder"}]
+
+
+def test_a_holder_whose_renewal_is_answered_too_late_is_counted(renewing):
+    lock = FencedLock(renewing, "lock", lease=9)
+    grant = lock.acquire(keep_alive=True)
+    renewing.plan = {2: lambda: renewing.seams.advance(10)}
+    renewing.seams.work[0]()
+    assert grant.lost.is_set()
+    assert renewing.seams.noted == [{"by": "holder"}]
+    assert lock.try_acquire() is not None, "what was renewed too late was given back"
+
+
+class Threadless(ManualClock):
+    """No thread can be started."""
+
+    def spawn(self, run, name):
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda store: FencedLock(store, "lock").acquire(keep_alive=True),
+        lambda store: FencedLock(store, "lock").try_acquire(keep_alive=True),
+        lambda store: LeaseElection(store, "lock")._elect(store.seams.event()),
+    ],
+    ids=["acquire", "try_acquire", "elect"],
+)
+def test_a_grant_that_cannot_be_kept_alive_is_given_back(take):
+    store = MemoryStore(Threadless())
+    with pytest.raises(RuntimeError, match="new thread"):
+        take(store)
+    assert FencedLock(store, "lock").try_acquire() is not None

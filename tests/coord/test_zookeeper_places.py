@@ -162,6 +162,19 @@ def test_a_term_that_is_handed_back_late_does_not_end_the_next_one(candidate, cl
     new.renew()
 
 
+def test_a_term_that_cannot_be_kept_alive_leaves_the_line(candidate, zoo, clock):
+    def no_thread(run, name):
+        raise RuntimeError("can't start new thread")
+
+    clock.spawn = no_thread
+    store = MemoryStore(clock)
+    one = candidate("a", store)
+    with pytest.raises(RuntimeError, match="new thread"):
+        one._elect(clock.event())
+    assert zoo.nodes == {}
+    assert store.get(Key(LOCKS, "office")).bins["locked"] == 0
+
+
 # ---- what is refused before anything is asked
 
 
