@@ -84,11 +84,9 @@ def _sqlite(url: str, rest: str) -> RecordStore:
         raise InvalidRequest(f"{url!r} names no file: write sqlite:PATH, or memory: for a store in memory")
     if re.match("//[^/]", path):
         raise InvalidRequest(f"{url!r} names a host: write sqlite:/absolute/path or sqlite:relative/path")
-    if "\0" in unquote(path):
-        raise InvalidRequest(f"{url!r}: no file has a NUL in its name")
     options = options_of(url, query, {"synchronous", "busy_timeout"})
     return SQLiteStore(
-        unquote(path),
+        unquote(path, errors="surrogateescape"),  # bytes that are no UTF-8, which the store refuses
         synchronous=options.get("synchronous", "full").lower(),
         busy_timeout=seconds(url, "busy_timeout", options.get("busy_timeout", "5")),
     )

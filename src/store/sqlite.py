@@ -168,9 +168,18 @@ def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
+        absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
     except RuntimeError:
         raise InvalidRequest(f"{str(path)!r}: ~ names no user's folder here; write the path in full") from None
+    if "\0" in str(absolute):
+        raise InvalidRequest(f"{str(path)!r}: no file has a NUL in its name")
+    try:
+        str(absolute).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"{str(absolute)!r}: SQLite opens files by names in UTF-8 only; use another name"
+        ) from None
+    return absolute
 
 
 def _text(value: str) -> str:

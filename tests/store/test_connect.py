@@ -97,6 +97,7 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
         ("memory:name", "memory:"),
         ("sqlite:~nobody-of-that-name/x.db", "write the path in full"),
         ("sqlite:a%00b", "NUL"),
+        ("sqlite:a%FFb.db", "UTF-8"),
         ("aerospike://h:²/ns", "1 to 65535"),
         ("aerospike://h/ns?connections=²", "whole number"),
         ("aerospike://h/ns?connections=" + "9" * 5000, "whole number"),

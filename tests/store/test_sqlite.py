@@ -87,6 +87,14 @@ def test_a_bad_option_is_refused_before_any_file_is_made(path, options):
     assert not path.exists()
 
 
+@pytest.mark.parametrize(("name", "said"), [("a\0b.db", "NUL"), (os.fsdecode(b"a\xffb.db"), "UTF-8")])
+def test_a_name_that_sqlite_cannot_open_is_refused_before_any_file_is_made(tmp_path, monkeypatch, name, said):
+    monkeypatch.chdir(tmp_path)
+    for bad in (name, tmp_path / name):
+        assert said in str(raises(InvalidRequest, SQLiteStore, bad))
+    assert list(tmp_path.iterdir()) == []
+
+
 def _digest(folder):
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
 
