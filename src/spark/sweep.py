@@ -7,6 +7,7 @@ of them, so that local and distributed sweeps may follow one another.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from ..store.port import Key, RecordStore
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 MAX_TASKS = 256
 """Spark tasks of one sweep at most; each takes several ranges where there are more."""
@@ -107,6 +110,9 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
             plans.append(Plan(queue, sweeper.tasks(queue, bins)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
+        except Exception as failure:  # a defect in one queue must not stop the others' sweep
+            log.exception("the sweep of %s failed", queue.name)
+            report += sweeper.failed(queue, leadership.epoch, repr(failure))
     return plans, report
 
 
@@ -115,6 +121,9 @@ def _finished(sweeper: Sweeper, epoch: int, plan: Plan, shards: Sequence[ShardRe
         return sweeper.finish(plan.queue, epoch, plan.tasks, shards)
     except LatchworkError as failure:
         return sweeper.failed(plan.queue, epoch, f"{failure.code}: {failure}")
+    except Exception as failure:  # as above
+        log.exception("the sweep of %s failed", plan.queue.name)
+        return sweeper.failed(plan.queue, epoch, repr(failure))
 
 
 def ranges_of(tasks: Iterable[ShardTask]) -> list[Range]:

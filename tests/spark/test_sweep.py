@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from latchwork.coord import LeaseElection
 from latchwork.errors import FencedOut, InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.queue.sweep_report import Kind, ShardTask, Stop
+from latchwork.queue.sweep_report import Kind, ShardReport, ShardTask, Stop
 from latchwork.queue.sweeping import BATCH
 from latchwork.retry import Poll
 from latchwork.seams import SYSTEM, Seams
@@ -245,6 +245,26 @@ def test_without_work_there_is_no_job_and_the_success_is_noted(simulated, elect)
     registry.create(config(simulated, shards=64))
     assert sweep_on(None, registry, elect(simulated)).ok
     assert registry.last_sweep("q").success > 0
+
+
+def test_a_damaged_record_fails_its_own_queue_and_no_other(simulated, monkeypatch):
+    registry = registry_of(simulated)
+    for name in ("damaged", "sound"):
+        abandon(simulated, registry, 3, name, shards=1)
+    registry.records.change(registry.get("damaged").config, Put("sweepPointers", [0]))
+    monkeypatch.setattr(sweep, "_run", lambda _spark, job, ranges: [one for part in ranges for one in job.sweep(part)])
+    report = sweep_on(None, registry, Leading(1))
+    assert set(report.queues) == {"damaged", "sound"}
+    assert [(queue, "AttributeError" in error) for queue, error in report.failures] == [("damaged", True)]
+    assert registry.get("sound").depth().sideline == 3
+    assert "AttributeError" in registry.last_sweep("damaged").error
+
+
+def test_a_report_that_a_queue_cannot_take_fails_that_queue_alone(simulated):
+    registry = registry_of(simulated)
+    queue = registry.create(config(simulated, shards=1))
+    report = sweep._finished(sweep._sweeper(registry), 1, sweep.Plan(queue, []), [ShardReport("q", Kind.MAIN, 7)])
+    assert report.failures == (("q", "KeyError((<Kind.MAIN: 'main'>, 7))"),)
 
 
 def test_who_does_not_lead_sweeps_nothing():
