@@ -10,6 +10,7 @@ Run it as `latchwork` or as `python -m latchwork.cli`.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -82,6 +83,7 @@ def exit_code(failure: LatchworkError) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_closed()
+    _print_anything()
     logging.captureWarnings(capture=True)
     try:
         code = _code_of(hoist(sys.argv[1:] if arguments is None else arguments))
@@ -116,7 +118,8 @@ def _run(words: list[str]) -> int:
 
         from .commands import app  # noqa: PLC0415 - as above
     except ImportError as failure:
-        sys.exit(f"latchwork: {failure.name} is not installed; install the extra: pip install '.[cli]' in the clone")
+        state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
+        sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install '.[cli]' in the clone")
     try:
         return app(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:
@@ -143,6 +146,12 @@ def _open_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere(mode))
+
+
+def _print_anything() -> None:
+    """A character that the terminal's or the pipe's encoding does not have is escaped: no message fails by it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _nowhere(mode: str) -> Any:

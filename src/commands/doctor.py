@@ -84,7 +84,7 @@ def _consistency(info: StoreInfo) -> Iterator[Finding]:
 def _durability(info: StoreInfo) -> Iterator[Finding]:
     if info.backend == "aerospike" and info.replication_factor < 2:
         yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
-    if info.backend == "aerospike" and "ommunity" in info.edition:
+    if info.backend == "aerospike" and "community" in info.edition:
         yield Finding(WARNING, "deletes are not durable: a cold restart can bring records back", "Enterprise Edition")
 
 
@@ -244,6 +244,6 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
     try:
         found.extend(examination())
     except LatchworkError as failure:
-        remedy = f"check {session.where}: host, port, namespace, user"
-        found.append(Finding(PROBLEM, f"the store does not answer: {failure}", remedy))
+        what = "host, port, namespace, user" if session.is_remote else "the file and its directory"
+        found.append(Finding(PROBLEM, f"the store does not answer: {failure}", f"check {session.where}: {what}"))
     return found

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import CountDownLatch, LatchLevel, LatchProgress
-from ..errors import AlreadyExists, NotFound
+from ..errors import AlreadyExists, InvalidRequest, NotFound
 from .options import Client, Farm
 from .session import Session
 
@@ -50,6 +50,8 @@ def create(
     Example: latchwork latch create nightly --client shop --count 3 --ttl 7200
     """
     session: Session = context.obj
+    if farms and level is LatchLevel.DC:
+        raise InvalidRequest(f"--farms is {farms!r} at level dc: name farms only with --level xdc")
     try:
         latch = CountDownLatch.create(
             session.store,

@@ -41,7 +41,7 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     rows = [
         {"queue": q.name, "active": q.live.active, "shards": q.config.shards, "consumers": q.concurrency} for q in found
     ]
-    session.table(rows, empty="no queues")
+    session.table(rows, empty=f"no queues of {client} in {session.where}")
 
 
 @app.command()

@@ -39,6 +39,11 @@ class Session:
         return hidden(self._url) if self._url else "the embedded store"
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the store is a server, not a file."""
+        return bool(self._url) and not self._url.startswith(("sqlite:", "memory:"))
+
+    @property
     def environment(self) -> dict[str, str]:
         """What a command that is run needs, so that a `latchwork` in it uses the same store."""
         return {VARIABLE: self._url} if self._url else {}

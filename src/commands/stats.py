@@ -52,7 +52,7 @@ def stats(
     if not watch:
         _show(session, watcher, client)
     elif sys.stdout.isatty() and not session.json:
-        _live(watcher, every, rounds)
+        _live(watcher, every, rounds, empty=f"no queues of {client} in {session.where}")
     else:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             _show(session, watcher, client)
@@ -63,14 +63,16 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
     """A table for people; as JSON what `queue stats` says of each queue, and the rates."""
     rows, leader = watcher.look(), watcher.leader()
     told = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
-    session.table(told if session.json else _titled(rows), _title(leader), empty=f"no queues of {client}")
+    session.table(
+        told if session.json else _titled(rows), _title(leader), empty=f"no queues of {client} in {session.where}"
+    )
 
 
-def _live(watcher: _Watcher, every: float, rounds: int | None) -> None:
+def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) -> None:
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
-            live.update(as_table(_titled(rows), _title(watcher.leader())) if rows else "no queues", refresh=True)
+            live.update(as_table(_titled(rows), _title(watcher.leader())) if rows else empty, refresh=True)
             watcher.seams.sleep(every)
 
 
@@ -105,13 +107,15 @@ def _title(leader: tuple[str, int] | None) -> str:
 
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    words = [row | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"])} for row in rows]
+    words = [row | {"reasons": _reasons(row), "swept_s_ago": _last_sweep(row)} for row in rows]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
 
 
-def _or_never(ago: float | None) -> float | str:
-    """A queue that was never swept says so: a table leaves out what no row has."""
-    return "-" if ago is None else ago
+def _last_sweep(facts: dict[str, Any]) -> float | str:
+    """When a queue was swept last, "-" for never. One that is not active is swept, but a sweep of it is not noted."""
+    if not facts["active"]:
+        return "inactive"
+    return "-" if facts["swept_s_ago"] is None else facts["swept_s_ago"]
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

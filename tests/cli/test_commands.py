@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+import types
 from datetime import timedelta
 
 import pytest
@@ -295,6 +296,7 @@ def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state
         (("stats", *SHOP, "--watch", "--every", "nan"), 2, "--every is nan"),
         (("queue", "sweep", *SHOP, "--every", "0.5"), 2, "--every is 0.5"),
         (("large", "info", "never"), 3, "latchwork large create never CAPACITY"),
+        (("latch", "create", "n", *SHOP, "--count", "1", "--farms", "a,b"), 2, "only with --level xdc"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_an_exit_code(lw, arguments, code, told):
@@ -568,6 +570,14 @@ def test_doctor_names_the_store_that_it_tried_and_not_its_password(lw, monkeypat
     assert "hunter2" not in done.out + done.err
 
 
+def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
+    done = lw("doctor", store="sqlite:/nowhere/shop.db")
+    assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
+    community = StoreInfo("aerospike", "community", False, 2, 0, 2, 1)
+    (finding,) = sys.modules["latchwork.commands.doctor"]._durability(community)
+    assert "cold restart" in finding.what
+
+
 def test_doctor_reports_zookeeper_hosts_that_are_none(lw):
     done = lw("doctor", "--zookeeper", "")
     assert (done.code, "bad hostname" in done.out, "connected" in done.out) == (1, True, True)
@@ -748,3 +758,30 @@ def test_a_sweep_stands_in_the_election_that_the_statistics_ask(lw, sqlite_url):
     help_ = " ".join(lw("queue", "sweep", "--help").out.split())
     assert "CLIENT-sweeper" in help_
     assert "passes no slot whose message is gone" in help_
+
+
+def test_the_statistics_call_a_queue_that_is_not_active_inactive(lw, sqlite_url):
+    lw("queue", "create", "old", *SHOP, "--shards", "1")
+    lw("queue", "sweep", *SHOP)
+    assert lw("stats", *SHOP, "--json").json[0]["swept_s_ago"] >= 0
+    lw("queue", "deactivate", "old", *SHOP, "--confirm", "old")
+    head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
+    assert dict(zip(head, line, strict=True))["swept s ago"] == "inactive"
+
+
+@pytest.mark.parametrize("words", [("stats",), ("queue", "list")])
+def test_no_queues_are_said_of_the_store_that_was_asked(lw, sqlite_url, words):
+    assert lw(*words, *SHOP).out == f"no queues of shop in {sqlite_url}\n"
+
+
+def test_a_name_that_the_output_cannot_write_is_escaped(lw, sqlite_url, monkeypatch):
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("\xfcber", shards=1))
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    lw("queue", "list", *SHOP)
+    assert b"\\xfcber\t" in written.getvalue()
+
+
+def test_a_typer_that_is_too_old_is_not_called_missing(lw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "typer", types.ModuleType("typer"))
+    assert "typer is of another version than needed" in lw("stats", *SHOP).code
