@@ -77,8 +77,9 @@ class QueueConfig:
     """The settings of a sharded queue; checked when made, before any I/O.
 
     name: 1 to 200 bytes.  shards: 1 to 512; fixed for the queue's life.  message_expiry: how long an unread message
-    lives.  queue_expiry: at least the message's; an unused queue is forgotten after twice that, and parked messages
-    live so long.  concurrency: consumers, 0 (paused) to 100.  handler_type: a name for the kind of handler, for people.
+    lives.  queue_expiry: at least the message's; parked messages live so long, and a queue that is not used is
+    forgotten after twice that, but not while a sweeper runs: deactivate it.  concurrency: consumers, 0 (paused) to 100.
+    handler_type: a name for the kind of handler, for people.
     sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
     to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
     max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message

@@ -26,6 +26,8 @@ VERSION = 1
 
 BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
 """What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
+CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS")
+"""What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
 MAX_ERROR = 1_000
 """Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..errors import LatchworkError, NotFound, Refused, Unavailable
 from ..store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
 from ..store.expr import SERVER_NOW, Bin, Bound
-from .envelope import Envelope, tombstone
+from .envelope import CONTENT, Envelope, tombstone
 from .ledger_chunk import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .pointers import FIRE, LOAD, SEEN, Slot, Written
 from .rows import settle
@@ -150,7 +150,7 @@ class ChunkWriter:
             raise buried
         if buried:
             return True
-        drop = tuple(Put(bin, None) for bin in ("data", "msgId", "headers", "delivery"))
+        drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery"))
         key = self._pointers.key(slot)
         try:
             guard = Bound(_WITHDRAW, {"id": msg_id})

@@ -16,7 +16,7 @@ from ..store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, Record
 from ..store.expr import Bound, ListOf, smallest
 from ..store.form import Form, plain
 from ..store.ops import ReadAll
-from .envelope import Envelope, bare_update, from_bins, tombstone
+from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 from .rows import delete_rows, settle
 
 CLAIMS = 64
@@ -39,8 +39,7 @@ _STAMPING = {
     count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
 }
 _ANY_KEY = Key("set", "name")
-_DROPPED = ("data", "headers", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "fireTS")
-_DROP = tuple(Put(bin, None) for bin in _DROPPED)
+_DROP = tuple(Put(bin, None) for bin in CONTENT)
 
 
 class Slot(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import AlreadyExists, InvalidRequest, NotFound, Unreadable
 from ..retry import Poll
-from ..store import Exists, Key, MapPut, Put, RecordStore
+from ..store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ..store.expr import SERVER_NOW
 from ..store.ops import Op
 from .config import BatchingConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
@@ -19,6 +19,8 @@ from .config import BatchingConfig, QueueConfig, ShovelConfig, default_timeout, 
 VERSION = 1
 TTL_FACTOR = 2
 """A queue's record lives twice the queue's expiry from its last write."""
+RENEWED = 0.9
+"""What is left of that time at the most where a process that asks for the queue renews it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,25 @@ class QueueRecords:
 
     def read(self, name: str, *bins: str) -> dict[str, Any]:
         """These bins, or all. Raises `NotFound`."""
-        record = self.store.get(self.key(name), *bins)
+        return self.record(name, *bins).bins
+
+    def record(self, name: str, *bins: str) -> Record:
+        """The same with the time that it has left. Raises `NotFound`."""
+        record = self.find(name, *bins)
         if record is None:
             raise NotFound(
                 f"no queue {name!r} in {self.set}: it was never created, or has expired; create it", queue=name
             )
-        return record.bins
+        return record
+
+    def find(self, name: str, *bins: str) -> Record | None:
+        """The record with these bins, or all; None where there is none."""
+        return self.store.get(self.key(name), *bins)
+
+    def renew(self, config: QueueConfig, record: Record) -> None:
+        """Let the record live its whole time again; no call where it has most of it."""
+        if 0 < record.ttl < RENEWED * lifetime(config):
+            self.change(config, Touch())
 
     def create(self, config: QueueConfig, fired: Sequence[Sequence[int]]) -> bool:
         """Create the record, its sweep pointers at what was fired under this name before. False if there is one.
@@ -102,7 +117,7 @@ def lifetime(config: QueueConfig) -> int:
 def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     """The changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
-        return Live(bins.get("active") == "true", index(bins.get("concurrency", 0)), _shovel(bins))
+        return Live(bins.get("active") == "true", index(bins.get("concurrency", 0)), _shovel(*_shovel_bins(bins)))
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -145,7 +160,7 @@ def _readable(name: str) -> Iterator[None]:
 
 def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     extra = bins.get("settings") or {}
-    shovel = extra["shovel"] if "shovel" in extra else [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
+    shovel = extra["shovel"] if "shovel" in extra else _shovel_bins(bins)
     low_high = extra.get("backoff")
     sweep = timedelta(milliseconds=bins["sweepDuration"])
     values: dict[str, Any] = {
@@ -159,7 +174,7 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
         "handler_timeout": _handler_timeout(extra, sweep),
         "max_deliveries": extra.get("maxDeliveries", 5),
         "backoff": Poll(*low_high) if low_high else None,
-        "shovel": ShovelConfig(timedelta(seconds=shovel[0]), shovel[1]) if shovel[1] else None,
+        "shovel": _shovel(*shovel),
         "batching": _batching(bins),
         "codec": _codec(extra.get("codec", "json")),
         "unsafe_limits": bool(extra.get("unsafe", 0)),
@@ -173,8 +188,8 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:
     """What writes the shovel's settings; a concurrency of 0 says that there is none."""
-    interval = round(shovel.interval.total_seconds()) if shovel else 0
-    return Put("shovelInterval", interval), Put("shovelConcur", shovel.concurrency if shovel else 0)
+    interval, concurrency = _shovel_pair(shovel)
+    return Put("shovelInterval", interval), Put("shovelConcur", concurrency)
 
 
 def sweep_note(*, success: bool, error: str | None = None) -> tuple[Op, ...]:
@@ -188,7 +203,7 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
     batching, shovel, backoff = config.batching, config.shovel, config.backoff
     settings: dict[str, Any] = {
         "concurrency": config.concurrency,
-        "shovel": [round(shovel.interval.total_seconds()), shovel.concurrency] if shovel else [0, 0],
+        "shovel": _shovel_pair(shovel),
         "handlerTimeout": milliseconds(config.handler_timeout),
         "maxDeliveries": config.max_deliveries,
         "codec": _codec_name(config),
@@ -226,9 +241,16 @@ def _codec(name: Any) -> str:
     return str(name)
 
 
-def _shovel(bins: Mapping[str, Any]) -> ShovelConfig | None:
-    interval, concurrency = bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)
+def _shovel_bins(bins: Mapping[str, Any]) -> list[int]:
+    return [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
+
+
+def _shovel(interval: int, concurrency: int) -> ShovelConfig | None:
     return ShovelConfig(timedelta(seconds=interval), concurrency) if concurrency else None
+
+
+def _shovel_pair(shovel: ShovelConfig | None) -> list[int]:
+    return [round(shovel.interval.total_seconds()), shovel.concurrency] if shovel else [0, 0]
 
 
 def _batching(bins: Mapping[str, Any]) -> BatchingConfig | None:

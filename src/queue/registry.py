@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakSet
 
 from ..coord.inputs import farm_or_default
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, Unreadable
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.connect import as_store
 from ..store.record import checked_key
@@ -36,8 +36,8 @@ class QueueRegistry:
     def __init__(
         self, store: RecordStore, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
     ) -> None:
-        if not 0.05 <= idle_look <= 60:
-            raise InvalidRequest(f"idle_look is {idle_look} s; it must be 0.05 to 60")
+        if not isinstance(idle_look, int | float) or isinstance(idle_look, bool) or not 0.05 <= idle_look <= 60:
+            raise InvalidRequest(f"idle_look is {idle_look!r} s; it must be 0.05 to 60")
         self.idle_look = idle_look
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
@@ -63,17 +63,19 @@ class QueueRegistry:
     def create(self, config: QueueConfig) -> ShardedQueue:
         """The queue of these settings: a new one, or the one that has them already (activated again if it was not).
 
+        To create it, or to `get` it while it is active, is to use it: its record lives on.
         A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
         saying which settings differ, where the name is taken.
         """
         if not isinstance(config, QueueConfig):
             raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
         self._ensure_index()
-        bins = self._found(config.name)
-        if bins is None:
+        record = self.records.find(config.name)
+        if record is None:
             queues = pointer_queues(self.store, self.client_id, config)
             self.records.create(config, [[state.fired for state in queue.states()] for queue in queues])
-            bins = self.records.read(config.name)
+            record = self.records.record(config.name)
+        bins = record.bins
         unequal = differences(config, config_of(config.name, bins))
         if unequal:
             raise AlreadyExists(
@@ -84,6 +86,8 @@ class QueueRegistry:
         if bins.get("active") != "true":
             self.records.change(config, Put("active", "true"))
             bins["active"] = "true"
+        else:
+            self.records.renew(config, record)
         return self._adopt(config, bins, asked=True)
 
     def get(self, name: str) -> ShardedQueue:
@@ -91,8 +95,11 @@ class QueueRegistry:
         queue = self._queues.get(_named("name", name))
         if queue is not None:
             return queue
-        bins = self.records.read(name)
-        return self._adopt(config_of(name, bins), bins)
+        record = self.records.record(name)
+        queue = self._adopt(config_of(name, record.bins), record.bins)
+        if queue.live.active:
+            self.records.renew(queue.config, record)
+        return queue
 
     def queues(self, active: bool | None = True) -> list[ShardedQueue]:
         """All queues that are active, or not, or (None) both, as the store has them now, by name."""
@@ -163,12 +170,6 @@ class QueueRegistry:
 
     # ----
 
-    def _found(self, name: str) -> dict[str, Any] | None:
-        try:
-            return self.records.read(name)
-        except NotFound:
-            return None
-
     def _ensure_index(self) -> None:
         if not self._indexed:
             self.store.ensure_index(self.records.set, "active")
@@ -180,14 +181,14 @@ class QueueRegistry:
 
     def _look_again(self, name: str) -> None:
         """A queue that was not listed is dropped if it is gone; one that was activated meanwhile was in no listing."""
-        bins = self._found(name)
-        if bins is None:
+        record = self.records.find(name)
+        if record is None:
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = {name: held for name, held in self._held.items() if held}
         else:
             with suppress(Unreadable):  # which the listing has told
-                self._adopt(config_of(name, bins), bins)
+                self._adopt(config_of(name, record.bins), record.bins)
 
     def _keep_if_used(self, queue: ShardedQueue) -> None:
         with self._lock:

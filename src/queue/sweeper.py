@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidRequest, LatchworkError, NotFound, Refused
-from ..store import Compute, Put, Read, Update
+from ..store import KEEP, Compute, Put, Read, Update
 from ..store.expr import SERVER_NOW, Bound
 from .background import Background, shared
-from .config import milliseconds
+from .config import is_int, milliseconds
 from .pointers import FIRE
 from .records import lifetime, sweep_note
 from .registry import QueueRegistry
@@ -22,8 +23,10 @@ from .sweeping import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
 log = logging.getLogger(__name__)
 
 INITIAL_DELAY, INTERVAL = 600.0, 900.0
-"""Seconds until the first sweep, and between sweeps: the figures of the source."""
+"""Seconds until the first sweep, and between sweeps: the figures of the Java library."""
 PARALLELISM = 64
+SHORTEST = 0.01
+"""Seconds between sweeps at the least."""
 
 Bins = dict[str, Any]
 Listed = tuple[ShardedQueue, Bins]
@@ -64,8 +67,10 @@ class _Shard(NamedTuple):
 class Sweeper:
     """Sweeps all queues of a registry while `election` says that this process leads.
 
-    parallelism: queues swept at once.  initial_delay, interval: seconds, for `start`. Any number of processes may run
-    one; only the leader's does anything, and two that both believe to lead do no harm.
+    election: the same for all sweepers of a client, best named `{client_id}-sweeper`, as the commands `queue sweep` and
+    `stats` name it. The epochs of two elections mean nothing to each other: the sweeper with the lower ones is deposed
+    by the other, and says so.  parallelism: queues swept at once.  initial_delay, interval: seconds, for `start`. Any
+    number of processes may run one; only the leader's does anything, and two that both believe to lead do no harm.
     """
 
     def __init__(
@@ -80,8 +85,10 @@ class Sweeper:
         if not isinstance(registry, QueueRegistry) or not hasattr(election, "leadership"):
             kinds = f"{type(registry).__name__} and {type(election).__name__}"
             raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
-        if not isinstance(parallelism, int) or not 1 <= parallelism <= PARALLELISM:
+        if not is_int(parallelism) or not 1 <= parallelism <= PARALLELISM:
             raise InvalidRequest(f"parallelism is {parallelism!r}; it must be 1 to {PARALLELISM}")
+        _check_pause("initial_delay", initial_delay, 0)
+        _check_pause("interval", interval, SHORTEST)
         self.registry, self.election, self.parallelism = registry, election, parallelism
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams
@@ -156,8 +163,8 @@ class Sweeper:
         self.swept(shards)
         error = next((_complaint(shard) for shard in shards if shard.refused or shard.stop in _FAILURES), None)
         # A write of the sweep pointers has noted the success already.
-        if error or (queue.live.active and not _written(tasks, shards)):
-            self.note(queue, epoch, error)
+        if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
+            error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
         return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
 
     def failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
@@ -227,7 +234,7 @@ class Sweeper:
             limit,
             passable,
             old,
-            self._age_ms(queue, at.kind),
+            duration,
         )
 
     def _known(self, queue: str, name: str, fired: int) -> float:
@@ -238,14 +245,6 @@ class Sweeper:
             seen = self._seen[queue, name] = _Seen(fired, now)
         return now - seen.at
 
-    @staticmethod
-    def _age_ms(queue: ShardedQueue, kind: Kind) -> int:
-        """How long a message must have been left alone. In the sideline at least two intervals of its shovel."""
-        duration = milliseconds(queue.config.sweep_duration)
-        if kind is not Kind.SIDELINE or queue.live.shovel is None:
-            return duration
-        return max(duration, 2 * milliseconds(queue.live.shovel.interval))
-
     def swept(self, reports: Iterable[ShardReport]) -> None:
         """Take note of the marks that were set, wherever the shards were swept."""
         now = self._seams.monotonic()
@@ -253,18 +252,34 @@ class Sweeper:
             if report.marked:
                 self._seen[report.queue, mark_name(report.kind, report.shard)] = _Seen(report.marked, now)
 
-    def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> None:
-        """Store when the queue was swept, and what went wrong if anything did. Nothing where a later leader has."""
+    def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> bool:
+        """Store when the queue was swept, and what went wrong if anything did; False where a later leader has.
+
+        A deactivated queue from which nothing was moved has no more time to live than before.
+        """
         guard = Bound(EPOCH_GUARD, {"epoch": epoch})
         ops = (*sweep_note(success=error is None, error=error), Put("epoch", epoch))
-        key, ttl = self.registry.records.key(queue.name), lifetime(queue.config)
+        ttl = lifetime(queue.config) if queue.live.active or error else KEEP
         try:
-            self.registry.store.operate(key, *ops, when=guard, ttl=ttl, repeatable=True)
+            self.registry.store.operate(
+                self.registry.records.key(queue.name), *ops, when=guard, ttl=ttl, repeatable=True
+            )
         except Refused:
-            log.info("the sweep of %s by epoch %d was not noted: a later leader has taken over", queue.name, epoch)
+            log.warning(
+                "the sweep of %s by epoch %d was not noted: a later leader has taken over, or a sweeper that another "
+                "election chose, as the command's, named %s-sweeper: let all use one",
+                queue.name, epoch, self.registry.client_id,
+            )  # fmt: skip
+            return False
+        return True
 
 
 _FAILURES = (Stop.DEPOSED, Stop.FAILED)
+
+
+def _check_pause(what: str, seconds: float, least: float) -> None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= TIMEOUT_MAX:
+        raise InvalidRequest(f"{what} is {seconds!r}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
 
 
 def _complaint(shard: ShardReport) -> str:

@@ -29,7 +29,7 @@ from .sharded import pointer_queues
 from .sweep_report import Kind, ShardReport, ShardTask, Stop
 
 BATCH = 1_000
-"""Records in one step, the figure of the source."""
+"""Records in one step, the figure of the Java library."""
 POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
 
 _ABANDONED = exists("data") & exists("delivery") & (Param("age") < SINCE_UPDATE)

@@ -231,6 +231,56 @@ def test_a_queue_in_use_does_not_expire_and_an_unused_one_does():
     assert [queue.name for queue in registry.queues()] == ["used"]
 
 
+@pytest.mark.parametrize("how", ["create", "get"])
+@pytest.mark.parametrize("hours", [7, 24, 47])
+def test_a_queue_that_short_lived_processes_use_keeps_its_record_and_its_settings(simulated, how, hours):
+    config = QueueConfig("q", message_expiry=timedelta(days=1), queue_expiry=timedelta(days=1))
+    other(simulated).create(config).scale(7)
+    for _ in range(1 + 200 // hours):
+        simulated.clock.advance(hours * 3600)
+        registry = other(simulated)
+        queue = registry.create(config) if how == "create" else registry.get("q")
+        assert queue.concurrency == 7
+    simulated.clock.advance(49 * 3600)
+    with pytest.raises(NotFound):
+        other(simulated).get("q")
+
+
+@pytest.mark.parametrize("how", ["create", "get"])
+def test_to_ask_for_a_queue_that_was_used_lately_writes_nothing(how):
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    QueueRegistry(store, "c").create(QueueConfig("q"))
+    written = {}
+    for hours in (8, 2):
+        clock.advance(hours * 3600)
+        registry = QueueRegistry(store, "c")
+        store.reset()
+        registry.create(QueueConfig("q")) if how == "create" else registry.get("q")
+        written[hours] = store.calls["operate"]
+    assert written == {8: 0, 2: 1}
+
+
+def test_a_deactivated_queue_that_is_asked_for_lives_no_longer():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    QueueRegistry(store, "c").create(QueueConfig("q"))
+    QueueRegistry(store, "c").deactivate("q")
+    for _ in range(4):
+        clock.advance(86_000)
+        registry = QueueRegistry(store, "c")
+        assert not registry.get("q").live.active
+    clock.advance(2000)
+    with pytest.raises(NotFound):
+        QueueRegistry(store, "c").get("q")
+
+
+@pytest.mark.parametrize("wrong", ["9", None, True, 0, 61], ids=repr)
+def test_a_pause_between_looks_that_is_none_is_refused_by_its_value(wrong):
+    with pytest.raises(InvalidRequest, match=f"idle_look is {wrong!r} s; it must be 0.05 to 60"):
+        QueueRegistry(MemoryStore(), "c", idle_look=wrong)
+
+
 def test_a_queue_created_again_goes_on_from_its_pointers(registry, world):
     queue = registry.create(QueueConfig("q", shards=1))
     queue.publish_many(["a", "b", "c"])

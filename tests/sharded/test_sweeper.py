@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import re
 from datetime import timedelta
 
 import pytest
 
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
+from latchwork.queue.passes import take
+from latchwork.queue.pointers import Slot
 from latchwork.queue.sweep_report import Kind, ShardReport, SweepReport
 from latchwork.queue.sweeping import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
@@ -108,22 +111,37 @@ def test_all_queues_are_swept_by_as_many_threads_as_allowed():
     clock.advance(1201)
     report = Sweeper(registry, Election(1), parallelism=8).run_once()
     assert (len(report.queues), report.rehomed, report.ok) == (20, 20, True)
-    for parallelism in (0, 65):
-        with pytest.raises(InvalidRequest):
-            Sweeper(registry, Election(1), parallelism=parallelism)
 
 
-def test_the_sideline_waits_for_two_intervals_of_its_shovel(sim):
-    sim.options["shovel"] = ShovelConfig(timedelta(seconds=1200), 1)
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        *(("parallelism", value) for value in (0, 65, True, "8")),
+        *(("initial_delay", value) for value in (-1, None, True, float("nan"), float("inf"), "600")),
+        *(("interval", value) for value in (0, None, True, float("nan"), 1e300, "900")),
+    ],
+)
+def test_a_sweeper_that_is_asked_for_nonsense_is_refused_when_it_is_made(asked, value):
+    registry = QueueRegistry(MemoryStore(ManualClock()), "c")
+    with pytest.raises(InvalidRequest, match=re.escape(f"{asked} is {value!r}; it must be")):
+        Sweeper(registry, Election(1), **{asked: value})
+
+
+@pytest.mark.parametrize("hours", [1, 20, 24])
+def test_what_a_dead_shovel_had_claimed_is_in_the_sideline_again_after_one_sweep_duration(sim, hours):
+    sim.options = {"shovel": ShovelConfig(timedelta(hours=hours)), "shards": 1}
     process = sim.process()
     process.queue.publish("x")
     process.receive()[0].nack()
-    process.queue.sideline.receive()
-    sim.lapse()
+    sim.pass_time(hours * 3600)
+    source = process.queue.sideline.pointers
+    source.claim(0, 1)
+    take(source, [Slot(0, 1)])
     assert process.sweeper().run_once().rehomed == 0
     sim.lapse()
     report = process.sweeper().run_once()
     assert [s.kind for s in report.shards if s.rehomed] == [Kind.SIDELINE]
+    assert [message.payload for message in process.queue.sideline.peek()] == ["x"]
 
 
 def test_parked_messages_that_a_redrive_took_and_lost_are_parked_again_with_their_reason(sim):
@@ -149,15 +167,16 @@ def test_parked_messages_that_a_redrive_took_and_lost_are_parked_again_with_thei
     assert len(process.queue.redrive(2)) == 2
 
 
-def test_a_deactivated_queue_is_swept_until_it_is_empty_and_then_left_to_expire(sim):
+def test_a_deactivated_queue_is_swept_until_it_is_empty_and_then_left_to_expire_with_each_sweep_noted(sim):
     process, _ = abandon(sim)
     sweeper = sim.process().sweeper()
     process.registry.deactivate("q")
     assert sweeper.run_once().rehomed == 3
-    noted = process.registry.last_sweep("q")
+    noted, left = process.registry.last_sweep("q"), process.registry.records.record("q").ttl
     sim.lapse()
     assert sweeper.run_once().scanned == 0
-    assert process.registry.last_sweep("q") == noted
+    assert process.registry.last_sweep("q").success > noted.success, "somebody sweeps it"
+    assert process.registry.records.record("q").ttl < left - 1000
 
 
 def test_claimed_and_never_stamped_messages_wait_one_duration_from_their_first_sweep(sim):

@@ -125,20 +125,22 @@ def test_a_leader_that_was_overtaken_notes_nothing_over_its_successors_note(sim,
     process.sweeper(epoch=9).run_once()
     noted = process.registry.last_sweep("q")
     sim.lapse()
-    with caplog.at_level(logging.INFO, "latchwork"):
-        process.sweeper(epoch=4).run_once()
+    report = process.sweeper(epoch=4).run_once()
+    assert report.failures == (("q", "deposed: a leader of an epoch above 4 has swept it"),)
     assert process.registry.last_sweep("q") == noted
     assert process.registry.records.read("q")["epoch"] == 9
-    assert "by epoch 4 was not noted" in caplog.text
+    (record,) = [record for record in caplog.records if "by epoch 4 was not noted" in record.message]
+    assert record.levelname == "WARNING"
+    assert f"{sim.client}-sweeper" in record.message
 
 
 class Full(MemoryStore):
     """No message gets into a sideline."""
 
     def _operate_many(self, updates):
-        return [self._row(update) for update in updates]
+        return [self._unless_full(update) for update in updates]
 
-    def _row(self, update):
+    def _unless_full(self, update):
         full = "_SIDELINE_SHARD" in update.key.name and "POINTERS" not in update.key.name
         return RecordTooBig("no room") if full else super()._operate_many([update])[0]
 
