@@ -7,7 +7,6 @@ lost reply never counts twice (docs/protocols.md P1, P8).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from ..errors import AlreadyExists
 from ..retry import LATCH_POLICY, RetryPolicy
@@ -44,6 +43,8 @@ class CountDownLatch(Latch):
         farms: at XDC level, the farms that must bring their counter before the latch can be released; default: those
         that have one, which is safe only where one coordinator brings the whole count. At DC level they are refused, as
         only this farm's counter decides there. ttl: seconds; a latch that expires raises, it is never released by that.
+        set_suffix: the latch is kept in the set `D_LTCH#<set_suffix>`; every handle on it has the same. policy: how
+        often, and for how long, a call is tried again.
 
         Raises `AlreadyExists` where this farm's counter is there; `OutcomeUnknown` where it may have been created by
         this call; `InvalidRequest` before any I/O.
@@ -81,10 +82,11 @@ class CountUpDownLatch(Latch):
         """Create this farm's counter, with 0 where neither count nor parties is given. All else, and what it raises, as
         `CountDownLatch.create`.
         """
-        latch, made = cls._make(
-            store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms
-        )
-        if not made:
+        latch = cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
+            farms=farms,
+        )  # fmt: skip
+        if not latch._begin(count, parties):
             raise _already(latch)
         return latch
 
@@ -105,18 +107,18 @@ class CountUpDownLatch(Latch):
         policy: RetryPolicy = LATCH_POLICY,
     ) -> CountUpDownLatch:
         """The same, but where this farm's counter is there it is left as it is."""
-        return cls._make(store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms)[0]
-
-    @classmethod
-    def _make(cls, *args: Any) -> tuple[CountUpDownLatch, bool]:
-        store, client_id, latch_id, count, parties, farm_id, level, ttl, set_suffix, policy, farms = args
         latch = cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
             farms=farms,
         )  # fmt: skip
+        latch._begin(count, parties)
+        return latch
+
+    def _begin(self, count: int | None, parties: Iterable[str | int] | None) -> bool:
+        """Create this farm's counter; False where it is there already."""
         if count is None and parties is None:
             count = 0
-        return latch, latch._create(latch._expect(count, parties), layout.MAX_TOKENS)
+        return self._create(self._expect(count, parties), layout.MAX_TOKENS)
 
     def count_up(self, n: int = 1) -> int:
         """Count up by `n`, exactly once; what remains in this farm. One store call. Raises as `count_down`.

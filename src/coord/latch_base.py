@@ -83,7 +83,8 @@ class Latch:
         """A handle on a latch that was, or will be, created elsewhere. No I/O.
 
         `farm_id`: whose counter this handle counts; default $LATCHWORK_FARM, else "local". `ttl`: seconds that each
-        write gives the record to live.
+        write gives the record to live. `set_suffix`: as it was created with. `policy`: how often, and for how long, a
+        call is tried again.
         """
         return cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy

@@ -18,6 +18,8 @@ from latchwork.store import Key, MemoryStore, Put
 from tests.faulty import FaultyStore
 
 SESSION = 2.0
+LONG = 40.0
+"""Longer than any test waits: no term ends because a lease or a session ran out."""
 RESOURCE = Key("resources", "r")
 
 
@@ -86,8 +88,17 @@ def stand(zookeeper, office, closing):
     """A candidate on a client of its own; `election.client` is that."""
     store = MemoryStore()
 
-    def make(candidate, *, hosts=None, start=True, kind=KazooClient, path="/latchwork/elections", store=store):
-        client = kind(hosts or zookeeper.hosts, timeout=SESSION)
+    def make(
+        candidate,
+        *,
+        hosts=None,
+        start=True,
+        kind=KazooClient,
+        path="/latchwork/elections",
+        store=store,
+        session=SESSION,
+    ):
+        client = kind(hosts or zookeeper.hosts, timeout=session)
         client.start(timeout=20)
         closing.append(lambda: (client.stop(), client.close()))
         election = ZooKeeperElection(store, office, client, candidate=candidate, path=path)
@@ -277,21 +288,27 @@ def test_a_rebuilt_zookeeper_repeats_no_epoch(stand):
 
 def test_a_leader_by_lease_is_waited_for(stand, office, closing):
     """Both kinds for one office: no leader that is well is removed by the other kind."""
-    by_lease = LeaseElection(stand.store, office, candidate="lease", lease=1.0)
+    by_lease = LeaseElection(stand.store, office, candidate="lease", lease=LONG)
     closing.append(by_lease.stop)
     by_lease.start()
     epoch = until(lambda: by_lease.leadership).epoch
-    by_zookeeper = stand("zk")
-    time.sleep(1.5)
+    by_zookeeper = stand("zk", session=LONG)
+    until(lambda: has_seen(by_zookeeper, epoch))
     assert by_zookeeper.leadership is None
     assert by_lease.leadership.epoch == epoch
     by_lease.stop()
     later = until(lambda: by_zookeeper.leadership)
     assert later.epoch > epoch
     by_lease.start()
-    time.sleep(1.5)
+    until(lambda: has_seen(by_lease, later.epoch))
     assert by_lease.leadership is None
     later.check()
+
+
+def has_seen(election, epoch):
+    """Whether it has looked at the office since that epoch holds it."""
+    seen = election._party.observed
+    return seen is not None and seen.view.fence == epoch
 
 
 def test_a_store_that_is_away_for_a_while_does_not_end_the_campaign(stand):
