@@ -6,7 +6,7 @@ import base64
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -37,7 +37,10 @@ def schema_of(options: Options, codec: Codec) -> str:
 
 
 def table_of(schema: t.StructType, options: Options, codec: Codec) -> Table:
-    """How messages become rows of this schema. Raises `InvalidRequest` where it is another than `schema_of` says."""
+    """How messages become rows of this schema.
+
+    Raises `InvalidRequest` where it is another than `schema_of` says, or has a type that no payload can be read as.
+    """
     kinds = _kinds(options, codec)
     if schema.names != list(kinds) or any(_differs(field, kinds, options) for field in schema.fields):
         raise InvalidRequest(
@@ -45,7 +48,9 @@ def table_of(schema: t.StructType, options: Options, codec: Codec) -> Table:
             f"{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}>: leave .schema(...) out, and use the "
             "options 'payloadSchema' for the payload's type and 'columns' for some of the columns"
         )
-    return Table(schema, typed=options.payload_schema is not None)
+    table = Table(schema, typed=options.payload_schema is not None)
+    table.columns()
+    return table
 
 
 def _kinds(options: Options, codec: Codec) -> dict[str, str]:
@@ -82,11 +87,15 @@ class Table:
     def batches(self, shard: int, messages: Iterable[tuple[int, Envelope]]) -> Iterator[pa.RecordBatch]:
         """These messages in batches of 1,000. Raises `Unreadable` for a payload that is not of its type."""
         arrow = to_arrow_schema(self.schema, timezone="UTC")
-        columns = [self._column(field) for field in self.schema.fields]
+        columns = self.columns()
         rest = iter(messages)
         while rows := list(islice(rest, BATCH)):
             arrays = [self._array(column, field, shard, rows) for column, field in zip(columns, arrow, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+    def columns(self) -> list[Column]:
+        """What makes each column. Raises `InvalidRequest` for a type that no payload can be read as."""
+        return [self._column(field) for field in self.schema.fields]
 
     def _array(self, column: Column, field: pa.Field, shard: int, rows: Sequence[tuple[int, Envelope]]) -> pa.Array:
         values = [column(shard, *row) for row in rows]
@@ -163,9 +172,25 @@ def _inner(kind: t.DataType) -> Callable[[Any], Any]:
         element = _converter(kind.elementType)
         return lambda value: [element(one) for one in _list(value)]
     if isinstance(kind, t.MapType):
-        of_key, of_value = _converter(kind.keyType), _converter(kind.valueType)
+        of_key, of_value = _of_key(kind.keyType), _converter(kind.valueType)
         return lambda value: [(of_key(key), of_value(one)) for key, one in _mapping(value).items()]
-    return _SCALARS.get(type(kind), lambda value: value)
+    if type(kind) not in _SCALARS:
+        raise InvalidRequest(
+            f"'payloadSchema' has the type {kind.simpleString()}, which no payload can be read as: make it string and "
+            "cast the column, or leave the option out to read payloads as text"
+        )
+    return _SCALARS[type(kind)]
+
+
+def _of_key(kind: t.DataType) -> Callable[[Any], Any]:
+    """From the text that a key of a JSON object is: of numbers and truths it is their JSON."""
+    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+        raise InvalidRequest(
+            f"'payloadSchema' has a map with keys of the type {kind.simpleString()}, and in JSON keys are text: use "
+            "another key, or leave the option out to read payloads as text"
+        )
+    convert, decode = _inner(kind), Codec().decode
+    return (lambda key: convert(decode(key))) if isinstance(kind, _UNQUOTED) else convert
 
 
 def _of_field(field: t.StructField) -> Callable[[Any], Any]:
@@ -224,8 +249,17 @@ def _truth(value: Any) -> bool:
     return value
 
 
+def _time(value: Any) -> time:
+    found = time.fromisoformat(value)
+    if found.tzinfo is not None:
+        raise TypeError(f"{value!r} has a time zone, and the type has none")
+    return found
+
+
+_UNQUOTED = (t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType)
 _SCALARS: dict[type[t.DataType], Callable[[Any], Any]] = {
     t.StringType: _text,
+    t.NullType: lambda value: value,
     t.BooleanType: _truth,
     t.ByteType: _whole,
     t.ShortType: _whole,
@@ -237,5 +271,6 @@ _SCALARS: dict[type[t.DataType], Callable[[Any], Any]] = {
     t.TimestampType: lambda value: datetime.fromisoformat(value.replace("Z", "+00:00")),
     t.TimestampNTZType: datetime.fromisoformat,
     t.DateType: date.fromisoformat,
+    t.TimeType: _time,
     t.BinaryType: lambda value: base64.b64decode(value, validate=True),
 }

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date, time
+from decimal import Decimal
+
 import pytest
 from pyspark.sql import types as t
 
@@ -49,7 +53,15 @@ def read(table, *payloads):
         (t.FloatType(), "3.4e38", "1e300"),
         (t.FloatType(), "-3.4e38", "-1e39"),
         (t.BinaryType(), '"AAE="', '"ab cd!efg=?h"'),
-        (t.DayTimeIntervalType(), "null", '"P1D"'),
+        (t.TimeType(), '"12:30:00.5"', '"25:00:00"'),
+        (t.TimeType(), "null", '"12:30:00+02:00"'),
+        (t.NullType(), "null", "1"),
+        (t.MapType(t.IntegerType(), LONG), '{"1": 1}', '{"a": 1}'),
+        (t.MapType(t.IntegerType(), LONG), '{"-1": 1}', '{"1.5": 1}'),
+        (t.MapType(LONG, LONG), '{"0": 1}', '{"null": 1}'),
+        (t.MapType(t.DoubleType(), LONG), '{"1.5": 1}', '{"": 1}'),
+        (t.MapType(t.BooleanType(), LONG), '{"true": 1}', '{"1": 1}'),
+        (t.MapType(t.DateType(), LONG), '{"2026-07-01": 1}', '{"July": 1}'),
     ],
     ids=str,
 )
@@ -59,6 +71,24 @@ def test_a_value_that_does_not_fit_its_type_is_refused_with_the_message_it_is_of
     assert len(read(table, good)) == 1
     with pytest.raises(Unreadable, match=r"message 'm2' at 7/2 is not of the type .* leave the option out"):
         read(table, good, bad, good)
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "read_as"),
+    [
+        (t.StringType(), ["1", "true"], ["1", "true"]),
+        (t.ShortType(), ["1", "-2"], [1, -2]),
+        (t.DoubleType(), ["1.5", "2"], [1.5, 2.0]),
+        (t.BooleanType(), ["true", "false"], [True, False]),
+        (t.DecimalType(5, 2), ["1.25"], [Decimal("1.25")]),
+        (t.DateType(), ["2026-07-01"], [date(2026, 7, 1)]),
+        (t.TimeType(), ["12:30:00"], [time(12, 30)]),
+    ],
+    ids=str,
+)
+def test_the_keys_of_a_map_are_read_from_text_as_their_type(kind, keys, read_as):
+    payload = json.dumps({"x": dict.fromkeys(keys, 7)})
+    assert read(one_field(t.MapType(kind, LONG)), payload) == [[(key, 7) for key in read_as]]
 
 
 @pytest.mark.parametrize("payload", ["{}", '{"x": null}'])
@@ -92,6 +122,27 @@ def test_a_schema_that_is_not_the_queues_is_refused_when_the_query_is_planned(so
     ):
         with pytest.raises(InvalidRequest, match=r"leave \.schema\(\.\.\.\) out, .*'payloadSchema' .* 'columns'"):
             getattr(source(**more), kind)(schema)
+
+
+NEVER = [
+    t.DayTimeIntervalType(),
+    t.YearMonthIntervalType(),
+    t.CalendarIntervalType(),
+    t.VariantType(),
+    t.VarcharType(9),
+    t.MapType(t.StructType([t.StructField("id", LONG)]), LONG),
+    t.MapType(t.ArrayType(LONG), LONG),
+]
+
+
+@pytest.mark.parametrize("odd", NEVER, ids=str)
+@pytest.mark.parametrize("within", [lambda kind: kind, t.ArrayType, lambda kind: t.MapType(t.StringType(), kind)])
+def test_a_type_that_no_payload_can_be_read_as_is_refused_when_the_query_is_planned(source, odd, within):
+    payload = t.StructType([t.StructField("x", within(odd))])
+    schema = t.StructType([t.StructField("payload", payload)])
+    for kind in ("reader", "streamReader"):
+        with pytest.raises(InvalidRequest, match=r"'payloadSchema' has .* leave the option out"):
+            getattr(source(columns="payload", payloadSchema="x int"), kind)(schema)
 
 
 @pytest.mark.parametrize("kind", ["reader", "streamReader"])
