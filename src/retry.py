@@ -113,10 +113,13 @@ def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bo
 
 
 def reason(failure: BaseException | None) -> str:
-    """Why a request is sent again: `in_doubt`, `overloaded` (the server needs a pause) or `not_applied`."""
+    """Why a request is sent again: `in_doubt`, `overloaded` (too much is asked of the server, or of one record, which
+    the store says by `slow` or by the detail `overloaded`) or `not_applied`.
+    """
     if isinstance(failure, OutcomeUnknown):
         return "in_doubt"
-    return "overloaded" if getattr(failure, "slow", False) else "not_applied"
+    overloaded = isinstance(failure, Unavailable) and (failure.slow or failure.details.get("overloaded"))
+    return "overloaded" if overloaded else "not_applied"
 
 
 LATCH_POLICY = RetryPolicy(attempts=5, wait=0.01, max_wait=0.16)

@@ -41,7 +41,7 @@ class Session:
     @property
     def is_remote(self) -> bool:
         """Whether the store is a server, not a file."""
-        return bool(self._url) and not self._url.startswith(("sqlite:", "memory:"))
+        return self._url is not None and not self._url.startswith(("sqlite:", "memory:"))
 
     @property
     def environment(self) -> dict[str, str]:

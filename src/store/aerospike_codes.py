@@ -39,6 +39,8 @@ class Verdict(Enum):
 
 
 TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY, PARAMETER = 9, 22, 8, 14, -2
+OVERLOADED = frozenset({DEVICE_FULL, HOT_KEY, 18, 83})
+"""Codes by which the server, or one record, is asked for more than it can do."""
 NO_CODE = -1000
 """Of an exception of the client that says nothing; as little in the table as any other unknown code."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
@@ -132,7 +134,7 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
         return Misconfigured(f"{said}; {_NO_TTL}", **details)
     if verdict is Verdict.PERMANENT:
         return _permanent(fault.code)(text, **details)
-    error = Unavailable(text, **details)
+    error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)
     error.slow = fault.code == DEVICE_FULL
     return error
 

@@ -19,7 +19,7 @@ from latchwork.errors import (
     Refused,
     Unavailable,
 )  # fmt: skip
-from latchwork.retry import again
+from latchwork.retry import again, reason
 from latchwork.store.aerospike_codes import VERDICTS, Fault, Verdict, error_of, fault_of, verdict_of
 
 CLASSES = [found for _, found in inspect.getmembers(driver, inspect.isclass) if issubclass(found, Exception)]
@@ -121,6 +121,13 @@ def test_a_hot_key_is_named_with_advice_and_a_full_device_asks_for_a_long_pause(
     assert "shards" in str(write(14))
     assert write(8).slow
     assert not write(14).slow
+
+
+@pytest.mark.parametrize(
+    ("code", "why"), [(8, "overloaded"), (14, "overloaded"), (18, "overloaded"), (83, "overloaded"), (7, "not_applied")]
+)
+def test_a_request_is_sent_again_as_overloaded_where_too_much_was_asked(code, why):
+    assert reason(write(code)) == reason(read(code)) == reason(pickle.loads(pickle.dumps(write(code)))) == why
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
