@@ -18,6 +18,7 @@ from ..store.form import Form
 from ..store.ops import ListRange, ListSet, Op, Put
 from ..store.port import NEVER, RecordStore, Update
 from .circular_layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
+from .rows import settle
 
 T = TypeVar("T")
 
@@ -69,16 +70,14 @@ class Slots:
         if len(values) == 1:
             record, slot = self._layout.place(first)
             form, entry = _writing(not_stale(fence).expr), [first, values[0]]
-            return self._write_one(form.fill(self._layout.buffer(record), slot=slot, entry=entry, fence=fence))
+            return self._write([form.fill(self._layout.buffer(record), slot=slot, entry=entry, fence=fence)])
         runs = self._layout.runs(first, len(values))
         rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
-        if len(rows) == 1:
-            return self._write_one(rows[0])
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
         for place, chunk in enumerate(_chunks(rows, most)):
             if place and not between():
                 return False
-            if not self._write_many(chunk):
+            if not self._write(chunk):
                 return False
         return True
 
@@ -126,38 +125,19 @@ class Slots:
             put = [Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)])]
         return Update(self._layout.buffer(record), (Put(MARK, fence), *put), not_stale(fence), ttl=NEVER)
 
-    def _write_one(self, row: Update) -> bool:
-        try:
-            self._store.repeat(row)
-        except Refused:
-            return False
-        except OutcomeUnknown as failure:
-            raise self._unwritten() from failure
-        except NotFound as failure:
-            raise self._missing(failure) from None
-        return True
-
-    def _write_many(self, rows: list[Update]) -> bool:
+    def _write(self, rows: list[Update]) -> bool:
         """Whether all of them are written; rows in doubt are sent again."""
-        policy, seams = self._store.policy, self._store.seams
-        for attempt in range(1, policy.attempts + 1):
-            outcomes = self._store.operate_many(rows)
-            failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
-            if not failures:
-                return True
-            if any(isinstance(failure, Refused) for failure in failures):
-                return False
-            for failure in failures:
-                if not isinstance(failure, OutcomeUnknown):
-                    raise self._failed(failure)
-            rows = [row for row, outcome in zip(rows, outcomes, strict=True) if isinstance(outcome, OutcomeUnknown)]
-            if attempt < policy.attempts:
-                seams.note("retries", reason="in_doubt")
-                seams.sleep(policy.pause(attempt, seams))
-        raise self._unwritten()
-
-    def _unwritten(self) -> Unavailable:
-        return Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
+        failures = [outcome for outcome in settle(self._store, rows) if isinstance(outcome, LatchworkError)]
+        if any(isinstance(failure, Refused) for failure in failures):
+            return False
+        for failure in failures:
+            if not isinstance(failure, OutcomeUnknown):
+                raise self._failed(failure)
+        if failures:
+            raise Unavailable(
+                f"the entries of queue {self._layout.name!r} could not be written; none was enqueued"
+            ) from failures[0]
+        return True
 
     def _failed(self, failure: LatchworkError) -> LatchworkError:
         return self._missing(failure) if isinstance(failure, NotFound) else failure
