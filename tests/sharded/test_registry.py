@@ -40,7 +40,7 @@ FULL = QueueConfig(
 )
 
 
-def test_the_record_of_a_queue_has_the_bins_of_the_sources(registry, world):
+def test_the_record_of_a_queue_has_the_bins_of_the_java_library(registry, world):
     registry.create(FULL)
     record = world.store.get(Key(f"dc1_{world.client}_ignis_queues", "full"))
     bins = dict(record.bins)
