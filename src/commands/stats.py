@@ -16,6 +16,7 @@ from .snapshot import SAMPLE, all_rows
 
 COLUMNS = {
     "queue": "queue",
+    "state": "state",
     "ready": "ready",
     "in_flight": "in flight",
     "in_rate": "in/s",
@@ -107,15 +108,21 @@ def _title(leader: tuple[str, int] | None) -> str:
 
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    words = [row | {"reasons": _reasons(row), "swept_s_ago": _last_sweep(row)} for row in rows]
+    words = [
+        row | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
+        for row in rows
+    ]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
 
 
-def _last_sweep(facts: dict[str, Any]) -> float | str:
-    """When a queue was swept last, "-" for never. One that is not active is swept, but a sweep of it is not noted."""
-    if not facts["active"]:
-        return "inactive"
-    return "-" if facts["swept_s_ago"] is None else facts["swept_s_ago"]
+def _or_never(ago: float | None) -> float | str:
+    """A queue that was never swept says so: a table leaves out what no row has."""
+    return "-" if ago is None else ago
+
+
+def _state(facts: dict[str, Any]) -> str | None:
+    """What is out of the ordinary: a table in which nothing is has no such column."""
+    return None if facts["active"] else "inactive"
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:
