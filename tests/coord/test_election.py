@@ -48,7 +48,10 @@ def _client(hosts, session):
     from kazoo.client import KazooClient
 
     client = KazooClient(hosts, timeout=session)
-    client.start(timeout=10)
+    try:
+        client.start(timeout=10)
+    except client.handler.timeout_exception:  # a server that has just begun may leave a first connection unanswered
+        client.start(timeout=20)
     return client
 
 
