@@ -3,7 +3,7 @@
     python examples/outbox.py
 
 A producer takes orders and puts them into an outbox: a local queue on its own disk, from which they are forwarded to a
-sharded queue in the background. After a second the store goes away: first its replies are lost, then it answers no
+sharded queue in the background. After 150 orders the store goes away: first its replies are lost, then it answers no
 more. The producer takes orders as before. It is killed in the middle of the outage and started again while the store is
 still away. When the store comes back, every order that was ever acknowledged to a customer arrives, once, and those of
 one customer in their order. It runs on the embedded store, or wherever $LATCHWORK_STORE points.
@@ -12,7 +12,6 @@ one customer in their order. It runs on the embedded store, or wherever $LATCHWO
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -113,9 +112,17 @@ class Producer:
             self.process = subprocess.Popen(command, stdout=output)
 
     def kill(self) -> None:
-        """End it without a warning."""
-        self.process.send_signal(signal.SIGKILL)
+        """End it without a warning. Nothing where it has ended."""
+        self.process.kill()
         self.process.wait()
+
+    def take(self, more: int) -> None:
+        """Wait until it has acknowledged so many orders more."""
+        wanted, end = len(self.acknowledged()) + more, time.monotonic() + 60
+        while len(self.acknowledged()) < wanted:
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit("the producer takes no orders")
+            time.sleep(0.02)
 
     def acknowledged(self) -> list[int]:
         """The orders that it had said were put."""
@@ -134,19 +141,29 @@ def arrived(url: str, client: str) -> list[dict[str, Any]]:
 
 def run(url: str, folder: Path) -> bool:
     """The whole story; whether every acknowledged order arrived once and in order."""
-    client = f"{CLIENT}{os.getpid()}"
+    producers: list[Producer] = []
+    try:
+        return _told(url, f"{CLIENT}{os.getpid()}", folder, producers)
+    finally:
+        for producer in producers:
+            producer.kill()
+
+
+def _told(url: str, client: str, folder: Path, producers: list[Producer]) -> bool:
     first = Producer(url, client, folder, 0)
-    time.sleep(1.5)
+    producers.append(first)
+    first.take(150)
     (folder / OUTAGE).touch()
-    time.sleep(1.0)
+    first.take(100)
     print(f"the store is away; {len(first.acknowledged())} orders are acknowledged, {stored_lag(folder, 'orders')}")
     first.kill()
     second = Producer(url, client, folder, LIFE)
+    producers.append(second)
     print("the producer was killed and is started again, without its store")
-    time.sleep(1.5)
+    second.take(150)
     print(f"{len(second.acknowledged())} orders more, {stored_lag(folder, 'orders')}")
     (folder / OUTAGE).unlink()
-    time.sleep(0.5)
+    second.take(50)
     (folder / STOP).touch()
     second.process.wait(60)
     print(f"the store is back, {stored_lag(folder, 'orders')}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from ..errors import NotFound
 from ..seams import SYSTEM, Seams
@@ -11,6 +10,7 @@ from .backlog import backlog
 from .files import SYSTEM_FILES
 from .outbox import OutboxLag, lag_of
 from .page_layout import Layout, Place, disk
+from .page_opening import checked_directory
 from .page_reader import View
 
 _LENGTH = 4
@@ -25,7 +25,7 @@ def stored_lag(
     While the producer runs it may be behind by the last moment. `NotFound` where there is no such outbox; `Corrupt`,
     `Unreadable`, `Misconfigured` and `StorageFailed` as when the local queue is opened.
     """
-    layout = Layout(SYSTEM_FILES, Path(directory), prefix)
+    layout = Layout(SYSTEM_FILES, checked_directory(directory), prefix)
     with disk(layout):
         page_size = layout.stored_page_size()
         place = layout.cursors().get(name) if page_size else None

@@ -50,6 +50,12 @@ def test_it_changes_nothing(outbox, tmp_path, capsys):
     assert {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.iterdir()} == before
 
 
+def test_it_finds_what_open_finds_under_a_tilde(outbox, tmp_path, capsys, monkeypatch):
+    outbox.put("x")
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert stats(capsys, f"~/{tmp_path.name}", "orders")[0] == 0
+
+
 def test_an_outbox_that_is_not_there_is_code_3(outbox, tmp_path, capsys):
     for arguments in ((tmp_path, "orders"), (tmp_path, "other"), (tmp_path / "nowhere", "orders")):
         code, told = stats(capsys, *arguments)
