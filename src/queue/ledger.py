@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InvalidRequest, NonDeterministicInput, Refused
+from .config import is_int
 from .envelope import Envelope, checked_headers, checked_id
 from .ledger_chunk import Chunk, LedgerRecords
 from .ledger_writer import ChunkWriter, Row
@@ -58,8 +59,8 @@ class Ledger:
     def __init__(self, queue: ShardedQueue, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {scope!r}: it must be text of 1 to {MAX_SCOPE} bytes")
-        if batch is not None and not 1 <= batch <= CHUNK:
-            raise InvalidRequest(f"batch is {batch}; it must be 1 to {CHUNK}")
+        if batch is not None and not (is_int(batch) and 1 <= batch <= CHUNK):
+            raise InvalidRequest(f"batch is {batch!r}; it must be a whole number from 1 to {CHUNK}, or None")
         self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
     def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:

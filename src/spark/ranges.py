@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
-from ..queue.envelope import BINS, Envelope, from_bins
+from ..queue.envelope import BINS, CONTENT, Envelope, from_bins
 from ..queue.ledger import LEDGER_TTL
 from ..queue.pointers import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
 from ..queue.rows import delete_rows, settle
@@ -33,7 +33,7 @@ _TAKE = (missing(STREAM) | _MINE) & _NEWER
 _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
 _WHOLE = exists("data")
-_DROP = tuple(Put(bin, None) for bin in (*BINS, "fireTS", "delivery") if bin not in ("msgId", "keepId"))
+_DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
 
 
 @dataclass(frozen=True, slots=True)

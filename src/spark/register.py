@@ -25,10 +25,8 @@ def register(spark: SparkSession) -> None:
 
         from .datasource import LatchworkSource  # noqa: PLC0415 - needs that extra
     except ImportError as missing:
-        raise Misconfigured(f"{missing}: pip install 'latchwork[spark]'") from missing
+        raise Misconfigured(f"{missing}: pip install '.[spark]'") from missing
     if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
-        raise Misconfigured(
-            f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install 'latchwork[spark]'"
-        )
+        raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
     spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(LatchworkSource)

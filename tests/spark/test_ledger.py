@@ -437,3 +437,9 @@ def test_a_chunk_costs_four_calls_and_an_empty_ledger_one(store):
     before = counting.total
     Ledger(queue, "job").publish(0, rows(10))
     assert counting.total - before == 1 + 4
+
+
+@pytest.mark.parametrize("batch", [0, 1001, True, "10", 2.5])
+def test_a_batch_is_a_whole_number_of_messages_that_one_call_takes(store, batch):
+    with pytest.raises(InvalidRequest, match="batch is"):
+        Ledger(queue_on(store), "scope", batch=batch)
