@@ -140,7 +140,7 @@ def _header(pair: str) -> tuple[str, str]:
 
 
 def _lines() -> list[bytes]:
-    return [line for line in sys.stdin.buffer.read().split(b"\n") if line]
+    return [line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")]
 
 
 def _payload(given: str | bytes, queue: ShardedQueue) -> Any:

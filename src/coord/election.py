@@ -192,14 +192,14 @@ class Election(ABC):
         leadership = Leadership(grant, self._store, self.name)
         with self._guard:
             if stop.is_set():
-                grant.lost.set()
+                grant.give_up()
             self._grant, self._leadership = grant, leadership
             self._changed.set()
         log.info("%r leads", leadership)
         try:
             self._lead(leadership, lead)
         finally:
-            grant.lost.set()
+            grant.give_up()
             with self._guard:
                 self._grant = self._leadership = None
             self._quietly(lambda: self._hand_back(grant))
@@ -252,8 +252,8 @@ class Election(ABC):
         """Give the term up that the runner has joined, if it has joined one."""
         if runner not in self._runners:
             return
-        leadership, grant = self._runners[runner]
-        leadership.lost.set()
+        _, grant = self._runners[runner]
+        grant.give_up()
         try:
             self._quietly(lambda: self._hand_back(grant))
         finally:
@@ -263,9 +263,9 @@ class Election(ABC):
                     self._idle.set()
 
     def _end_term(self) -> None:
-        leadership = self._leadership
-        if leadership is not None:
-            leadership.lost.set()
+        leadership, grant = self._leadership, self._grant
+        if leadership is not None and grant is not None:
+            grant.give_up()
 
     def _quietly(self, last: Callable[[], object]) -> None:
         """What ends by itself anyway, in time, must not hide how the work went."""

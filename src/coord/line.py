@@ -45,7 +45,9 @@ class Line:
         nodes, mine = self._places()
         if not mine:
             node, data = f"{self._path}/{self._prefix()}", self._candidate.encode()
-            self._ask(self.client.create_async(node, data, ephemeral=True, sequence=True, makepath=True))
+            made = self.client.create_async(node, data, ephemeral=True, sequence=True, makepath=True)
+            made.rawlink(self._made)
+            self._ask(made)
             nodes, mine = self._places()
         if not mine:
             raise Unavailable(f"the line {self._path} in ZooKeeper vanished while entering it; it is entered again")
@@ -122,6 +124,13 @@ class Line:
         for node in asked.value:
             if node.startswith(self._mine) and not node.startswith(present):
                 self.client.delete_async(f"{self._path}/{node}").rawlink(self._ended)
+
+    def _made(self, asked: Any) -> None:
+        """Where kazoo makes the path first, it sends the create later, perhaps after the stay that it was for."""
+        if not asked.successful():
+            self._ended(asked)
+        elif not asked.value.rpartition("/")[2].startswith(f"{self._mine}{self.stay}-"):
+            self._clear()
 
     def _ended(self, asked: Any) -> None:
         """What was cut short by the end of a connection is asked again; after the end of the session it is done."""

@@ -131,12 +131,18 @@ class Grant(Fenced):
         try:
             claim = self._party.renew(self.fence)
         except (Refused, NotFound):
+            ended = self._ended()
             self.lost.set()
-            raise self._ended() from None
+            raise ended from None
         if not self.lost.extend(claim.until):
             ended = self._ended()
             self.release()
             raise ended
+
+    def give_up(self) -> None:
+        """End the belief in it of our own will: where it was not lost before, nobody was stopped. No I/O."""
+        self._given_back = self._given_back or not self.lost.is_set()
+        self.lost.set()
 
     def release(self) -> bool:
         """Give the lock back. True if this freed it, False if it was no longer this grant's. One store call.
@@ -144,8 +150,7 @@ class Grant(Fenced):
         It frees this acquisition only, never another one of the same owner. Calling it again does nothing.
         Raises `OutcomeUnknown` or `Unavailable`; the lock then ends by itself after its lease, or call again.
         """
-        self._given_back = True
-        self.lost.set()
+        self.give_up()
         if self._freed:
             return False
         freed = self._party.release(self.fence)

@@ -55,10 +55,9 @@ class _Term(Grant):
         self._line, self._stay = party.line, party.line.stay
 
     def release(self) -> bool:
-        try:
-            return super().release()
-        finally:
-            self._line.leave(self._stay)
+        self.give_up()
+        self._line.leave(self._stay)  # first: a store that hangs must not keep the office empty
+        return super().release()
 
     def _renew_until_lost(self) -> None:
         try:

@@ -82,16 +82,19 @@ class ActiveShards:
             self._drained = False
             self._next_look = max(self._next_look, self._seams.monotonic() + BUSY)
 
-    def wait(self, timeout: float | None, *, least: float = 0.0) -> None:
+    def wait(self, timeout: float | None, *, least: float = 0.0, known: Collection[int] = ()) -> None:
         """Wait until it is worth asking again: a local publish, the next look, or the end of `timeout` seconds.
 
-        least: seconds for which it is not worth asking whatever is there, unless something is published here.
+        least: seconds for which it is not worth asking whatever is there, unless something is published here, or has
+        been to another shard than those that are `known`.
         """
         with self._lock:
             pause = 0.0 if self._due() else self._next_look - self._seams.monotonic()
             self._wake.clear()
             if self._active:
                 pause = self._looks.low
+            if known and not self._active.keys() <= set(known):
+                least = 0.0
         pause = max(pause, least, 0.001)
         self._wake.wait(pause if timeout is None else min(pause, timeout))
 

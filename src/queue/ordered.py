@@ -68,7 +68,7 @@ class ShardLocks:
         if held is None:
             if not stopping.is_set():
                 # Where others have what there is, or the queue is paused, it is not worth asking soon.
-                self._queue.active.wait(ASK, least=ASK if shards or self._queue.concurrency == 0 else 0.0)
+                self._queue.active.wait(ASK, least=ASK if shards or self._queue.concurrency == 0 else 0.0, known=shards)
             yield None
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -9,12 +10,14 @@ from datetime import timedelta
 from operator import index
 from typing import Any
 
-from ..errors import AlreadyExists, InvalidRequest, NotFound, Unreadable
+from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..retry import Poll
 from ..store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ..store.expr import SERVER_NOW
 from ..store.ops import Op
 from .config import BatchingConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 TTL_FACTOR = 2
@@ -70,9 +73,14 @@ class QueueRecords:
         return self.store.get(self.key(name), *bins)
 
     def renew(self, config: QueueConfig, record: Record) -> None:
-        """Let the record live its whole time again; no call where it has most of it."""
+        """Let the record live its whole time again; no call where it has most of it. A failure is logged: who asks for
+        a queue may want no more than to look at it.
+        """
         if 0 < record.ttl < RENEWED * lifetime(config):
-            self.change(config, Touch())
+            try:
+                self.change(config, Touch())
+            except LatchworkError as failure:
+                log.warning("the record of queue %s could not be renewed: %s", config.name, failure)
 
     def create(self, config: QueueConfig, fired: Sequence[Sequence[int]]) -> bool:
         """Create the record, its sweep pointers at what was fired under this name before. False if there is one.

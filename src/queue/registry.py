@@ -63,7 +63,7 @@ class QueueRegistry:
     def create(self, config: QueueConfig) -> ShardedQueue:
         """The queue of these settings: a new one, or the one that has them already (activated again if it was not).
 
-        To create it, or to `get` it while it is active, is to use it: its record lives on.
+        To create it, or to `get` it while it is active, is to use it: its record lives on, if the store can be written.
         A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
         saying which settings differ, where the name is taken.
         """
@@ -94,6 +94,9 @@ class QueueRegistry:
         """The queue of this name, active or not. Raises `NotFound`."""
         queue = self._queues.get(_named("name", name))
         if queue is not None:
+            if queue.live.active:
+                queue.used = True
+                self.refresh_if_due()
             return queue
         record = self.records.record(name)
         queue = self._adopt(config_of(name, record.bins), record.bins)

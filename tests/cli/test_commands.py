@@ -654,7 +654,7 @@ def piped(monkeypatch):
 
 def test_a_line_of_stdin_ends_at_a_newline_and_at_nothing_else(lw, sqlite_url, piped):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
-    piped('{"text": "a\u2028b\x85c"}\r\n\n{"n": 2}\n'.encode())
+    piped('{"text": "a\u2028b\x85c"}\r\n\n\r\n{"n": 2}\n'.encode())
     assert lw("queue", "publish", "q", *SHOP).code == 0
     found = lw("queue", "consume", "q", *SHOP, "--timeout", "0", "--json").json
     assert [row["payload"] for row in found] == [{"text": "a\u2028b\x85c"}, {"n": 2}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from latchwork.coord import FencedLock, LeaseElection
+from latchwork.coord.election import Leadership
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import LockUnavailable, Unavailable
 from latchwork.retry import RetryPolicy
@@ -103,6 +104,40 @@ def test_a_holder_whose_renewal_is_answered_too_late_is_counted(renewing):
     assert grant.lost.is_set()
     assert renewing.seams.noted == [{"by": "holder"}]
     assert lock.try_acquire() is not None, "what was renewed too late was given back"
+
+
+def test_a_lease_that_ran_out_before_the_release_counts_though_it_was_released_meanwhile(renewing):
+    grant = FencedLock(renewing, "lock", lease=9).acquire(keep_alive=True)
+
+    def ran_out():
+        renewing.seams.advance(10)
+        assert grant.lost.is_set()
+        grant.release()
+
+    renewing.plan = {2: ran_out}
+    renewing.seams.work[0]()
+    assert renewing.seams.noted == [{"by": "holder"}]
+
+
+def test_who_waits_for_the_loss_and_releases_does_not_hide_that_the_holder_was_overtaken(renewing, monkeypatch):
+    grant = FencedLock(renewing, "lock").acquire(keep_alive=True)
+    lose = grant.lost.set
+    monkeypatch.setattr(grant.lost, "set", lambda: (lose(), setattr(grant, "_given_back", True)))
+    renewing.plan = {2: lambda: renewing.inner.operate(Key(LOCKS, "lock"), Put("locked", 0))}
+    renewing.seams.work[0]()
+    assert renewing.seams.noted == [{"by": "holder"}]
+
+
+@pytest.mark.parametrize("end", [LeaseElection.stop, LeaseElection._end_term])
+def test_an_election_that_is_stopped_or_resigned_during_a_renewal_counts_nobody_as_stopped(renewing, end, monkeypatch):
+    election = LeaseElection(renewing, "office")
+    grant = election._grant = election._elect(renewing.seams.event())
+    election._leadership = Leadership(grant, renewing, "office")
+    renew = grant._party.renew
+    monkeypatch.setattr(grant._party, "renew", lambda fence: (renew(fence), end(election))[0])
+    renewing.seams.work[-1]()
+    assert grant.lost.is_set()
+    assert renewing.seams.noted == []
 
 
 class Threadless(ManualClock):

@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from latchwork.coord import ZooKeeperElection
 from latchwork.coord.contender import Acquisition
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import InvalidRequest, Unavailable
+from latchwork.errors import FencedOut, InvalidRequest, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, MemoryStore, Put
 from tests.clock import ManualClock
@@ -63,7 +63,7 @@ def returns():
 def pair(candidate, returns):
     """A leader whose function takes its time, and who waits behind it."""
     store = MemoryStore()
-    first, second = candidate("a", store, lease=1), candidate("b", store, lease=1)
+    first, second = candidate("a", store, lease=30), candidate("b", store, lease=30)
     first.start(lambda leadership: returns.wait(30))
     until(lambda: first.leadership)
     second.start()
@@ -83,6 +83,8 @@ def stopped(election):
 
 def overtaken(election):
     election._store.operate(Key(LOCKS, "office"), Add("fencing-ctr", 1), Put("locked", 0), ttl=-1)
+    with pytest.raises(FencedOut):
+        election._grant.renew()
 
 
 @pytest.mark.parametrize("end", [suspended, stopped, overtaken, ZooKeeperElection.resign])
@@ -160,6 +162,15 @@ def test_a_term_that_is_handed_back_late_does_not_end_the_next_one(candidate, cl
     new = one._elect(clock.event())
     one._hand_back(old)  # as by a resignation in another thread
     new.renew()
+
+
+def test_a_term_leaves_the_line_before_the_store_is_asked_which_may_hang(candidate, zoo, clock, monkeypatch):
+    one = candidate("a", MemoryStore(clock))
+    term = one._elect(clock.event())
+    release, standing = term._party.release, []
+    monkeypatch.setattr(term._party, "release", lambda fence: standing.extend(zoo.nodes) or release(fence))
+    assert term.release() is True
+    assert standing == []
 
 
 def test_a_term_that_cannot_be_kept_alive_leaves_the_line(candidate, zoo, clock):

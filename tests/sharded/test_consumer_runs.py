@@ -248,10 +248,12 @@ def test_a_child_forked_while_a_handler_runs_does_not_hand_back_its_parents_mess
     def handler(delivery):
         child = os.fork()
         if not child:
+            code = 99
             try:
                 consumer.__exit__()
+                code = len(kept(queue))
             finally:
-                os._exit(len(kept(queue)))
+                os._exit(code)
         left.append(os.waitpid(child, 0)[1])
 
     consumer = Consumer(queue, handler).start()

@@ -36,11 +36,11 @@ def queues(clock):
     return made(clock)
 
 
-def made(clock, kind=MemoryStore):
+def made(clock, kind=MemoryStore, shards=1):
     store = kind(clock)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = QueueConfig("q", shards=1, sweep_duration=60, unsafe_limits=True)
+        config = QueueConfig("q", shards=shards, sweep_duration=60, unsafe_limits=True)
     return [QueueRegistry(store, "c").create(config) for _ in range(2)]
 
 
@@ -109,8 +109,8 @@ def one_turn(consumer, clock):
     return clock.monotonic() - began, store.total
 
 
-def counted(clock):
-    return made(clock, lambda seams: CountingStore(MemoryStore(seams)))
+def counted(clock, shards=1):
+    return made(clock, lambda seams: CountingStore(MemoryStore(seams)), shards)
 
 
 def test_a_worker_of_a_paused_queue_waits_and_asks_the_store_for_nothing(clock):
@@ -125,6 +125,19 @@ def test_a_worker_of_a_paused_queue_waits_and_asks_the_store_for_nothing(clock):
     queue.resume()
     consumer._once()
     assert consumer.stats["acked"] == 2
+
+
+def test_a_message_for_a_free_shard_that_comes_while_the_others_are_asked_for_is_not_waited_for(clock, monkeypatch):
+    here, there = counted(clock, shards=2)
+    there.publish("a")
+    with ShardLocks(there).hold_one(clock.event()) as held:
+        consumer = Consumer(here, lambda delivery: None, ordered=True)
+        consumer._once()
+        take = consumer._locks._take_one
+        free = 1 - held.shard
+        monkeypatch.setattr(consumer._locks, "_take_one", lambda shards: (take(shards), here.active.loaded([free]))[0])
+        seconds, _ = one_turn(consumer, clock)
+    assert seconds < 0.2
 
 
 def test_a_worker_whose_shards_are_all_worked_elsewhere_asks_for_them_once_a_second(clock):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers, Unreadable
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers, Unavailable, Unreadable
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
@@ -244,6 +244,32 @@ def test_a_queue_that_short_lived_processes_use_keeps_its_record_and_its_setting
     simulated.clock.advance(49 * 3600)
     with pytest.raises(NotFound):
         other(simulated).get("q")
+
+
+@pytest.mark.parametrize("how", ["create", "get"])
+def test_a_queue_can_be_looked_at_where_its_record_cannot_be_renewed(simulated, how, caplog, monkeypatch):
+    config = QueueConfig("q")
+    other(simulated).create(config)
+    simulated.clock.advance(48 * 3600)
+    registry = other(simulated)
+
+    def full(*what):
+        raise Unavailable("the device is full")
+
+    monkeypatch.setattr(registry.records, "change", full)
+    queue = registry.create(config) if how == "create" else registry.get("q")
+    assert queue.depth().ready == 0
+    assert "the device is full" in caplog.text
+
+
+def test_a_queue_that_a_long_lived_process_asks_for_again_and_again_lives_on(simulated):
+    config = QueueConfig("q", message_expiry=timedelta(days=1), queue_expiry=timedelta(days=1))
+    other(simulated).create(config)
+    registry = other(simulated)
+    for _ in range(60):
+        simulated.clock.advance(3600)
+        assert registry.get("q").depth().ready == 0
+    assert other(simulated).get("q").depth().ready == 0
 
 
 @pytest.mark.parametrize("how", ["create", "get"])
