@@ -113,8 +113,16 @@ def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
 
 def _indexed(data: bytes, bin: str) -> str | int | None:
     """What an index keeps of a record: the bin's value where it is text or an integer."""
-    value = values.decode(data, (bin,)).get(bin)
-    return value if type(value) in (str, int) else None
+    try:
+        value = values.decode(data, (bin,)).get(bin)
+        return value if type(value) in (str, int) else None
+    except BaseException as failure:
+        _raised.failure = failure
+        raise
+
+
+_raised = threading.local()
+"""What has ended `_indexed` in this thread: SQLite says only that something has, of a signal's exception as well."""
 
 
 # ---- failures
@@ -132,6 +140,9 @@ _BY_TEXT = {
 }
 """SQLite's own texts, for Python 3.10, which does not tell the number."""
 
+_RAISED = "user-defined function raised exception"
+"""SQLite's text for all that has ended a function of ours."""
+
 
 def primary_code(failure: sqlite3.Error) -> int:
     """SQLite's primary result code; 1 (a generic error) where it cannot be told."""
@@ -145,8 +156,16 @@ def is_busy(failure: sqlite3.Error) -> bool:
 
 
 def is_unreadable(failure: sqlite3.Error) -> bool:
-    """Whether an index, or a query, came upon a record whose bytes are no bins."""
-    return str(failure) == "user-defined function raised exception"  # SQLite's number for it stands for many things
+    """Whether an index, or a query, came upon a record whose bytes are no bins.
+
+    Raises what has ended that instead, where it was something else: a `KeyboardInterrupt`, say.
+    """
+    if str(failure) != _RAISED:  # SQLite's number for it stands for many things
+        return False
+    raised, _raised.failure = getattr(_raised, "failure", None), None
+    if raised is not None and not isinstance(raised, Corrupt):
+        raise raised
+    return raised is not None
 
 
 def never_commits(failure: sqlite3.Error) -> bool:
@@ -159,6 +178,8 @@ def meaning(failure: sqlite3.Error, path: Path) -> LatchworkError:
     code = primary_code(failure)
     if is_unreadable(failure):
         return Corrupt(f"{path}: an index needs a record whose bytes are no bins; restore the file from a copy")
+    if str(failure) == _RAISED:  # before its first line, where only SQLite has seen it
+        return StorageFailed(f"{path}: interrupted, by a signal's handler as a rule; nothing was written: do it again")
     make, advice = _MEANING.get(code, (StorageFailed, "nothing was written"))
     error = make(f"{path}: {failure}; {advice}", sqlite=code)
     if isinstance(error, Unavailable):

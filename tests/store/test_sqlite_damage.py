@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 
-from latchwork.errors import Corrupt
+from latchwork.errors import Corrupt, StorageFailed
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite
+from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite, sqlite_file
 from latchwork.store.contract_records import raises
 from tests.clock import ManualClock
 
@@ -103,3 +104,53 @@ def test_a_damaged_record_that_no_index_needs_can_be_deleted_and_made_anew(store
     assert store.delete(BAD) is False
     store.operate(BAD, Put("n", 9), exists=Exists.CREATE)
     assert store.get(BAD).bins == {"n": 9}
+
+
+# ---- interrupts, which SQLite tells as it tells damage
+
+
+@pytest.fixture
+def interrupts(monkeypatch):
+    """What the next reading of a record for an index ends with, as by a signal's handler."""
+    pending, decode = [], sqlite_file.values.decode
+
+    def interrupted(*args):
+        if pending:
+            raise pending.pop()
+        return decode(*args)
+
+    monkeypatch.setattr(sqlite_file, "values", SimpleNamespace(decode=interrupted))
+    return pending
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, TimeoutError])
+def test_an_interrupt_within_an_index_is_raised_as_it_is_and_writes_nothing(store, interrupts, stop):
+    store.ensure_index(SET, "active")
+    interrupts.append(stop("now"))
+    with pytest.raises(stop, match="now"):
+        store.operate(GOOD, Add("n", 1))
+    assert not interrupts
+    assert store.operate(GOOD, Add("n", 1), Read("n")) == (2,)
+
+
+def test_an_interrupt_within_the_sweep_is_raised_and_nothing_of_that_update_is_written(store, clock, interrupts):
+    store.ensure_index(SET, "active")
+    clock.advance(LIFE)
+    interrupts.append(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        store.operate(OTHER, Add("n", 1))
+    assert left(store) == {"x", "bad", "good", "last"}
+    clock.advance(sqlite.SWEEP_EVERY / 1000)
+    assert store.operate(OTHER, Add("n", 1), Read("n")) == (1,)
+    assert left(store) == {"x"}
+
+
+def test_an_interrupt_that_only_sqlite_has_seen_is_not_taken_for_damage(store, monkeypatch):
+    store.ensure_index(SET, "active")
+    store.close()
+    monkeypatch.setattr(sqlite_file, "_indexed", lambda _data, _bin: 1 // 0)
+    failure = raises(StorageFailed, lambda: store.operate(GOOD, Add("n", 1)))
+    assert "interrupted" in str(failure)
+    store.close()
+    monkeypatch.undo()
+    assert store.operate(GOOD, Add("n", 1), Read("n")) == (2,)
