@@ -6,6 +6,7 @@ Each update is one transaction that takes the write lock first, and is on the di
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from ..errors import InvalidRequest, LatchworkError
+from ..errors import Corrupt, InvalidRequest, LatchworkError
 from ..seams import SYSTEM, Seams
 from . import local, sqlite_rows
 from .memory import outcome
@@ -21,6 +22,8 @@ from .ops import writes
 from .port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from .sqlite_pool import SQLitePool
 from .sqlite_rows import Batch, Found
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,6 +56,7 @@ class SQLiteStore(RecordStore):
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep_after = 0
         self._damaged: set[int] = set()
+        self._passed_over: set[Key] = set()
 
     @property
     def url(self) -> str:
@@ -96,9 +100,19 @@ class SQLiteStore(RecordStore):
         def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
             rows = connection.execute(question, (equals,))
             found = [Found(connection, Key(set, name), *columns) for name, *columns in rows]
-            return [record for row in found if (record := _record(row, (), now)) is not None]
+            return [record for row in found if (record := self._readable(row, now)) is not None]
 
         return self._read(ask)
+
+    def _readable(self, found: Found, now: int) -> Record | None:
+        """A record that a query has found. A damaged one is told once in the log; the others do not wait for it."""
+        try:
+            return _record(found, (), now)
+        except Corrupt as failure:
+            if found.key not in self._passed_over:
+                self._passed_over.add(found.key)
+                log.warning("passed over by queries: %s", failure)
+            return None
 
     # ---- writing
 

@@ -105,23 +105,24 @@ def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
 
 
 def sweep(connection: sqlite3.Connection, now: int, told: set[int]) -> bool:
-    """Remove some expired records; whether there are more. A damaged one that an index needs to read is left alone.
+    """Remove some expired records; whether there may be more. A damaged one that an index needs to read is left alone.
 
-    told: the rows that were found to be damaged, each of which is logged once.
+    told: the rows that were found to be damaged, each of which is logged once, and not tried again by itself.
     """
-    some = (now, SWEEP_AT_MOST)
-    removed = _removed(connection, _SWEEP, some)
+    removed = _removed(connection, _SWEEP, (now, SWEEP_AT_MOST))
     if removed is not None:
         return removed == SWEEP_AT_MOST
-    rows = connection.execute(_EXPIRED, some).fetchall()
-    damaged = {number for (number,) in rows if _removed(connection, _REMOVE, (number,)) is None}
-    if damaged - told:
-        file, found = file_of(connection), sorted(damaged - told)
+    # As many more as are passed over, so that these, the oldest, are never all that is looked at.
+    expired = connection.execute(_EXPIRED, (now, SWEEP_AT_MOST + len(told)))
+    rows = [number for (number,) in expired if number not in told][:SWEEP_AT_MOST]
+    damaged = {number for number in rows if _removed(connection, _REMOVE, (number,)) is None}
+    if damaged:
+        file, found = file_of(connection), sorted(damaged)
         log.warning(
             "%s: expired records stay there, since they are damaged: rows %s; restore it from a copy", file, found
         )
         told |= damaged
-    return len(damaged) < len(rows) == SWEEP_AT_MOST
+    return len(rows) == SWEEP_AT_MOST
 
 
 def _removed(connection: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> int | None:

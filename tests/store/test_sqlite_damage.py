@@ -9,8 +9,22 @@ from types import SimpleNamespace
 import pytest
 
 from latchwork.errors import Corrupt, StorageFailed
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite, sqlite_file
+from latchwork.store import (
+    Add,
+    Bin,
+    Exists,
+    Key,
+    Put,
+    Read,
+    Removal,
+    SQLiteStore,
+    Update,
+    sqlite,
+    sqlite_file,
+    sqlite_rows,
+)
 from latchwork.store.contract_records import raises
 from tests.clock import ManualClock
 
@@ -35,11 +49,11 @@ def store(tmp_path, clock):
     store.close()
 
 
-def damage(store, key=BAD):
+def damage(store, key=BAD, active="yes"):
     """Bytes of the record turn to others, below SQLite, which is why its indexes keep what they had."""
     connection = sqlite3.connect(store.path)
     connection.execute("PRAGMA trusted_schema = ON")
-    connection.create_function("latchwork_bin", 2, lambda *_: "yes", deterministic=True)
+    connection.create_function("latchwork_bin", 2, lambda *_: active, deterministic=True)
     connection.execute("UPDATE records SET bins = x'c1ff' WHERE set_name = ? AND name = ?", key)
     connection.commit()
     connection.close()
@@ -63,6 +77,21 @@ def test_an_expired_damaged_record_keeps_nobody_from_writing_nor_other_records_f
             clock.advance(sqlite.SWEEP_EVERY / 1000)
     (told,) = caplog.messages
     assert str(store.path) in told
+
+
+def test_many_damaged_records_do_not_end_the_sweep_of_those_that_expired_after_them(store, clock, monkeypatch, caplog):
+    monkeypatch.setattr(sqlite_rows, "SWEEP_AT_MOST", 2)
+    store.ensure_index(SET, "active")
+    names = [f"bad{n}" for n in range(4)]
+    for name in names:
+        store.operate(Key(SET, name), Put("active", "yes"), exists=Exists.CREATE, ttl=LIFE - 1)
+        damage(store, Key(SET, name))
+    clock.advance(LIFE)
+    for _ in range(5):
+        store.operate(OTHER, Add("n", 1))
+        clock.advance(sqlite.SWEEP_EVERY / 1000)
+    assert left(store) == {"x", *names}
+    assert len(caplog.messages) == 2, "of two damaged records each"
 
 
 def test_an_expired_damaged_record_that_no_index_needs_is_swept(store, clock):
@@ -93,9 +122,31 @@ def test_a_damaged_record_is_named_with_its_file(store):
         failure = raises(Corrupt, call)
         assert str(store.path) in str(failure)
         assert failure.details["key"] == BAD
-    for call in (lambda: store.query(SET, "active", "yes"), lambda: store.delete(BAD)):
-        assert str(store.path) in str(raises(Corrupt, call))
+    assert str(store.path) in str(raises(Corrupt, lambda: store.delete(BAD)))
     assert store.get(GOOD).bins["n"] == 1
+
+
+def test_a_query_passes_over_a_damaged_record_and_names_it_with_its_file_once_in_the_log(store, caplog):
+    store.ensure_index(SET, "active")
+    damage(store)
+    for _ in range(2):
+        assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    (told,) = caplog.messages
+    assert str(store.path) in told
+    assert str(BAD) in told
+
+
+def test_the_queues_beside_one_whose_record_is_damaged_are_listed(store):
+    registry = QueueRegistry(store, "shop")
+    for name in ("bad", "good"):
+        registry.create(QueueConfig(name, shards=1))
+    damage(store, registry.records.key("bad"), active="true")
+    assert [queue.name for queue in QueueRegistry(store, "shop").queues(active=None)] == ["good"]
+
+
+def test_a_query_that_no_index_serves_says_that_it_met_a_damaged_record(store):
+    damage(store)
+    assert str(store.path) in str(raises(Corrupt, lambda: store.query(SET, "active", "yes")))
 
 
 def test_a_damaged_record_that_no_index_needs_can_be_deleted_and_made_anew(store):
