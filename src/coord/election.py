@@ -15,11 +15,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
+from ..inputs import checked_timeout
 from ..retry import Poll
 from ..seams import Event, Task
+from ..store.connect import as_store
 from ..store.port import Key, RecordStore
 from .contender import PASSING, Acquisition, Contender
-from .inputs import checked_name, checked_owner, checked_store, checked_timeout
+from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .lock import LOCKS, Grant, kept_alive
 from .roster import Roster
@@ -42,7 +44,7 @@ class Election(ABC):
     """
 
     def __init__(self, store: RecordStore, name: str, candidate: str | None) -> None:
-        self._store, self._seams = checked_store(store), store.seams
+        self._store, self._seams = as_store(store), store.seams
         self.name, self.candidate = checked_name(name), checked_owner(candidate, store.seams)
         self._guard = self._seams.lock()
         self._stop, self._changed, self._idle = self._seams.event(), self._seams.event(), self._seams.event()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
+from ..inputs import checked_timeout
 from ..seams import Seams
 from ..store.expr import Bin, Bound, Expr, Guard, Param, missing
 from ..store.once import Once
 from ..store.ops import Op, Put
 from ..store.port import KEEP, Exists, Key, RecordStore, Values
-from .inputs import checked_timeout
 
 
 class Lost:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..errors import AlreadyExists
+from ..inputs import checked_whole
 from ..retry import LATCH_POLICY, RetryPolicy
 from ..store.port import RecordStore
 from . import latch_layout as layout
@@ -126,7 +127,7 @@ class CountUpDownLatch(Latch):
         Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
         late to hold the latch.
         """
-        return self._count(By.ADDING, layout.checked_number("n", n, 1))
+        return self._count(By.ADDING, checked_whole("n", n, 1, layout.MAX_COUNT))
 
 
 def _already(latch: Latch) -> AlreadyExists:

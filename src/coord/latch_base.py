@@ -11,11 +11,12 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..inputs import checked_kind, checked_timeout, checked_whole, farm_or_default
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
+from ..store.connect import as_store
 from ..store.ops import MapGet, Op, Put, Read
 from ..store.port import Exists, Record, RecordStore
 from . import latch_layout as layout
-from .inputs import checked_kind, checked_timeout, farm_or_default
 from .latch_layout import By, bins_of
 from .latch_look import LatchProgress, Looks, by_farm, progress_of
 from .progress import ProgressBar
@@ -56,7 +57,7 @@ class Latch:
     ) -> None:
         if not isinstance(level, LatchLevel):
             raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
-        self._store = layout.checked_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
+        self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
         self._farm = layout.checked_farm(farm_or_default(farm_id))
         self._farms = layout.checked_farms(farms)
@@ -101,7 +102,7 @@ class Latch:
         Raises `NotFound` where the latch was never created for this farm, was deleted (and perhaps made again) or has
         expired; `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
         """
-        layout.checked_number("n", n, 1)
+        checked_whole("n", n, 1, layout.MAX_COUNT)
         floor = self._level is LatchLevel.DC
         if party is not None:
             return self._count_party(By.FLOORED if floor else By.ADDING, n, layout.checked_party(party))
@@ -275,7 +276,7 @@ class Latch:
         if parties is None:
             if count is None:
                 raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
-            return layout.checked_number("count", count, 0)
+            return checked_whole("count", count, 0, layout.MAX_COUNT)
         self._expected = layout.checked_parties(parties)
         if count is not None and count != len(self._expected):
             raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")

@@ -12,11 +12,12 @@ from functools import lru_cache
 from typing import TypeVar
 
 from ..errors import InvalidRequest
+from ..inputs import checked_whole
 from ..store.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing, smallest
 from ..store.form import Form
 from ..store.once import Once
 from ..store.ops import Add, MapPut, Op, Put, Read
-from ..store.port import MAX_SET, MAX_TTL, Key, RecordStore
+from ..store.port import MAX_SET, MAX_TTL, Key
 
 T = TypeVar("T")
 COUNT, DONE, OPS, ID, FARMS = "count#", "done#", "ops#", "id#", "farms#"
@@ -138,22 +139,15 @@ def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(sorted({checked_farm(farm) for farm in listed("farms", farms or ())}))
 
 
-def checked_number(what: str, value: int, low: int, high: int = MAX_COUNT) -> int:
-    """The number, where it is a whole one between the two. Raises `InvalidRequest`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidRequest(f"{what} is {value!r}; it must be a whole number from {low} to {high}")
-    return value
-
-
 def checked_ttl(ttl: int) -> int:
     """The time to live in seconds. A latch always has one, so that a forgotten latch goes away."""
-    return checked_number("ttl", ttl, 1, MAX_TTL)
+    return checked_whole("ttl", ttl, 1, MAX_TTL)
 
 
 def checked_party(party: str | int) -> str | int:
     """The party's name: a string or a whole number, plain ones also where it was an enumeration's member."""
     if isinstance(party, int) and not isinstance(party, bool):
-        return int(checked_number("party", party, -(2**63), 2**63 - 1))
+        return int(checked_whole("party", party, -(2**63), 2**63 - 1))
     name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
     if len(name.encode()) > 255:
         raise InvalidRequest(f"party {name[:40]!r}... is too long: at most 255 bytes")
@@ -179,13 +173,6 @@ def expected_parties(names: Iterable[str | int]) -> set[str | int]:
         if not isinstance(party, str | int):
             raise InvalidRequest(f"expected holds {party!r}; give names of parties: text or whole numbers")
     return set(parties)
-
-
-def checked_store(store: RecordStore) -> RecordStore:
-    """The store, where it is one. Raises `InvalidRequest`."""
-    if not isinstance(store, RecordStore):
-        raise InvalidRequest(f"store is a {type(store).__name__}; make one with latchwork.connect(url)")
-    return store
 
 
 def token_capacity(nonce: str | None) -> int:

@@ -12,8 +12,8 @@ from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss, KazooException, NoNodeError
 
 from ..errors import InvalidRequest, Refused, Unavailable
+from ..inputs import checked_text
 from ..seams import Seams
-from .inputs import checked_text
 
 
 def line_path(path: str, name: str) -> str:

@@ -13,11 +13,13 @@ from contextlib import suppress
 from typing import Any
 
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
+from ..inputs import checked_kind, checked_timeout
 from ..retry import Poll
+from ..store.connect import as_store
 from ..store.port import Key, RecordStore
 from .contender import PASSING, Acquisition, Claim, Contender
 from .fenced import Fenced, Lost
-from .inputs import checked_kind, checked_name, checked_owner, checked_store, checked_timeout
+from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .waiting import told
 
@@ -41,7 +43,7 @@ class FencedLock:
     def __init__(
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
-        self._store, self._poll = checked_store(store), checked_kind("poll", poll, Poll)
+        self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
         self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease)

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import KazooException
 
 from ..errors import InvalidRequest, LatchworkError, Unavailable
+from ..inputs import checked_timeout
 from ..seams import Event
 from ..store.expr import Bin, Param
 from ..store.ops import Put
@@ -22,7 +23,6 @@ from ..store.port import Key, RecordStore
 from . import lease as rules
 from .contender import PASSING, Acquisition, Claim, Contender
 from .election import FOLLOW, Election
-from .inputs import checked_timeout
 from .line import Line, line_path
 from .lock import LOCKS, Grant, kept_alive
 

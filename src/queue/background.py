@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ..coord.inputs import checked_timeout
 from ..errors import InvalidRequest
+from ..inputs import checked_timeout
 from ..seams import Seams, Task
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ..coord.inputs import checked_timeout
 from ..coord.lease import FENCE, OWNER, checked_lease
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
+from ..inputs import checked_timeout
 from ..store.connect import as_store
 from ..store.ops import MapGet, MapPut, Read
 from ..store.port import RecordStore

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..coord.inputs import shown
 from ..errors import InvalidRequest, RecordTooBig
+from ..inputs import checked_whole, is_int, shown
 from ..store.expr import Bin, Bound, MapSmallestValue, Param
 from ..store.record import Key, checked_key
 from ..store.values import MAX_DEPTH, MAX_INT, bound, encode, taken
@@ -68,8 +68,8 @@ class Layout:
     def planned(cls, name: str, capacity: int, slots: int, record_limit: int) -> Layout:
         """The layout of a queue to be. Raises `InvalidRequest`."""
         checked_name(name)
-        _checked_number("entries_per_record", slots, MAX_SLOTS)
-        _checked_number("capacity", capacity, MAX_RECORDS * slots)
+        checked_whole("entries_per_record", slots, 1, MAX_SLOTS)
+        checked_whole("capacity", capacity, 1, MAX_RECORDS * slots)
         room = (record_limit - _ROOM) // slots - _AROUND
         if room < 1:
             raise InvalidRequest(
@@ -138,12 +138,12 @@ def checked_name(name: str) -> str:
 
 def checked_count(name: str, count: int) -> int:
     """A number of entries, 1 or more. Raises `InvalidRequest`."""
-    return _checked_number(name, count, MAX_INT)
+    return checked_whole(name, count, 1, MAX_INT)
 
 
 def checked_offset(offset: int) -> int:
     """An offset, 0 or more. Raises `InvalidRequest`."""
-    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < MAX_INT:
+    if not is_int(offset) or not 0 <= offset < MAX_INT:
         raise InvalidRequest(f"offset is {shown(offset)}; it must be an integer, 0 or more")
     return offset
 
@@ -168,9 +168,3 @@ def _typed(value: Any) -> Any:
     if kind is dict:
         return {_typed(key): _typed(item) for key, item in value.items()}
     return value
-
-
-def _checked_number(name: str, number: int, most: int) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
-        raise InvalidRequest(f"{name} is {shown(number)}; it must be an integer from 1 to {most}")
-    return number

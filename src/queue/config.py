@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
+from ..inputs import checked_whole, is_int
 from ..retry import Poll
 from ..store.record import Key, checked_key
 from .envelope import Codec
@@ -51,7 +52,7 @@ class ShovelConfig:
             raise InvalidShovelInterval(
                 f"the shovel interval is {span.total_seconds():g} s; it must be 0 to 86400 s: choose one in that range"
             )
-        _within("shovel concurrency", self.concurrency, 1, MAX_SHOVEL_CONCURRENCY)
+        checked_whole("shovel concurrency", self.concurrency, 1, MAX_SHOVEL_CONCURRENCY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class BatchingConfig:
     max_wait: Span
 
     def __post_init__(self) -> None:
-        _within("batch size", self.max_size, 2, 200_000)
+        checked_whole("batch size", self.max_size, 2, 200_000)
         span = _span("batch wait", self.max_wait)
         object.__setattr__(self, "max_wait", span)
         _between("batch wait", span, SECOND, timedelta(seconds=300))
@@ -114,9 +115,9 @@ class QueueConfig:
         if not asked:
             object.__setattr__(self, "handler_timeout", default_timeout(self.sweep_duration))
         _check_name(self.name)
-        _within("shards", self.shards, 1, MAX_SHARDS)
+        checked_whole("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
-        _within("max_deliveries", self.max_deliveries, 1, 1_000_000)
+        checked_whole("max_deliveries", self.max_deliveries, 1, 1_000_000)
         _check_codec(self.codec)
         _check_kinds(self)
         object.__setattr__(self, "backoff", _backoff(self.backoff))
@@ -158,7 +159,7 @@ def check_concurrency(concurrency: int) -> int:
     """The number of consumers, once it is 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
     if is_int(concurrency) and concurrency > MAX_CONSUMERS:
         raise TooManyConsumers(f"{concurrency} consumers: a queue takes at most {MAX_CONSUMERS}; use more queues")
-    _within("concurrency", concurrency, 0, MAX_CONSUMERS)
+    checked_whole("concurrency", concurrency, 0, MAX_CONSUMERS)
     return concurrency
 
 
@@ -229,13 +230,3 @@ def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
         units = "seconds" if unit == SECOND else "milliseconds"
         raise InvalidRequest(f"{what} is {value}; it must be in whole {units}: round it")
     return value
-
-
-def _within(what: str, value: int, low: int, high: int) -> None:
-    if not is_int(value) or not low <= value <= high:
-        raise InvalidRequest(f"{what} is {value!r}; it must be a whole number from {low} to {high}")
-
-
-def is_int(value: Any) -> bool:
-    """Whether it is a whole number; True and False are none here."""
-    return isinstance(value, int) and not isinstance(value, bool)

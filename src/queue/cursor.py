@@ -7,8 +7,8 @@ from collections.abc import Callable
 from itertools import islice
 from sys import maxsize
 
-from ..coord.inputs import checked_timeout
 from ..errors import Corrupt, InvalidRequest, Unreadable
+from ..inputs import checked_timeout
 from ..seams import Lock
 from .backlog import Backlog, backlog, distance
 from .page_layout import Place, disk

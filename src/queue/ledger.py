@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InvalidRequest, NonDeterministicInput, Refused
-from .config import is_int
+from ..inputs import is_int
 from .envelope import Envelope, checked_headers, checked_id
 from .ledger_chunk import Chunk, LedgerRecords
 from .ledger_writer import ChunkWriter, Row

@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..coord.inputs import checked_timeout
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
+from ..inputs import checked_timeout, is_int
 from ..retry import Poll
 from ..seams import Seams
 from ..store import RecordStore
 from ..store.port import MAX_TTL
 from .background import Background
 from .backlog import Backlog
-from .config import QueueConfig, is_int
+from .config import QueueConfig
 from .cursor import Cursor, file_safe
 from .envelope import Codec
 from .ledger import LEDGER_TTL

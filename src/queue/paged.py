@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from itertools import dropwhile, takewhile
 from typing import Any
 
-from ..coord.inputs import checked_timeout
 from ..errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
+from ..inputs import checked_timeout
 from ..seams import SYSTEM, Seams
 from .cursor import Cursor, file_safe
 from .files import SYSTEM_FILES, Closable, Files

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ..coord.inputs import shown
 from ..errors import InvalidRequest
-from .config import is_int
+from ..inputs import is_int, shown
 from .envelope import BINS, Codec, Message, from_bins, message_of
 from .pointers import PointerQueue, Slot
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from ..coord.inputs import farm_or_default
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, Unreadable
+from ..inputs import farm_or_default
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.connect import as_store
 from ..store.record import checked_key

@@ -8,10 +8,11 @@ from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ..inputs import is_int
 from ..store import KEEP, Compute, Put, Read, Update
 from ..store.expr import SERVER_NOW, Bound
 from .background import Background, shared
-from .config import is_int, milliseconds
+from .config import milliseconds
 from .pointers import FIRE
 from .records import lifetime, sweep_note
 from .registry import QueueRegistry

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..coord.inputs import shown
 from ..errors import InvalidRequest
+from ..inputs import shown
 from ..store.expr import Bin, Const, If, MapSize
 from ..store.ops import MapPut, MapRemove, Op
 from .circular_layout import TXNS

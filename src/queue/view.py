@@ -8,8 +8,8 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from ..coord.inputs import checked_timeout
 from ..errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ..inputs import checked_timeout
 from ..retry import Poll
 from .aside import Aside, Claimed
 from .delivery import Delivery

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..coord.latch import CountDownLatch, LatchLevel, LatchProgress
-from ..coord.latch_layout import checked_number
 from ..coord.progress import ProgressBar
 from ..errors import InvalidRequest, Misconfigured
+from ..inputs import checked_whole
 from ..store.port import RecordStore
 from .phase import JobPhase, job_phase
 
@@ -73,7 +73,7 @@ class SparkLatch:
 
         Raises `AlreadyExists` where this farm's share is there, `InvalidRequest` before any I/O.
         """
-        checked_number("partitions", partitions, 0, MAX_PARTITIONS)
+        checked_whole("partitions", partitions, 0, MAX_PARTITIONS)
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
         latch = CountDownLatch.create(
             store, client_id, this.latch_id, partitions, farms=farms, farm_id=this.farm, level=level, ttl=ttl
@@ -195,7 +195,7 @@ class SparkLatch:
         partitions: of the frame whose function counts, not of what a `coalesce` after it leaves: such a job is wrong,
         and its number says nothing about that.
         """
-        checked_number("partitions", partitions, 0, MAX_PARTITIONS)
+        checked_whole("partitions", partitions, 0, MAX_PARTITIONS)
         share = self._phase.own_share(self._store)
         if share.total != partitions:
             fate = "the rest would never count" if partitions < share.total else "some would be refused"

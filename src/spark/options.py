@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 from urllib.parse import quote
 
-from ..coord.inputs import farm_or_default
 from ..errors import InvalidRequest
+from ..inputs import farm_or_default
 from ..queue.registry import QueueRegistry
 from ..queue.sharded import ShardedQueue
 from ..store.connect import VARIABLE, connect
@@ -41,7 +41,7 @@ class Options:
     publish_batch: int
 
     def open(self) -> ShardedQueue:
-        """The queue. One read; raises `NotFound`."""
+        """The queue, whose record lives on by that while it is active. One read, seldom a write; raises `NotFound`."""
         return QueueRegistry(connect(self.store), self.client_id, farm_id=self.farm_id).get(self.queue)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..coord.inputs import farm_or_default
 from ..coord.latch import LatchLevel
-from ..coord.latch_layout import COUNT, FARMS, bins_of, checked_farm, checked_number, latch_key, named
+from ..coord.latch_layout import COUNT, FARMS, bins_of, checked_farm, latch_key, named
 from ..errors import NotFound
+from ..inputs import checked_whole, farm_or_default
 from ..store.expr import MapSize
 from ..store.ops import Compute, Read
 from ..store.port import Key, Record, RecordStore
@@ -105,7 +105,7 @@ def job_phase(
     named("job", job)
     if phase is not None:
         named("phase", phase)
-    checked_number("generation", generation, 0, MAX_GENERATION)
+    checked_whole("generation", generation, 0, MAX_GENERATION)
     farm = checked_farm(farm_or_default(farm_id))
     return JobPhase(client_id, job, phase, generation, farm, level)
 

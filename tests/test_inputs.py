@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from latchwork.coord.inputs import checked_timeout, shown
 from latchwork.errors import InvalidRequest
+from latchwork.inputs import checked_timeout, shown
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**300, threading.TIMEOUT_MAX * 2])

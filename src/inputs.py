@@ -1,0 +1,78 @@
+"""What callers give, checked before any I/O: text, whole numbers, times."""
+
+from __future__ import annotations
+
+import os
+from threading import TIMEOUT_MAX
+from typing import Any, TypeVar
+
+from .errors import InvalidRequest
+
+T = TypeVar("T")
+
+
+def checked_text(what: str, value: str) -> str:
+    """The text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {value!r}; it must be a string that is not empty")
+    if "\0" in value or not _is_unicode(value):
+        raise InvalidRequest(f"{what} is {value!r}; it must have no NUL character and be valid Unicode: correct it")
+    return value
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # it has a lone surrogate, such as a file name that could not be decoded
+        return False
+    return True
+
+
+def checked_kind(what: str, value: T, kind: type[T]) -> T:
+    """The value, where it is of that kind. Raises `InvalidRequest`."""
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{what} is {value!r}; it must be a {kind.__name__}")
+    return value
+
+
+def is_int(value: Any) -> bool:
+    """Whether it is a whole number; True and False are none here."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def checked_whole(what: str, value: int, low: int, high: int) -> int:
+    """The number, where it is a whole one between the two. Raises `InvalidRequest`."""
+    if not is_int(value) or not low <= value <= high:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a whole number from {low} to {high}")
+    return value
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Seconds to wait, or None, which stands for all times that are longer than one can wait, too.
+
+    Raises `InvalidRequest`.
+    """
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+        raise InvalidRequest(f"timeout is {shown(timeout)}; it must be seconds, 0 or more, or None to wait for ever")
+    try:
+        seconds = float(timeout)
+    except OverflowError:
+        raise InvalidRequest(
+            f"timeout is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
+        ) from None
+    return None if seconds > TIMEOUT_MAX else timeout
+
+
+def shown(value: object) -> str:
+    """A value for a message. Python does not write out an integer of several thousand digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "an integer that is too long to be written out"
+
+
+def farm_or_default(farm_id: str | None) -> str:
+    """The farm that was named, else $LATCHWORK_FARM, else "local"."""
+    return os.environ.get("LATCHWORK_FARM") or "local" if farm_id is None else farm_id
