@@ -253,13 +253,13 @@ class Outbox:
         cursor = self._cursor
         with cursor.turn:
             cursor.rewind()
-            entries = _batch(cursor, skip_corrupt=skip_corrupt)
+            entries, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
             if not entries:
                 return 0
             # What is published must be on the disk: another message could take the place of one that a crash undoes.
             self._pq.force()
             try:
-                publish(self._target(), self.name, entries, ttl=self._ttl)
+                publish(self._target(), self.name, entries, ttl=self._ttl, gaps=gaps)
             except NonDeterministicInput:
                 cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: that is the reason
                 raise
@@ -292,19 +292,19 @@ def _several(values: Any) -> bool:
     return isinstance(values, Collection) and not isinstance(values, str | bytes | bytearray | Mapping)
 
 
-def _batch(cursor: Cursor, *, skip_corrupt: bool) -> list[PagedEntry]:
-    """The next messages; those before a damaged one first, then the error that it is."""
+def _batch(cursor: Cursor, *, skip_corrupt: bool) -> tuple[list[PagedEntry], bool]:
+    """The next messages, and whether damage ends them, or may be passed over; damage before the first is raised."""
     found: list[PagedEntry] = []
     size = 0
     while len(found) < BATCH and size < BATCH_BYTES:
         try:
-            step = cursor.read(STEP, skip_corrupt=skip_corrupt)
+            more = cursor.read(STEP - len(found) % STEP, skip_corrupt=skip_corrupt)
         except Corrupt:
             if found:
-                break
+                return found, True
             raise
-        found += step
-        size += sum(len(entry.data) for entry in step)
-        if len(step) < STEP:
+        if not more:
             break
-    return found
+        found += more
+        size += sum(len(entry.data) for entry in more)
+    return found, skip_corrupt

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InvalidRequest, RecordTooBig, Unreadable
+from ..errors import InvalidRequest, NonDeterministicInput, RecordTooBig, Unreadable
 from ..store.values import taken
 from .envelope import Codec, checked_headers, storable_headers
-from .ledger import Ledger, Outgoing
+from .ledger import Ledger, Outgoing, chunks
+from .ledger_chunk import LedgerRecords
 from .page_reader import PagedEntry
 from .sharded import ShardedQueue
 
@@ -74,7 +75,7 @@ def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
     return waiting
 
 
-def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int) -> None:
+def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
     """Publish the messages to the queue, each once, those of one key one after another.
 
     The scope is where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
@@ -84,12 +85,19 @@ def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, tt
 
     A repeat must begin at the same place and may only have more messages at the end: then every wave has what it had,
     and perhaps more, which is what the ledger wants.
+
+    gaps: damage may have taken messages from among these, or ended them. Then the ledger is asked first, in two calls
+    for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published, where an earlier
+    attempt had others.
     """
     queue.used = True
     queue.registry.refresh_if_due()
     waiting = [unpack(entry, queue.codec) for entry in entries]
-    ledger = Ledger(queue, f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}", ttl=ttl)
-    for number, wave in enumerate(waves(waiting)):
+    scope = f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}"
+    ledger, found = Ledger(queue, scope, ttl=ttl), waves(waiting)
+    if gaps:
+        _check_begun(queue, scope, found, ttl)
+    for number, wave in enumerate(found):
         ledger.publish(number, [_outgoing(message) for message in wave])
 
 
@@ -105,6 +113,25 @@ def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
             found.append([])
         found[number].append(message)
     return found
+
+
+def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiting]], ttl: int) -> None:
+    """An earlier attempt has entered no message that is not in its wave now. Waves are entered one after another.
+
+    A shorter batch may lack whole waves that the ledger has: the first of them is looked at as well.
+    """
+    pointers = queue.pointers
+    for number, wave in enumerate([*found, []]):
+        records = LedgerRecords(pointers.store, pointers.client_id, queue.name, scope, partition=number, ttl=ttl)
+        known = {message_id for chunk in chunks(records) for message_id in chunk.places}
+        if missing := known - {message.message_id for message in wave}:
+            raise NonDeterministicInput(
+                f"{scope}/{number}: an earlier attempt has begun to publish {len(missing)} messages that cannot be "
+                "read now, so the batch cannot be completed: repair the local queue, or wait until its ledger expires",
+                message_ids=sorted(missing)[:10],
+            )
+        if not known:
+            return
 
 
 def _outgoing(message: Waiting) -> Outgoing:

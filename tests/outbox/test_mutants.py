@@ -36,9 +36,9 @@ def let_go_before_it_is_published(patch) -> None:
     batch = outbox._batch
 
     def commit_first(cursor, **options):
-        entries = batch(cursor, **options)
+        found = batch(cursor, **options)
         cursor.commit()
-        return entries
+        return found
 
     patch.setattr(outbox, "_batch", commit_first)
 
@@ -60,7 +60,7 @@ def take_what_is_unknown_for_done(patch) -> None:
 
 
 def publish_without_the_ledger(patch) -> None:
-    def plain(queue, name, entries, *, ttl):
+    def plain(queue, name, entries, *, ttl, gaps):
         waiting = [outbox_batch.unpack(entry, queue.codec) for entry in entries]
         for wave in outbox_batch.waves(waiting):
             payloads = [queue.codec.decode(message.data) for message in wave]
@@ -75,7 +75,7 @@ def another_scope_with_each_attempt(patch) -> None:
     patch.setattr(
         outbox,
         "publish",
-        lambda queue, name, entries, *, ttl: original(queue, f"{name}{next(numbers)}", entries, ttl=ttl),
+        lambda queue, name, entries, **options: original(queue, f"{name}{next(numbers)}", entries, **options),
     )
 
 
@@ -107,7 +107,7 @@ def batches_of_any_length(patch) -> None:
         n = next(lengths)
         if n == 1_000:
             return batch(cursor, **options)
-        return cursor.read(n)
+        return cursor.read(n), False
 
     patch.setattr(outbox, "_batch", some)
 

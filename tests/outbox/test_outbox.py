@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import math
 import os
 from enum import Enum
+from functools import partial
 
 import pytest
 
@@ -22,7 +24,8 @@ from latchwork.errors import (
     Unavailable,
     Unreadable,
 )
-from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
+from latchwork.queue import Outbox, OutboxLag, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue, outbox
+from latchwork.queue.cursor import Cursor
 from latchwork.queue.outbox_files import stored_lag
 from latchwork.store import MemoryStore
 from latchwork.store.port import MAX_TTL
@@ -319,9 +322,7 @@ def test_what_is_damaged_stops_the_forwarding_or_is_skipped_on_request(world, tm
     page, position = producer.pq.cursor("outbox").tail
     producer.put_some(first=3, n=1)
     producer.put_some(first=4, n=4)
-    with (tmp_path / f"out-{page}.page").open("r+b") as file:
-        file.seek(position + 20)
-        file.write(b"\xff\xff")
+    damaged_at(tmp_path / f"out-{page}.page", position)
     with pytest.raises(Corrupt) as damage:
         producer.forward()
     assert damage.value.details["position"] == position
@@ -341,17 +342,12 @@ def with_one_to_damage(world, tmp_path):
     producer.outbox.put("unreadable soon")
     producer.put_some(first=2, n=3)
 
-    def damage():
-        with (tmp_path / f"out-{page}.page").open("r+b") as file:
-            file.seek(position + 20)
-            file.write(b"\xff\xff")
-
-    return producer, position, damage
+    return producer, position, partial(damaged_at, tmp_path / f"out-{page}.page", position)
 
 
 def begin_to_forward(producer, **options):
-    """The store goes away once the first messages are in the ledger."""
-    calls = producer.store._number
+    """The store goes away once the first messages are in the ledger: with `skip_corrupt` that was looked at before."""
+    calls = producer.store._number + len(options)
     producer.store.plan = dict.fromkeys(range(calls + 4, calls + 60), "dropped")
     with pytest.raises(Unavailable):
         producer.outbox.forward(**options)
@@ -378,6 +374,77 @@ def test_a_message_that_was_in_the_ledger_before_its_damage_is_not_passed_over(w
         producer.forward()
     with pytest.raises(NonDeterministicInput):
         producer.outbox.forward(skip_corrupt=True)
+
+
+def test_messages_of_one_key_come_once_and_in_order_whatever_was_begun_before_one_is_damaged(clock, tmp_path):
+    for number, (first, begun) in enumerate(itertools.product(("skipping", "plain"), range(1, 18))):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        world = World(MemoryStore(clock), clock, directory, settings={"page_size": 4096})
+        producer = world.producer()
+        producer.put("k", 0)
+        page, position = producer.pq.cursor("outbox").tail
+        producer.outbox.put(["k", 1], key="k")
+        producer.put("k", 2)
+        damage = partial(damaged_at, directory / f"out-{page}.page", position)
+        if first == "skipping":
+            damage()
+        producer.store.plan = dict.fromkeys(
+            range(producer.store._number + begun, producer.store._number + 80), "dropped"
+        )
+        attempt(producer, skip_corrupt=first == "skipping")
+        if first == "plain" and not producer.outbox.lag().messages:
+            continue
+        producer.store.plan = {}
+        damage()
+        attempt(producer)
+        if attempt(producer, skip_corrupt=True) is NonDeterministicInput:
+            assert first == "plain"
+            assert producer.outbox.lag().messages  # the last one waits
+            world.acknowledged.pop()
+        world.check()
+
+
+def attempt(producer, **options):
+    """The kind of error, or None."""
+    try:
+        producer.outbox.forward(**options)
+    except LatchworkError as failure:
+        return type(failure)
+    return None
+
+
+def damaged_at(path, position):
+    with path.open("r+b") as file:
+        file.seek(position + 20)
+        file.write(b"\xff\xff")
+
+
+def test_a_repeat_of_a_batch_is_not_shorter_though_messages_are_put_while_it_is_read(world, monkeypatch):
+    monkeypatch.setattr(outbox, "BATCH", 2 * outbox.STEP)
+    producer = world.producer()
+    producer.put_all([(None, number) for number in range(150)])
+    read, lengths, published = Cursor.read, [], outbox.publish
+
+    def read_and_put(self, n, **options):
+        if n < outbox.STEP:
+            producer.put_all([(None, number) for number in range(150, 250)])
+            monkeypatch.setattr(Cursor, "read", read)
+        return read(self, n, **options)
+
+    def counted(queue, name, entries, **options):
+        lengths.append(len(entries))
+        published(queue, name, entries, **options)
+
+    monkeypatch.setattr(Cursor, "read", read_and_put)
+    monkeypatch.setattr(outbox, "publish", counted)
+    producer.store.plan = dict.fromkeys(range(producer.store._number + 1, producer.store._number + 60), "dropped")
+    with pytest.raises(Unavailable):
+        producer.forward()
+    producer.store.plan = {}
+    producer.forward()
+    assert lengths[:2] == [200, 200]
+    world.check()
 
 
 # ---- starting without the store
