@@ -22,7 +22,6 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..queue.ledger import Ledger, Outgoing
 from .options import Options
-from .renewal import renew
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +63,8 @@ class Rows:
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same instants in UTC: in the session's zone a row would be another message than when it is written again."""
     kinds = [_utc_type(column.type) for column in batch.columns]
+    if kinds == [column.type for column in batch.columns]:
+        return batch  # which has rows even where it has no column
     columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
@@ -136,8 +137,6 @@ class _Publisher:
         assert context is not None  # noqa: S101 - Spark calls this in a task
         partition = context.partitionId()
         try:
-            if partition == 0:  # every write has one, and once is enough
-                renew(self._options.open())
             done = self._ledger(scope).publish(partition, self._rows.outgoing(batches))
         except NonDeterministicInput:
             raise  # running the same input again is what did not help

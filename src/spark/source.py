@@ -16,7 +16,6 @@ from ..queue.pointers import ShardState
 from . import ranges
 from .offsets import Offsets, created
 from .options import Options
-from .renewal import renew
 from .table import Table
 
 LEAST, SLOTS = 5_000, 10_000
@@ -129,11 +128,9 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch may read.
 
         Spark asks for it only once everything up to `start` is done, and it never commits the last batch: so where
-        there is nothing new, what is done is acknowledged here; else the next batch's tasks do it. The queue's record
-        is renewed here as well, as it may have no other user.
+        there is nothing new, what is done is acknowledged here; else the next batch's tasks do it.
         """
         owner, states = self._own()
-        renew(self._options.open())
         ends = [state.loaded for state in states]
         if self._cap is not None:
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]

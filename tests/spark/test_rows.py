@@ -45,6 +45,11 @@ def outgoing(array, *, whole=True, name="x"):
     return [one.payload for one in Rows(whole).outgoing(iter([pa.RecordBatch.from_arrays([array], names=[name])]))]
 
 
+def test_a_row_without_columns_is_a_message():
+    rows = pa.RecordBatch.from_struct_array(pa.array([{}, {}, {}], pa.struct([])))
+    assert [one.payload for one in Rows(whole=True).outgoing(iter([rows]))] == [{}, {}, {}]
+
+
 STRUCTS, LISTS, MAPS = (
     pa.struct([("a", pa.string()), ("b", pa.list_(pa.float64()))]),
     pa.list_(pa.struct([("c", pa.float64())])),
