@@ -136,9 +136,11 @@ def test_a_scrape_survives_a_store_that_is_away(clock, registry, scrape):
     assert not [name for name in found if name[0] == "latchwork_queue_depth"]
 
 
-def test_the_code_in_the_operations_page_runs_as_it_stands_there():
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", OPERATIONS, re.DOTALL), ids=["sweeper", "metrics"])
+def test_the_code_in_the_operations_page_runs_as_it_stands_there(code):
     code = code.replace("latchwork.connect()", "latchwork.connect('memory:')").replace("9_000", "0")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
