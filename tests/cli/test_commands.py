@@ -691,12 +691,19 @@ def test_with_json_a_command_leaves_stdout_to_the_document(lw, sqlite_url):
     assert ([row["acked"] for row in json.loads(done.stdout)], done.stderr) == ([True], "handled\n")
 
 
-@pytest.mark.parametrize("words", [("lock", "run", "l"), ("leader", "run", "e"), ("queue", "consume", "q", *SHOP)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("lock", "run", "l", "--timeout", "30"),
+        ("leader", "run", "e", "--timeout", "30"),
+        ("queue", "consume", "q", *SHOP, "--timeout", "0"),
+    ],
+)
 def test_a_command_that_is_run_finds_the_same_store(lw, sqlite_url, tmp_path, words):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", *SHOP)
     there = tmp_path / "told"
-    assert lw(*words, "--timeout", "30", "--", "sh", "-c", f"echo $LATCHWORK_STORE > {there}").code == 0
+    assert lw(*words, "--", "sh", "-c", f"echo $LATCHWORK_STORE > {there}").code == 0
     assert there.read_text() == f"{sqlite_url}\n"
 
 
