@@ -131,9 +131,23 @@ class SystemLock(SystemFile):
 
     __slots__ = ("__weakref__",)
 
+    def close(self) -> None:
+        """Let go of the lock, also where a child that another thread forked within `lock` has the file open, too."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        super().close()
+
     def begin_anew(self) -> None:
-        """In the child: the lock is the parent's."""
-        self.close()
+        """In the child: the lock is the parent's, so only the file is closed.
+
+        It runs before `PagedQueue.disown` calls `close`, because `forks` is told of children first; so that unlocks
+        nothing.
+        """
+        super().close()
+
+    def __del__(self) -> None:
+        """Never unlock here: it may be a child's copy."""
+        super().close()
 
 
 class SystemFiles:

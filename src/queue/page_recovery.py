@@ -39,6 +39,8 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
     if not numbers:
         return None
     last = numbers[-1]
+    for number in numbers[-2:-1]:
+        _check_sealed(layout, number, page_size)
     found = _recover_page(layout, last, page_size)
     arrivals = [PageIndex(found.entries).newest(), *(layout.newest(number, page_size) for number in numbers[-2:-1])]
     return Recovered(_first(layout, numbers), (last, found.end), max(arrivals))
@@ -73,14 +75,32 @@ def _fit(layout: Layout, number: int, file: File, page_size: int, synced: int) -
     """Make the page as long as all are. What is beyond, and no record, is nobody's; a record there is not cut off."""
     size = file.size()
     if size > page_size and survey(file, number, size, synced).end > page_size:
-        raise Unreadable(
-            f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; write its "
-            f"size, {size}, there (the first 4 bytes, big-endian)",
-            file=layout.page(number),
-            size=size,
-        )
+        raise _too_long(layout, number, page_size, size)
     if size != page_size:
         file.allocate(page_size)
+
+
+def _check_sealed(layout: Layout, number: int, page_size: int) -> None:
+    """A page with another one after it is as long as all are, whatever the last one holds. One may be unreadable."""
+    try:
+        file = layout.files.open(layout.page(number))
+    except OSError:
+        return
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size > page_size:
+        raise _too_long(layout, number, page_size, size)
+
+
+def _too_long(layout: Layout, number: int, page_size: int, size: int) -> Unreadable:
+    return Unreadable(
+        f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; write its "
+        f"size, {size}, there (the first 4 bytes, big-endian)",
+        file=layout.page(number),
+        size=size,
+    )
 
 
 def _zero(file: File, start: int, end: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 from latchwork.errors import AlreadyOpen, InvalidRequest, LatchworkError, Misconfigured, Unreadable
 from latchwork.queue import paged
 from latchwork.queue.paged import PagedQueue
+from tests.clock import ManualClock
 
 from .crashes import Ticking
 from .promises import length_comes_last, messages, open_in
@@ -126,14 +127,17 @@ def bit_flipped(data, byte, bits):
     return data[:byte] + bytes([data[byte] ^ bits]) + data[byte + 1 :]
 
 
+@pytest.mark.parametrize("count", [50, 55], ids=["last page filled", "last page nearly empty"])
 @pytest.mark.filterwarnings("ignore:.*is ignored")
-def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing():
-    files = RecordingFiles()
-    queue = open_in(files, page_size=896, force_every=1)
-    sent = [b"%02d" % number + bytes(30) for number in range(50)]
+def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing(count):
+    files, clock = RecordingFiles(), ManualClock()
+    queue = open_in(files, page_size=896, force_every=1, seams=clock)
+    sent = [b"%02d" % number + bytes(30) for number in range(count)]
     for message in sent:
         queue.append(message)
+        clock.advance(20)
     queue.close()
+    lifetime = 20 * count + 1  # all are younger
     before, reported = files.contents(), 0
     for bit in range(32):
         flipped = {**before, "q-allMeta": bit_flipped(before["q-allMeta"], bit // 8, 1 << bit % 8)}
@@ -142,7 +146,8 @@ def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing():
             continue  # reserves so much in memory
         damaged = RecordingFiles.holding(flipped)
         try:
-            open_in(damaged, page_size=896).close()
+            with open_in(damaged, page_size=896, lifetime=lifetime, seams=clock) as queue:
+                queue.reclaim()
         except Unreadable:
             reported += 1
             assert damaged.contents() == flipped
@@ -188,6 +193,8 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
         os.read(reader, 0)
         os._exit(0)
     assert os.read(reader, 10) == b"refused"
+    with pytest.raises(AlreadyOpen):
+        PagedQueue.open(tmp_path, "q")  # the lock is still the parent's
     queue.append(b"parent's again")
     queue.close()
     with PagedQueue.open(tmp_path, "q") as queue:
@@ -195,20 +202,25 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
     os.waitpid(child, 0)
 
 
-def test_a_child_forked_while_the_queue_is_opened_does_not_keep_the_lock(tmp_path, monkeypatch):
-    original, children = paged.recover, []
+@pytest.mark.parametrize(
+    ("place", "function", "file"), [(paged, "recover", ""), (os, "open", "q-lock")], ids=["recovery", "lock's file"]
+)
+def test_a_child_forked_while_the_queue_is_opened_does_not_keep_the_lock(tmp_path, monkeypatch, place, function, file):
+    original, children = getattr(place, function), []
     reader, writer = os.pipe()
 
-    def forking(*arguments):
-        child = os.fork()
-        if child == 0:
-            os.write(writer, b"forked")
-            signal.pause()
-        children.append(child)
-        assert os.read(reader, 10) == b"forked"
-        return original(*arguments)
+    def forking(first, *arguments):
+        result = original(first, *arguments)
+        if str(first).endswith(file) and not children:
+            child = os.fork()
+            if child == 0:
+                os.write(writer, b"forked")
+                signal.pause()
+            children.append(child)
+            assert os.read(reader, 10) == b"forked"
+        return result
 
-    monkeypatch.setattr(paged, "recover", forking)
+    monkeypatch.setattr(place, function, forking)
     try:
         PagedQueue.open(tmp_path, "q", page_size=4096).close()
         monkeypatch.undo()
