@@ -19,7 +19,6 @@ Encode = Callable[[Any], bytes]
 Decode = Callable[[bytes, Place], Any]
 
 _WAYS = ("encode", "decode")
-_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)
 _LATEST = 10**12
 """Seconds, as good as the end of time, and far less than what counts in milliseconds."""
 
@@ -29,8 +28,9 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
     None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
     does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
-    the way of all behind it. Decoding raises `Unreadable` with page and position. Both do so whatever error the codec
-    raises, and quote nothing that such an error says.
+    the way of all behind it. So too, where nothing is an instance of the type (`Any`, a TypedDict), for one that comes
+    back as another value. Decoding raises `Unreadable` with page and position. Both do so whatever error the codec
+    raises, and quote nothing of the message.
     """
     if codec is bytes:
         return _raw, None
@@ -98,14 +98,16 @@ def _encoding(
             raise InvalidRequest(f"this queue takes {kind.__name__}, not {type(value).__name__}")
         try:
             data = _raw(encode(value))
-            if read_back is not None:
-                read_back(data)
-            return data
+            back = value if read_back is None else read_back(data)
         except InvalidRequest:
             raise
         except Exception as failure:  # noqa: BLE001 - the codec is anybody's, and may quote the message
-            said = str(failure) if read_back is not None and isinstance(failure, _REFUSALS) else why(failure)
+            # A plain TypeError is msgspec's own, of a type that it does not encode.
+            said = str(failure) if read_back is not None and type(failure) is TypeError else why(failure)
             raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {said}") from None
+        if kind is None and back is not value and back != value:
+            raise InvalidRequest(f"this {type(value).__name__} would come back as another value: give what JSON has")
+        return data
 
     return run
 

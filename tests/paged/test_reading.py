@@ -491,12 +491,37 @@ def test_whatever_a_codec_raises_in_encoding_refuses_that_message_without_quotin
     assert datas(queue.read()) == ["before", "after"]
 
 
+class Coloured(TypedDict):
+    colour: Colour
+
+
+class Short(msgspec.Struct):
+    text: str = ""
+
+    def __post_init__(self):
+        if self.text == "secret":
+            raise ValueError(self.text)
+
+
+def test_what_a_type_would_not_read_back_is_refused_without_quoting_it(files):
+    grown = Short()
+    grown.text = "secret"
+    for codec, value in ((Coloured, {"colour": "secret"}), (Short, grown)):
+        with pytest.raises(InvalidRequest, match="does not take this") as error:
+            open_in(files.killed(), codec=codec).append(value)
+        assert "secret" not in "".join(traceback.format_exception(error.value))
+
+
 @pytest.mark.skipif(not isinstance(Any, type), reason="Any is a class from Python 3.11 on")
 def test_a_queue_of_anything_takes_what_json_has(files):
     queue = open_in(files, codec=Any)
     queue.append_many([1, "x", None, {"a": [1.5]}])
-    with pytest.raises(InvalidRequest, match="this object"):
-        queue.append(object())
+    for wrong, said in (
+        (object(), "this object: Encoding objects of type object"), (b"x", "this bytes would come back"),
+        ({1: 2}, "this dict would"), ((1,), "this tuple would"), (math.nan, "this float would"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequest, match=said):
+            queue.append(wrong)
     assert datas(queue.read()) == [1, "x", None, {"a": [1.5]}]
 
 
@@ -518,9 +543,9 @@ class Weight(msgspec.Struct):
     ("codec", "value"),
     [
         (int, True), (float, math.nan), (float, math.inf), (Weight, Weight(math.nan)),
-        (list, nested(100_000)),
+        (list, nested(100_000)), (Line, {"item": "apple", "count": 3, "weight": 2}),
     ],
-    ids=["bool as int", "nan", "inf", "nan in a struct", "nested deeply"],
+    ids=["bool as int", "nan", "inf", "nan in a struct", "nested deeply", "more than a TypedDict has"],
 )  # fmt: skip
 def test_what_a_typed_queue_could_not_read_back_is_refused(files, codec, value):
     queue = open_in(files, codec=codec)
