@@ -9,6 +9,8 @@ from tests.proof import FIRST, SCALE
 from .crashes import KEEPS, SHAPES, explore
 
 SEEDS = 5 * SCALE
+LEAST = 500
+"""States that a seed comes to, on average, in each shape; tests/proof.py has the floor of all of them together."""
 STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
 """What every shape does to its files."""
 
@@ -19,6 +21,7 @@ def test_every_crash_state_keeps_the_promises(shape, proved):
     for seed in range(FIRST, FIRST + SEEDS):
         reached.update(explore(shape, seed, each_step=10))
     states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
+    assert states >= LEAST * SEEDS
     proved("crashed disks", "paged queue", states=states, **{"F9 files": states})
     assert all(reached[f"did {step}"] for step in (*STEPS, *(["unlink"] if shape.lifetime else [])))
     assert all(reached[f"kept {keep:.0%}"] for keep in KEEPS)
