@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, Unreadable
+from ..errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
 from ..inputs import farm_or_default
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.connect import as_store
@@ -184,20 +184,21 @@ class QueueRegistry:
 
     def _look_again(self, name: str) -> None:
         """A queue that was not listed is dropped if it is gone; one that was activated meanwhile was in no listing."""
-        record = self.records.find(name)
-        if record is None:
+        with suppress(Unreadable, Corrupt):  # which the listing has told
+            record = self.records.find(name)
+            if record is not None:
+                self._adopt(config_of(name, record.bins), record.bins)
+                return
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = {name: held for name, held in self._held.items() if held}
-        else:
-            with suppress(Unreadable):  # which the listing has told
-                self._adopt(config_of(name, record.bins), record.bins)
 
     def _keep_if_used(self, queue: ShardedQueue) -> None:
         with self._lock:
             used = [one for one in self._held[queue.name] if one.used]
         if used:
-            self.records.change(queue.config, Touch())
+            with suppress(Corrupt):  # this one alone cannot be kept
+                self.records.change(queue.config, Touch())
         for one in used:
             one.used = False
 

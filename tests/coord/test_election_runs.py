@@ -102,7 +102,7 @@ def test_a_function_whose_end_is_interrupted_gives_its_term_up_and_lets_the_cand
     election.start()
 
     def work(leadership):
-        leadership.lost = Interrupting(leadership.lost)
+        election._grant.lost = Interrupting(leadership.lost)
         return leadership
 
     with pytest.raises(KeyboardInterrupt):

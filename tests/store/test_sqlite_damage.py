@@ -144,6 +144,17 @@ def test_the_queues_beside_one_whose_record_is_damaged_are_listed(store):
     assert [queue.name for queue in QueueRegistry(store, "shop").queues(active=None)] == ["good"]
 
 
+def test_the_queues_beside_one_whose_record_is_damaged_live_on_while_they_are_used(store):
+    registry = QueueRegistry(store, "shop")
+    queues = [registry.create(QueueConfig(name, shards=1)) for name in ("bad", "good", "other")]
+    damage(store, registry.records.key("bad"), active="true")
+    for _ in range(10):
+        store.seams.advance(24 * 3600)
+        for queue in queues:
+            queue.publish("x")
+    assert [queue.name for queue in QueueRegistry(store, "shop").queues()] == ["good", "other"]
+
+
 def test_a_query_that_no_index_serves_says_that_it_met_a_damaged_record(store):
     damage(store)
     assert str(store.path) in str(raises(Corrupt, lambda: store.query(SET, "active", "yes")))
