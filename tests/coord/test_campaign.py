@@ -183,3 +183,16 @@ def test_a_leaders_function_that_is_none_is_refused_before_anything_is_asked(sto
     with pytest.raises(InvalidRequest, match="lead is a int"):
         election.start(7)
     assert store.total == 0
+
+
+def test_a_campaign_whose_report_cannot_begin_ends_and_says_so(store, election, monkeypatch):
+    def spawn(run, name):
+        if name.startswith("latchwork-roster"):
+            raise RuntimeError("can't start new thread")
+        return Hand.spawn(election._seams, run, name)
+
+    monkeypatch.setattr(election._seams, "spawn", spawn)
+    stand(election, lambda leadership: None)
+    assert election._seams.joined == ()
+    with pytest.raises(LatchworkError, match="new thread"):
+        election.run(lambda leadership: None, timeout=0)

@@ -18,7 +18,20 @@ import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update, sqlite_file, sqlite_pool
+from latchwork.store import (
+    Add,
+    Bin,
+    Exists,
+    Key,
+    Once,
+    Put,
+    Read,
+    SQLiteStore,
+    Update,
+    sqlite_file,
+    sqlite_pool,
+    sqlite_rows,
+)
 from latchwork.store.contract_records import raises
 from tests.clock import ManualClock
 from tests.proof import SEEDS
@@ -617,3 +630,18 @@ def test_once_is_one_transaction(store):
     connection.set_trace_callback(statements.append)
     store.operate(KEY, Add("n", 1), once=Once(8, result=Bin("n")))
     assert [statement.split()[0] for statement in statements] == ["BEGIN", "SELECT", "UPDATE", "COMMIT"]
+
+
+def test_a_row_of_a_batch_finds_what_the_rows_before_it_have_done(store):
+    key = Key("s", "twice")
+    rows = [Update(key, (Add("n", 1), Read("n")), exists=Exists.ANY)] * 2
+    assert store.operate_many(rows) == [(1,), (2,)]
+    assert store.get(key).bins == {"n": 2}
+
+
+def test_a_sweep_that_fails_for_another_reason_than_damage_says_so():
+    with sqlite3.connect(":memory:") as connection:
+        connection.execute("BEGIN")
+        with pytest.raises(sqlite3.OperationalError, match="no such table"):
+            sqlite_rows._removed(connection, "DELETE FROM nothing", ())
+        assert connection.in_transaction, "it goes on or is rolled back as its owner decides"
