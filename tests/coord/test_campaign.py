@@ -185,7 +185,7 @@ def test_a_leaders_function_that_is_none_is_refused_before_anything_is_asked(sto
     assert store.total == 0
 
 
-def test_a_campaign_whose_report_cannot_begin_ends_and_says_so(store, election, monkeypatch):
+def test_a_campaign_whose_report_cannot_begin_ends_and_says_so(election, monkeypatch, caplog):
     def spawn(run, name):
         if name.startswith("latchwork-roster"):
             raise RuntimeError("can't start new thread")
@@ -194,5 +194,5 @@ def test_a_campaign_whose_report_cannot_begin_ends_and_says_so(store, election, 
     monkeypatch.setattr(election._seams, "spawn", spawn)
     stand(election, lambda leadership: None)
     assert election._seams.joined == ()
-    with pytest.raises(LatchworkError, match="new thread"):
-        election.run(lambda leadership: None, timeout=0)
+    assert "does not stand any more" in caplog.text
+    assert "new thread" in str(election._failure)

@@ -643,5 +643,5 @@ def test_a_sweep_that_fails_for_another_reason_than_damage_says_so():
     with sqlite3.connect(":memory:") as connection:
         connection.execute("BEGIN")
         with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            sqlite_rows._removed(connection, "DELETE FROM nothing", ())
+            sqlite_rows._removed(connection, "DELETE FROM absent", ())
         assert connection.in_transaction, "it goes on or is rolled back as its owner decides"
