@@ -382,7 +382,7 @@ LEDGER_RULES = (
     ("a slot that was filled late counts", "P6: a pointer found too late is swapped",
      _swap(ledger_writer.ChunkWriter, "__init__", _never_too_late)),
     ("a swap that was refused counts as made", "P6: swapped, guarded by = p; refused: take the one found",
-     _swap(LedgerRecords, "change", _always_changed), False, 2_300),
+     _swap(LedgerRecords, "change", _always_changed), False, 2_990),
 )  # fmt: skip
 LEDGER = tuple(Mutant("ledger", *rule) for rule in LEDGER_RULES)
 
