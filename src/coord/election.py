@@ -50,7 +50,7 @@ class Election(ABC):
         self._stop, self._changed, self._idle = self._seams.event(), self._seams.event(), self._seams.event()
         self._idle.set()
         # The terms of the functions of `run` that have not returned; `_idle` is set while there is none.
-        self._runners: dict[object, tuple[Leadership, Grant]] = {}
+        self._runners: dict[object, Grant] = {}
         self._task: Task | None = None
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
@@ -246,7 +246,7 @@ class Election(ABC):
             if leadership is None or grant is None:
                 self._changed.clear()  # it tells of a term that is lost, and would cut every pause short
                 return None
-            self._runners[runner] = leadership, grant
+            self._runners[runner] = grant
             self._idle.clear()
             return leadership
 
@@ -254,7 +254,7 @@ class Election(ABC):
         """Give the term up that the runner has joined, if it has joined one."""
         if runner not in self._runners:
             return
-        _, grant = self._runners[runner]
+        grant = self._runners[runner]
         grant.give_up()
         try:
             self._quietly(lambda: self._hand_back(grant))
@@ -265,8 +265,8 @@ class Election(ABC):
                     self._idle.set()
 
     def _end_term(self) -> None:
-        leadership, grant = self._leadership, self._grant
-        if leadership is not None and grant is not None:
+        grant = self._grant
+        if grant is not None:
             grant.give_up()
 
     def _quietly(self, last: Callable[[], object]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
+from ..forks import renew_in_child
 from ..seams import Seams
-from .forks import renew_in_child
 from .pointers import Slot
 
 

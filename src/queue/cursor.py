@@ -8,7 +8,7 @@ from itertools import islice
 from sys import maxsize
 
 from ..errors import Corrupt, InvalidRequest, Unreadable
-from ..inputs import checked_timeout
+from ..inputs import checked_timeout, is_int
 from ..seams import Lock
 from .backlog import Backlog, backlog, distance
 from .page_layout import Place, disk
@@ -68,7 +68,7 @@ class Cursor:
         not understand it, `Expired` if its page was reclaimed by another means than this package; what precedes a
         message of the first two kinds is returned first. With `skip_corrupt` the next good message is returned instead.
         """
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        if not is_int(n) or n < 1:
             raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n!r}", n=n)
         deadline = self._deadline(checked_timeout(timeout))
         while True:

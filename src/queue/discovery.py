@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ..errors import QueueOwned
+from ..forks import renew_in_child
 from ..retry import Poll
-from .forks import renew_in_child
 from .pointers import Claim, PointerQueue
 
 IDLE_LOOK = 9.0

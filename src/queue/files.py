@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from .forks import renew_in_child
+from ..forks import renew_in_child
 
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600

@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from ..errors import LatchworkError, LockUnavailable, OutcomeUnknown
+from ..forks import renew_in_child
 from ..seams import Event, Seams
-from .forks import renew_in_child
 
 MOST = 256
 """Wishes that are done under one hold."""

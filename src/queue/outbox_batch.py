@@ -90,8 +90,6 @@ def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, tt
     for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published, where an earlier
     attempt had others.
     """
-    queue.used = True
-    queue.registry.refresh_if_due()
     waiting = [unpack(entry, queue.codec) for entry in entries]
     scope = f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}"
     ledger, found = Ledger(queue, scope, ttl=ttl), waves(waiting)

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 from ..errors import AlreadyOpen, InvalidRequest
+from ..inputs import is_int
 from .files import Closable
 from .page_layout import Layout
 
@@ -25,7 +26,7 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
         )
     if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
         raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
-    if not isinstance(force_every, int) or isinstance(force_every, bool) or force_every < 0:
+    if not is_int(force_every) or force_every < 0:
         raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every!r}")
     if lifetime is not None and (
         not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME

@@ -8,13 +8,13 @@ from typing import Any
 from weakref import WeakSet
 
 from ..errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
+from ..forks import renew_in_child
 from ..inputs import farm_or_default
 from ..store import Key, MapPut, Put, RecordStore, Touch
 from ..store.connect import as_store
 from ..store.record import checked_key
 from .config import QueueConfig
 from .discovery import IDLE_LOOK
-from .forks import renew_in_child
 from .records import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
 from .sharded import ShardedQueue, pointer_queues
 

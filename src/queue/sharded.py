@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
+from ..forks import renew_in_child
 from ..store import RecordStore
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
-from .forks import renew_in_child
 from .loading import load
 from .pointers import PointerQueue, ShardState, Slot
 from .records import Live

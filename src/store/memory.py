@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError
+from ..forks import renew_in_child
 from ..seams import SYSTEM, Seams
 from . import local
 from .ops import check_row
@@ -27,8 +26,12 @@ class MemoryStore(RecordStore):
         self.seams = seams
         self._server = server or seams
         self._records: dict[Key, local.Stored] = {}
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """A lock of its own; another thread of the parent may have held the one that a forked child has got."""
         self._lock = threading.RLock()
-        _STORES.add(self)
 
     def __reduce__(self) -> Any:
         raise InvalidRequest("a memory: store lives in one process; use sqlite:PATH or aerospike:// to share one")
@@ -101,17 +104,6 @@ class MemoryStore(RecordStore):
             del self._records[key]
             return None
         return stored
-
-
-_STORES: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for store in _STORES:  # another thread of the parent may have been in it
-        store._lock = threading.RLock()  # noqa: SLF001 - of this module
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
+from functools import partial
 
 import pytest
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, InvalidRequest, WaitTimeout
 from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
+from tests import waiting
+
+until = partial(waiting.until, timeout=15.0)
 
 LEASE = 1.0
 SESSION = 2.0
@@ -80,17 +83,6 @@ def stand(request, tmp_path):
         client.close()
     if backend == "sqlite":
         store.close()
-
-
-def until(probe, timeout=15.0):
-    """What `probe` returns once that is true."""
-    end = time.monotonic() + timeout
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
 
 
 def leader(*elections):

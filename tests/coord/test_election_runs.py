@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -13,14 +12,7 @@ from latchwork.errors import InvalidRequest, WaitTimeout
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
 from tests.clock import ManualClock, ManualEvent
-
-
-def until(probe):
-    end = time.monotonic() + 20
-    while not (found := probe()):
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.002)
-    return found
+from tests.waiting import until
 
 
 @pytest.fixture

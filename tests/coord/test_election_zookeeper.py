@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import uuid
 from contextlib import suppress
 
@@ -16,6 +15,7 @@ from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, Unavailable
 from latchwork.store import Key, MemoryStore, Put
 from tests.faulty import FaultyStore
+from tests.waiting import until
 
 SESSION = 2.0
 LONG = 40.0
@@ -110,16 +110,6 @@ def stand(zookeeper, office, closing):
 
     make.store = store
     return make
-
-
-def until(probe, timeout=20.0):
-    end = time.monotonic() + timeout
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
 
 
 def test_the_session_timeout_is_the_lease(stand, office):

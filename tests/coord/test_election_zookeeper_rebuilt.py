@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
+from functools import partial
 
 import pytest
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -11,8 +11,11 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from latchwork.coord import ZooKeeperElection, zookeeper
 from latchwork.errors import InvalidRequest
 from latchwork.store import MemoryStore
+from tests import waiting
 from tests.clock import ManualClock
 from tests.servers import Unreachable, ZooKeeper, started
+
+until = partial(waiting.until, timeout=30.0)
 
 
 class Cut:
@@ -105,14 +108,6 @@ def server():
         pytest.skip(str(reason))
     yield one
     one.close()
-
-
-def until(probe, timeout=30.0):
-    end = time.monotonic() + timeout
-    while not (found := probe()):
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
-    return found
 
 
 def test_a_candidate_is_elected_again_after_zookeeper_has_lost_its_data(server):

@@ -14,11 +14,15 @@ from tests.clock import ManualClock
 from tests.faulty import FaultyStore
 
 
-@pytest.fixture
-def store():
-    made = FaultyStore(MemoryStore(ManualClock()))
+def faulty(clock):
+    made = FaultyStore(MemoryStore(clock))
     made.policy = RetryPolicy(attempts=1)
     return made
+
+
+@pytest.fixture
+def store():
+    return faulty(ManualClock())
 
 
 def test_who_was_overtaken_between_two_looks_is_told_so(store):
@@ -61,9 +65,7 @@ class Hand(ManualClock):
 @pytest.fixture
 def renewing():
     """A store of which the first renewal is its second call."""
-    made = FaultyStore(MemoryStore(Hand()))
-    made.policy = RetryPolicy(attempts=1)
-    return made
+    return faulty(Hand())
 
 
 def test_a_release_while_the_lease_is_renewed_counts_nobody_as_stopped(renewing):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from kazoo.client import KazooClient
@@ -17,14 +16,7 @@ from latchwork.store import Add, Key, MemoryStore, Put
 from tests.clock import ManualClock
 from tests.coord.zoo import Client, Zoo
 from tests.faulty import FaultyStore
-
-
-def until(probe):
-    end = time.monotonic() + 20
-    while not (found := probe()):
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.002)
-    return found
+from tests.waiting import until
 
 
 @pytest.fixture
