@@ -39,6 +39,8 @@ from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, 
 from latchwork.store.form import plain
 from latchwork.store.ops import MapPut, Put
 
+from .held_mutants import SEMAPHORE_RULES
+
 TRUE = Const(True)
 
 
@@ -403,4 +405,6 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER
+SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE
