@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ..store.expr import Bin, MapValue, Param, has, missing
-from ..store.form import Form
-from ..store.ops import Add, Compute, MapAdd, MapRemove, Op, Put, ReadAll
+from ..store.model.expr import Bin, MapValue, Param, has, missing
+from ..store.model.form import Form
+from ..store.model.ops import Add, Compute, MapAdd, MapRemove, Op, Put, ReadAll
 from ..store.port import NEVER, Key, RecordStore
 from . import lease as rules
 from .contender import Claim, Party

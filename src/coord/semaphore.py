@@ -19,7 +19,7 @@ from ..errors import InvalidRequest, LockUnavailable
 from ..inputs import checked_kind, checked_timeout, checked_whole
 from ..retry import Poll
 from ..store.connect import as_store
-from ..store.expr import (
+from ..store.model.expr import (  # fmt: skip
     SERVER_NOW,
     Bin,
     Const,
@@ -33,10 +33,10 @@ from ..store.expr import (
     all_of,
     exists,
     lacks,
-)  # fmt: skip
-from ..store.form import Form
+)
+from ..store.model.form import Form
+from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.once import Once
-from ..store.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
 from .contender import Attempts, Claim
 from .holders import HOLDERS, ID, NOT_HELD_OFF, RENEWALS, WISH, WISH_LASTS, Crowd, Entry, Held, Holders

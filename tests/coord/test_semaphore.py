@@ -13,8 +13,8 @@ from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, LockUnavailable, OutcomeUnknown
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, MemoryStore, Put
-from tests.clock import ManualClock
-from tests.faulty import CountingStore, Fault, FaultyStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Fault, FaultyStore
 
 
 @pytest.fixture

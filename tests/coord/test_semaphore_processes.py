@@ -8,8 +8,8 @@ import pytest
 
 from latchwork.store import Key
 from tests.coord.recorded import play
-from tests.proof import SEEDS
 from tests.sim.checkers.linearizable import linearizable
+from tests.support.proof import SEEDS
 
 SIZE, LEASE = 2, 0.3
 ROUNDS = 3

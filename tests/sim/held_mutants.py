@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from latchwork.coord import contender, holders, lease, semaphore
-from latchwork.store.expr import Bin, Const, If, exists
-from latchwork.store.form import Form
-from latchwork.store.ops import Put
+from latchwork.store.model.expr import Bin, Const, If, exists
+from latchwork.store.model.form import Form
+from latchwork.store.model.ops import Put
 
 TRUE = Const(True)
 Rule = tuple[Any, ...]
