@@ -17,11 +17,11 @@ import latchwork
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
-LAYERS = ("", "store", "coord", "queue", "observe", "spark", "commands")
+LAYERS = ("", "store", "coord", "queue", "observe", "spark", "cli")
 """From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
 PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "spark", "observe")))
-ABOVE_ALL = {"cli.py", "__init__.py", "__main__.py"}
-"""Modules of the package itself that may import every layer: the command line, and the names that users see."""
+ABOVE_ALL = {"__init__.py"}
+"""The module of the package itself that may import every layer: the names that users see."""
 
 _CHECK = """
 import sys, queue
@@ -170,7 +170,7 @@ def test_every_module_says_what_it_is_and_stays_short():
     for path in SOURCES:
         text = path.read_text()
         assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
-        assert text.count("\n") <= 350, f"{path} has {text.count(chr(10))} lines"
+        assert text.count("\n") <= 450, f"{path} has {text.count(chr(10))} lines"
 
 
 def test_nothing_imports_the_package_by_the_name_of_its_folder():
