@@ -11,7 +11,7 @@ import typer
 from ..coord import Leadership, LeaseElection
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
-from .elections import sweepers_election
+from ..queue.sharded.upkeep.upkeep import election_name
 from .options import Client, Farm, checked_every
 from .session import Session, note
 from .snapshot import queue_facts
@@ -174,7 +174,7 @@ def sweep(
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
-    sweeper = _Sweep(session, _registry(session, client, farm), election or sweepers_election(client))
+    sweeper = _Sweep(session, _registry(session, client, farm), election or election_name(client))
     if every is None:
         sweeper.once(30 if timeout is None else timeout)
     else:
