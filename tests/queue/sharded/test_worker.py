@@ -66,7 +66,7 @@ def test_each_queue_is_handled_by_its_own_function():
 
 
 def test_a_full_queue_does_not_hold_up_another_and_takes_what_that_leaves():
-    """400 messages of 1 s each in `low`, then one in `high`: it is handled at once; before, `low` had all threads but one."""
+    """400 messages of 1 s each in `low`, then one in `high`: it is handled at once."""
     stage, began, at_once = Stage(), {}, []
 
     def body(store):
@@ -106,9 +106,12 @@ def test_a_handler_with_thresholds_works_from_so_many_messages_on_until_so_few_a
         registry = registry_on(store, "bulk")
         worker = Worker(registry)
         handled = []
-        worker.handler("bulk", start_at=10, stop_at=2)(
-            lambda delivery: (handled.append(1), store.seams.sleep(1)) and None
-        )
+
+        @worker.handler("bulk", start_at=10, stop_at=2)
+        def handle(delivery):
+            handled.append(delivery)
+            store.seams.sleep(1)
+
         queue = registry.get("bulk")
         queue.publish_many(range(9))
         with worker:

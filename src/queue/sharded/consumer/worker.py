@@ -198,9 +198,7 @@ class Worker:
             return
         wrong = sorted(self._handlers.keys() ^ self.weights.keys())
         if wrong:
-            raise InvalidRequest(
-                f"weights for {sorted(self.weights)} and handlers for {sorted(self._handlers)}: {wrong[0]!r} is not in both"
-            )
+            raise InvalidRequest(f"{wrong[0]!r} is not in both: give each queue that has a handler a weight")
         total = self._threads()
         if not len(self._handlers) <= total <= MAX_CONSUMERS:
             raise InvalidRequest(
