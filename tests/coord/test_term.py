@@ -67,16 +67,50 @@ def test_a_term_whose_record_is_gone_is_refused(elected, store):
     refused(term)
 
 
-def test_a_term_is_refused_once_its_lease_is_over_by_the_servers_clock_and_costs_one_call():
-    clock = ManualClock()
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def office(clock):
+    """An office that somebody holds for 10 s, and its term."""
     store = CountingStore(MemoryStore(clock))
     grant = FencedLock(store, "office", lease=10).acquire()
-    term = Term(store, "office", grant.fence)
-    clock.advance(9.9)
+    return store, grant, Term(store, "office", grant.fence)
+
+
+def test_a_check_costs_one_call(office):
+    store, _, term = office
     store.reset()
     term.check()
     assert store.total == 1
-    clock.advance(0.2)
+
+
+def test_a_term_is_refused_once_it_was_seen_to_stand_still_for_its_lease(office, clock):
+    term = office[2]
+    term.check()
+    clock.advance(10)
+    term.check()
+    clock.advance(0.1)
+    refused(term)
+
+
+def test_a_term_that_is_renewed_in_time_stays_in_office_whatever_the_servers_clock_says(office, clock):
+    _, grant, term = office
+    for step in (3600, -7200, 3600):
+        term.check()
+        clock.step(step)
+        clock.advance(6)
+        grant.renew()
+        term.check()
+
+
+def test_a_server_clock_set_back_does_not_keep_a_dead_leaders_term_in_office(office, clock):
+    term = office[2]
+    term.check()
+    clock.step(-3600)
+    clock.advance(10.1)
     refused(term)
 
 
