@@ -50,6 +50,7 @@ class Party:
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
         self.store, self.key, self.owner, self.lease = store, key, owner, lease
         self._marked = self._asked_for = self._yielded = float("-inf")
+        self._mark: tuple[int | None, float] = (None, 0.0)  # of others, and when it was first seen
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self.key, self.owner, self.lease)
@@ -69,10 +70,15 @@ class Party:
             self._yielded = now
             seams.sleep(0)
 
-    def _released(self, *, wanted: bool | None) -> None:
-        """Note whether others waited when the lease was given back."""
-        if wanted:
-            self._asked_for = self.store.seams.monotonic()
+    def _released(self, mark: int | None) -> None:
+        """Note whether others waited when the lease was given back: the mark that they left, 0 or None without one."""
+        if mark:
+            now = self.store.seams.monotonic()
+            if mark != self._mark[0]:
+                self._mark = mark, now
+            # A mark may be old though it is fresh by the server's clock, which somebody has set back.
+            if now - self._mark[1] < rules.STALE:
+                self._asked_for = now
 
     def _mark_is_stale(self) -> bool:
         return self.store.seams.monotonic() - self._marked > rules.STALE / 2
@@ -108,12 +114,12 @@ class Contender(Party):
 
     def release(self, fence: int) -> bool:
         """Give the lease back; False where it was not held under this fence any more."""
-        ops = (*rules.RELEASE, Compute(rules.ANYBODY_WAITING))
+        ops = (*rules.RELEASE, Compute(rules.FRESH_MARK))
         try:
-            wanted = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
+            mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
-        self._released(wanted=wanted)
+        self._released(mark)
         return True
 
     def look(self, *, waiting: bool = False) -> Observation | None:

@@ -1,9 +1,9 @@
 """A record that several hold at a time, each by a lease of its own (docs/protocols.md P10).
 
-Every holder is an entry under the id of its acquisition: who it is and its fence, which do not change, and a number of
-renewals, which does. Nobody reads a clock but their own: a holder believes by its own, and who has seen the renewals of
-another stand still for that one's whole lease removes it, guarded by what was seen. The wish of a party that waits for
-more than is free holds others off, so that it is not passed over for ever.
+Every holder is an entry under the id of its acquisition: who it is and its fence, which do not change, and a stamp,
+which each renewal makes larger. Nobody goes by a clock but their own: a holder believes by its own, and who has seen
+the stamp of another stand still for that one's whole lease removes it, guarded by that stamp. The wish of a party that
+waits for more than is free holds others off, so that it is not passed over for ever.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ..store.model.expr import Bin, MapValue, Param, has, missing
+from ..store.model.expr import SERVER_NOW, Bin, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
-from ..store.model.ops import Add, Compute, MapAdd, MapRemove, Op, Put, ReadAll
+from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put, ReadAll
 from ..store.port import NEVER, Key, RecordStore
 from . import lease as rules
 from .contender import Claim, Party
 from .lease import Standstill
 
-HOLDERS, RENEWALS = "holders", "renewals"
-"""By the id of the acquisition: [fence, lease in ms, server's ms when it was taken, owner, what is held]; renewals."""
+HOLDERS, RENEWED = "holders", "renewed"
+"""By the id of the acquisition: [fence, lease in ms, server's ms when it was taken, owner, what is held]; its stamp,
+which is when it was last renewed, by the server's clock, and always larger than before."""
 WISH, WISHED = "wish", "wished"
 """Whom the others let go first, and how often that one, or one before it, has asked for that."""
 WISH_LASTS = 1.0
@@ -34,8 +35,8 @@ NOT_HELD_OFF = missing(WISH) | Bin(WISH, str).eq(ME) | (Bin(WISH, str).eq(PASSED
 """Nobody but `me` wishes, or nobody who is still there: the wish `passed` was not repeated since it was seen at `beat`.
 """
 _HELD = has(HOLDERS, ID)
-_RENEW = Form(MapAdd(RENEWALS, ID, 1), when=_HELD, ttl=NEVER)
-_STILL = MapValue(RENEWALS, ID).eq(BEAT)
+_RENEW = Form(MapPut(RENEWED, ID, largest(MapValue(RENEWED, ID) + 1, SERVER_NOW)), when=_HELD, ttl=NEVER)
+_STILL = MapValue(RENEWED, ID).eq(BEAT)
 _WISH = Form(Put(WISH, ME), Add(WISHED, 1), when=NOT_HELD_OFF, ttl=NEVER)
 _IS_WISH = Bin(WISH, str).eq(ME)
 
@@ -50,7 +51,7 @@ class Entry:
     since: int
     owner: str
     held: Any
-    renewals: int
+    stamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class Holders:
     def of(cls, bins: Mapping[str, Any]) -> Holders:
         """Those in the bins of a record. Raises `Corrupt` where these are not what was written."""
         try:
-            renewals = bins.get(RENEWALS) or {}
+            stamps = bins.get(RENEWED) or {}
             entries = {
-                id: Entry(id, fence, lease / 1000, since, owner, held, renewals.get(id, 0))
+                id: Entry(id, fence, lease / 1000, since, owner, held, stamps.get(id, 0))
                 for id, (fence, lease, since, owner, held) in (bins.get(HOLDERS) or {}).items()
             }
         except (AttributeError, TypeError, ValueError):
@@ -92,7 +93,7 @@ class Crowd(Party):
             self.observed = None
             return None
         seen, now = Holders.of(bins), self.store.seams.monotonic()
-        self._holders.see({id: entry.renewals for id, entry in seen.entries.items()}, now)
+        self._holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
         self._wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
         self.observed = seen
         return seen
@@ -104,8 +105,8 @@ class Crowd(Party):
 
     def remove(self, entry: Entry, *ops: Op) -> bool:
         """Take a dead holder out, with what else belongs to that; False where it has renewed, or is gone already."""
-        gone = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWALS, (entry.id,)), *ops)
-        guard = _STILL.bind(id=entry.id, beat=entry.renewals)
+        gone = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWED, (entry.id,)), *ops)
+        guard = _STILL.bind(id=entry.id, beat=entry.stamp)
         try:
             self.store.operate(self.key, *gone, when=guard, ttl=NEVER, repeatable=True)
         except (Refused, NotFound) as refusal:
@@ -120,12 +121,12 @@ class Crowd(Party):
 
     def release(self, id: str, *ops: Op) -> bool:
         """Give back what is held under this id, with what belongs to that; False where it was not held any more."""
-        gone = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWALS, (id,)), *ops, Compute(rules.ANYBODY_WAITING))
+        gone = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWED, (id,)), *ops, Compute(rules.FRESH_MARK))
         try:
-            wanted = self.store.operate(self.key, *gone, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
+            mark = self.store.operate(self.key, *gone, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
-        self._released(wanted=wanted)
+        self._released(mark)
         return True
 
     # ---- wishes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from ..errors import InvalidRequest, LockUnavailable
+from ..errors import InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_timeout, checked_whole
 from ..retry import Poll
 from ..store.connect import as_store
@@ -39,7 +39,7 @@ from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.once import Once
 from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
 from .contender import Attempts, Claim
-from .holders import HOLDERS, ID, NOT_HELD_OFF, RENEWALS, WISH, WISH_LASTS, Crowd, Entry, Held, Holders
+from .holders import HOLDERS, ID, NOT_HELD_OFF, RENEWED, WISH, WISH_LASTS, Crowd, Entry, Held, Holders
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
@@ -137,9 +137,11 @@ class Semaphore:
         self._store.operate(self._crowd.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
 
     def size(self) -> int:
-        """How many there are. One read; this handle's own number where nobody has used the semaphore yet."""
+        """How many there are. One read. Raises `NotFound` where nobody has used the semaphore yet."""
         record = self._store.get(self._crowd.key, PERMITS)
-        return self.permits if record is None else int(record.bins.get(PERMITS, self.permits))
+        if record is None or PERMITS not in record.bins:
+            raise NotFound(f"nobody has used the semaphore {self.name!r} yet", key=self._crowd.key)
+        return int(record.bins[PERMITS])
 
     def holders(self) -> list[Holder]:
         """Who holds permits, by the number of their first slot. One read.
@@ -376,7 +378,7 @@ def _taken(n: int) -> Form:
         Put(PERMITS, If(exists(PERMITS), Bin(PERMITS), Param("permits"))),
         *(MapPut(SLOTS, slot, ID) for slot in slots),
         MapPut(HOLDERS, ID, entry),
-        MapPut(RENEWALS, ID, 0),
+        MapPut(RENEWED, ID, SERVER_NOW),
         Put(WISH, None),
         Read(FENCE),
         when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),

@@ -8,9 +8,17 @@ import uuid
 import pytest
 
 from latchwork.coord import Semaphore
-from latchwork.coord.holders import HOLDERS, RENEWALS, WISH
+from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
-from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, LockUnavailable, OutcomeUnknown
+from latchwork.errors import (
+    Corrupt,
+    FencedOut,
+    InvalidRequest,
+    LatchworkError,
+    LockUnavailable,
+    NotFound,
+    OutcomeUnknown,
+)
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, MemoryStore, Put
 from tests.support.clock import ManualClock
@@ -64,14 +72,18 @@ def test_the_record_has_the_bins_of_the_layout_and_never_expires(store, name):
         ((id, entry),) = record.bins[HOLDERS].items()
         assert record.bins[SLOTS] == dict.fromkeys(permits.slots, id)
         assert entry == [permits.fence, 3000, entry[2], "me", list(permits.slots)]
-        assert 0 <= permits.fence // 1000 - entry[2] <= 1
-        assert (record.bins[PERMITS], record.bins["fencing-ctr"], record.bins[RENEWALS]) == (4, permits.fence, {id: 0})
+        assert abs(permits.fence // 1000 - entry[2]) <= 1
+        assert (record.bins[PERMITS], record.bins["fencing-ctr"], record.bins[RENEWED]) == (
+            4,
+            permits.fence,
+            {id: entry[2]},
+        )
         permits.renew()
-        assert bins(store, name)[RENEWALS] == {id: 1}
+        assert bins(store, name)[RENEWED][id] > entry[2]
     assert {bin: value for bin, value in bins(store, name).items() if value == {}} == {
         SLOTS: {},
         HOLDERS: {},
-        RENEWALS: {},
+        RENEWED: {},
     }
     assert store.get(Key("latchwork_semaphores", name)).ttl == NEVER
 
@@ -169,8 +181,10 @@ def test_a_smaller_size_revokes_nobody_and_lets_nobody_in_until_enough_have_gone
 
 def test_a_size_may_be_set_before_anybody_has_asked(store, name):
     semaphore = Semaphore(store, name, permits=1)
-    assert semaphore.size() == 1
+    with pytest.raises(NotFound):
+        semaphore.size()
     semaphore.resize(5)
+    assert semaphore.size() == 5
     assert semaphore.acquire(5, timeout=5).n == 5
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.coord import Semaphore
-from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable
+from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, NotFound
 from latchwork.store import Add, Key
 
 from .twins import Twins, came_to, failed, time_passes
@@ -41,7 +41,7 @@ class Semaphores(Twins):
     def start(self):
         self.held: list[Held] = []
         self.seen: dict[int, int] = {}
-        self.size = SIZE
+        self.size, self.resized = SIZE, False
         self.total = 0
 
     @initialize()
@@ -88,7 +88,7 @@ class Semaphores(Twins):
     @rule(size=st.integers(1, 4))
     def resize(self, size):
         self.both(lambda one: one.resize(size), self.semaphores[0])
-        self.size = size
+        self.size, self.resized = size, True
 
     @precondition(lambda self: self.held)
     @rule(pick=picks)
@@ -125,7 +125,8 @@ class Semaphores(Twins):
         semaphore = self.semaphores[pick % 3]
         told = self.both(lambda one: [(held.owner, held.slots, held.lease) for held in one.holders()], semaphore)
         assert sum(len(slots) for _, slots, _ in told[0]) >= self.live() - SIZE
-        assert came_to(self.both(lambda one: one.size(), semaphore)) == self.size
+        used = self.held or self.resized
+        assert came_to(self.both(lambda one: one.size(), semaphore)) == (self.size if used else NotFound)
 
     @time_passes
     @rule(pick=picks)

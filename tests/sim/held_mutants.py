@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from latchwork.coord import contender, holders, lease, semaphore
-from latchwork.store.model.expr import Bin, Const, If, exists
+from latchwork.store.model.expr import SERVER_NOW, Bin, Const, If, exists
 from latchwork.store.model.form import Form
-from latchwork.store.model.ops import Put
+from latchwork.store.model.ops import MapPut, Put
 
 TRUE = Const(True)
 Rule = tuple[Any, ...]
@@ -33,11 +33,14 @@ def _slots(name: str, value: Any) -> Callable[[], Any]:
     return patch
 
 
-def _form(name: str, **changes: Any) -> Callable[[], Any]:
+_RENEW_ANY = MapPut(holders.RENEWED, holders.ID, SERVER_NOW)
+
+
+def _form(name: str, *ops: Any, **changes: Any) -> Callable[[], Any]:
     """With other parts in a form of the holders."""
     old = getattr(holders, name)
     kept = {part: getattr(old, part) for part in ("when", "exists", "or_absent", "ttl")}
-    return _swap(holders, name, Form(*old.ops, **{**kept, **changes}))
+    return _swap(holders, name, Form(*ops, **{**kept, **changes}))
 
 
 def _lasts_a_moment(self: Any, key: Any, seconds: float, now: float) -> bool:
@@ -49,11 +52,12 @@ def _believed_anew(self: Any, fence: int) -> Any:
 
 
 HELD_RULES: tuple[Rule, ...] = (
-    ("a holder is removed though it has renewed", "P10.4: guarded by the count that was seen",
+    ("a holder is removed though it has renewed", "P10.4: guarded by the stamp that was seen",
      _swap(holders, "_STILL", holders._HELD), True),
     ("removed by the challenger's lease", "P10.4: the holder's whole lease",
      _swap(lease.Standstill, "lasts", _lasts_a_moment)),
-    ("renewing needs no id", "P10.3: renew guarded by the id", _form("_RENEW", when=exists(holders.RENEWALS))),
+    ("renewing needs no id", "P10.3: renew guarded by the id",
+     _form("_RENEW", _RENEW_ANY, when=exists(holders.RENEWED))),
     ("giving back needs no id", "P10.3: release guarded by the id",
      _swap(holders, "_HELD", exists(holders.HOLDERS))),
     ("belief without end", "P10.4: start of the first attempt + lease - drift",

@@ -16,14 +16,14 @@ from urllib.parse import parse_qsl, unquote
 from weakref import WeakSet
 
 import aerospike
-from aerospike import exception as driver
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
+from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
 from .notes import introduced
-from .results import error_of, fault_of
+from .results import FAILURES, error_of, fault_of
 
 DEFAULT_PORT = 3000
 MAX_AGE = 60.0
@@ -73,6 +73,7 @@ def parse(url: str) -> Target:
     namespace = path.strip("/")
     if not namespace or "/" in namespace:
         raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
+    checked_store_name("the namespace in the store's URL", namespace)
     options = _options(parse_qsl(query, keep_blank_values=True))
     where = tuple(_host(host) for host in hosts.split(","))
     return Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
@@ -211,7 +212,7 @@ class Link:
 def _connected(target: Target) -> Any:
     try:
         return aerospike.client(config_of(target)).connect()
-    except driver.AerospikeError as failure:
+    except FAILURES as failure:
         fault = fault_of(failure)
         error: LatchworkError = error_of(fault, target, write=False)
         if isinstance(error, InvalidRequest) and fault.code == -1:

@@ -8,17 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import aerospike
-from aerospike import exception as driver
 
 from ...errors import InvalidRequest, Misconfigured, WaitTimeout
+from ...inputs import checked_store_name
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
-from .results import INDEX_EXISTS, error_of, fault_of
+from .results import FAILURES, INDEX_EXISTS, NO_NODE, Fault, error_of, fault_of
 
 INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
 MAX_INDEX_NAME = 63
+CLIENT = -1
 PARTITIONS = 4096
 _KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC, "numeric")}
 """Of each kind: its number in the client, and its name in what the servers say."""
@@ -26,7 +27,7 @@ _KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC
 
 def describe(client: Any, namespace: str) -> StoreInfo:
     """Edition, consistency and limits. Raises `Unavailable`, or `Misconfigured` where there is no such namespace."""
-    settings = _settings(_ask(client, f"namespace/{namespace}", namespace))
+    settings = _settings(_ask(client, f"namespace/{checked_store_name('namespace', namespace)}", namespace))
     if "replication-factor" not in settings:
         raise Misconfigured(f"no namespace {namespace!r} on this server: check the last part of the store's URL")
     edition = _ask(client, "edition", namespace)
@@ -49,6 +50,8 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
     `INDEX_TIMEOUT` seconds.
     """
     set_name, bin_name, kind = wanted
+    for what, given in (("namespace", namespace), ("set name", set_name), ("bin name", bin_name)):
+        checked_store_name(what, given)
     name = f"{set_name}_{bin_name}"
     if kind not in _KINDS:
         raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
@@ -68,6 +71,8 @@ def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]
     """Of how many of these records each node is the master now. Raises `Unavailable`."""
     wanted = Counter(partition_of(namespace, key) for key in keys)
     answers = _by_node(client, "replicas", namespace)
+    if not answers:
+        raise error_of(NO_NODE, namespace, write=False)
     return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
 
 
@@ -89,9 +94,9 @@ def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
 
     Raises `InvalidRequest` where the one of that name is another: a_b_c is that of bin b_c in set a, and of c in a_b.
     """
-    # The text is compared, as the names in it may have any of its separators in them.
+    # The text is compared, as the names of others' indexes may have any of its separators in them.
     start = f"ns={namespace}:indexname={index}:"
-    told = _ask(client, f"sindex-list:namespace={namespace}", index).split(";")
+    told = _ask(client, _command("sindex-list", namespace=namespace), index).split(";")
     found = [one.removeprefix(start) for one in told if one.startswith(f"{start}set=")]
     if found and not found[0].startswith(f"{definition}:"):
         other = found[0].partition(":indextype=")[0]
@@ -106,8 +111,8 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
     """Whether the name was free."""
     try:
         client.index_single_value_create(*wanted, {})
-    except driver.AerospikeError as failure:
-        fault = fault_of(failure)
+    except FAILURES as failure:
+        fault = _fault(failure)
         if fault.code != INDEX_EXISTS:
             raise error_of(fault, f"index {wanted[-1]}", write=False) from None
         return False
@@ -115,23 +120,36 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
 
 
 def _is_ready(client: Any, namespace: str, index: str) -> bool:
-    answers = _by_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    answers = _by_node(client, _command("sindex-stat", namespace=namespace, indexname=index), index)
+    if not answers:
+        _ask(client, _command("sindex-list", namespace=namespace), index)  # raises where there is no node to ask
     return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
+
+
+def _fault(failure: BaseException) -> Fault:
+    """What an exception says; without a node to ask, the client reports an error of its own that says nothing."""
+    fault = fault_of(failure)
+    return NO_NODE if fault.code == CLIENT else fault
+
+
+def _command(name: str, **given: str) -> str:
+    """A command of the info protocol. Raises `InvalidRequest` for what one cannot hold: there is no way to quote it."""
+    return f"{name}:" + ";".join(f"{what}={checked_store_name(what, value)}" for what, value in given.items())
 
 
 def _ask(client: Any, command: str, what: str) -> str:
     try:
         answer: str = client.info_random_node(command)
-    except driver.AerospikeError as failure:
-        raise error_of(fault_of(failure), what, write=False) from None
+    except FAILURES as failure:
+        raise error_of(_fault(failure), what, write=False) from None
     return answer.rpartition("\t")[2].strip()
 
 
 def _by_node(client: Any, command: str, what: str) -> dict[str, str]:
     try:
         answers: dict[str, tuple[Any, str | None]] = client.info_all(command)
-    except driver.AerospikeError as failure:
-        raise error_of(fault_of(failure), what, write=False) from None
+    except FAILURES as failure:
+        raise error_of(_fault(failure), what, write=False) from None
     return {node: (text or "").rpartition("\t")[2].strip() for node, (_, text) in answers.items()}
 
 

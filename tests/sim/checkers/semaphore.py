@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from latchwork.coord.holders import HOLDERS, RENEWALS
+from latchwork.coord.holders import HOLDERS, RENEWED
 from latchwork.coord.semaphore import PERMITS, SLOTS
 
 from ..faults.network import Change
@@ -82,8 +82,8 @@ def a_live_holder_never_loses_its_permits(run: Any, changes: Sequence[Change]) -
     for change in changes:
         for id in arrivals(change):
             renewed[id] = (change.when, change.who)
-        for id, count in (change.after.get(RENEWALS) or {}).items():
-            if count != (change.before.get(RENEWALS) or {}).get(id) and id in renewed:
+        for id, count in (change.after.get(RENEWED) or {}).items():
+            if count != (change.before.get(RENEWED) or {}).get(id) and id in renewed:
                 renewed[id] = (change.when, renewed[id][1])
         for id in departures(change):
             when, who = renewed[id]

@@ -78,7 +78,8 @@ class SemaphoreScenario(Scenario):
     def settle(self) -> None:
         semaphore = self.semaphore(self.operator_store)
         self.operator.seams.sleep(5 * self.lease)
-        size = semaphore.size()
+        record = self.operator_store.get(RECORD, "permits")
+        size = record.bins["permits"] if record else SIZE
         self.final = self.call(self.operator, "acquire", lambda: semaphore.acquire(size, timeout=4 * self.lease), size)
 
     def check(self) -> None:
