@@ -22,7 +22,9 @@ from latchwork.queue import (
     Shovel,
     ShovelConfig,
     Sweeper,
+    Worker,
 )
+from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
 from tests.support.clock import InlineClock, ManualClock
@@ -246,9 +248,6 @@ def test_an_outbox_that_cannot_forward_for_an_hour_goes_on_and_says_so_once_a_mi
         assert outbox.forward() == 1
 
 
-# ---- leases
-
-
 class Hand(ManualClock):
     """What is started in the background is kept, and runs when the test says so."""
 
@@ -265,6 +264,76 @@ class Hand(ManualClock):
 
     def is_alive(self):
         return False
+
+
+class Term:
+    """A term of office that lasts until the test ends it."""
+
+    def __init__(self, clock):
+        self.lost = clock.event()
+
+    def check(self):
+        """It leads."""
+
+
+@FAILURES
+def test_a_duty_of_the_upkeep_that_fails_for_an_hour_goes_on_and_says_so_once_a_minute(caplog, failure):
+    clock = InlineClock()
+    upkeep, term, done = Upkeep(made(MemoryStore(clock)).registry), Term(clock), []
+
+    class Duty:
+        def run(self, _):
+            done.append(clock.monotonic())
+            raise failure
+
+    clock.at(3600, term.lost.set)
+    upkeep._perform(Duty(), term)
+    assert len(said(caplog, "upkeep: duty failed")) in range(30, 62)
+    assert max(later - earlier for earlier, later in pairwise(done)) <= 90
+
+
+@FAILURES
+def test_a_pass_of_one_queue_that_fails_leaves_those_of_the_others(monkeypatch, caplog, failure):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = queue.registry.create(QueueConfig("other", shards=1, shovel=ShovelConfig(1), unsafe_limits=True))
+    passes, term = [], Term(clock)
+
+    def run_once(shovel):
+        passes.append(shovel.queue.name)
+        raise failure
+
+    monkeypatch.setattr(Shovel, "run_once", run_once)
+    upkeep = Upkeep(queue.registry)
+    clock.at(120, term.lost.set)
+    upkeep._perform(upkeep._duties[1], term)
+    assert passes.count("q") == passes.count(other.name) > 100
+    assert len(said(caplog, "is tried again")) in (2, 3)
+
+
+@FAILURES
+def test_a_worker_divides_its_threads_again_after_whatever_went_wrong(monkeypatch, caplog, failure):
+    clock = Hand()
+    queue = made(MemoryStore(clock))
+    worker, allotted = Worker(queue.registry, upkeep=False), []
+    worker.handler("q", start_at=5)(print)
+    worker.consumers = {"q": Consumer(queue, print, upkeep=False)}
+    monkeypatch.setattr(worker.consumers["q"].queue.pointers, "states", failing(failure))
+
+    def allot(opened):
+        allotted.append(dict(opened))
+        raise failure
+
+    monkeypatch.setattr(worker, "_allot", allot)
+    clock.at(100, worker._stopping.set)
+    worker._divide_threads()
+    assert len(allotted) > 300
+    assert len(caplog.records) in (1, 2, 3, 4)
+
+
+# ---- leases
 
 
 @FAILURES

@@ -13,6 +13,7 @@ from .demo import demo
 from .doctor import doctor
 from .session import Session
 from .stats import stats
+from .worker import worker
 
 app = typer.Typer(
     name="latchwork",
@@ -28,6 +29,7 @@ messages.add_to(queue.app)
 app.add_typer(queue.app, name="queue")
 app.add_typer(large.app, name="large")
 app.add_typer(outbox.app, name="outbox")
+app.command()(worker)
 app.command()(stats)
 app.command()(doctor)
 app.command()(demo)

@@ -58,6 +58,7 @@ class Contender:
         self.extra = extra
         self.observed: Observation | None = None
         self._marked = self._asked_for = self._yielded = float("-inf")
+        self._mark: tuple[int | None, float] = (None, 0.0)  # of others, and when it was first seen
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), extra=self.extra), (self.store, self.key, self.owner, self.lease)
@@ -70,13 +71,18 @@ class Contender:
 
     def release(self, fence: int) -> bool:
         """Give the lease back; False where it was not held under this fence any more."""
-        ops = (*rules.RELEASE, Compute(rules.ANYBODY_WAITING))
+        ops = (*rules.RELEASE, Compute(rules.FRESH_MARK))
         try:
-            wanted = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
+            mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
-        if wanted:
-            self._asked_for = self.store.seams.monotonic()
+        if mark:
+            now = self.store.seams.monotonic()
+            if mark != self._mark[0]:
+                self._mark = mark, now
+            # A mark may be old though it is fresh by the server's clock, which somebody has set back.
+            if now - self._mark[1] < rules.STALE:
+                self._asked_for = now
         return True
 
     def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:

@@ -60,8 +60,8 @@ class FencedLock:
 
         timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew it in the
         background until it is released or lost.  Waiting is fair by politeness, not first come, first served: a handle
-        that releases while others wait lets them go first. A lock whose holder died is broken
-        once it has run out by the server's clock *and* has been seen standing still for one whole lease.
+        that releases while others wait lets them go first. A lock whose holder died is broken once this handle has
+        seen it stand still for the whole of the holder's lease, whatever the server's clock says.
 
         Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken the lock and
         cannot be resolved (it then ends by itself after one lease), `Unavailable`; where no thread can be started to

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .paged.reader import PagedEntry
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
+    from .sharded.consumer.worker import Worker
     from .sharded.delivery import Delivery
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
@@ -27,7 +28,7 @@ __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
     "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
     "QueueInfo", "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper",
-    "SweepReport", "Transaction", "UnopenedQueue",
+    "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -41,6 +42,7 @@ __getattr__, __dir__ = offer(
         ".paged.reader": "PagedEntry",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
+        ".sharded.consumer.worker": "Worker",
         ".sharded.delivery": "Delivery",
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",

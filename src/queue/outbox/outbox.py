@@ -250,6 +250,7 @@ class Outbox:
         """Publish the next batch, then let go of it; how many messages it had. One at a time for each cursor."""
         cursor = self._cursor
         with cursor.turn:
+            cursor.finish()  # a batch whose commit failed was published: it is not taken up again
             cursor.rewind()
             entries, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
             if not entries:
