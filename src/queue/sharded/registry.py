@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
 from ...forks import renew_in_child
-from ...inputs import farm_or_default
+from ...inputs import checked_store_name, farm_or_default
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
 from ...store.model.record import checked_key
@@ -41,7 +41,9 @@ class QueueRegistry:
         self.idle_look = idle_look
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
-        self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))
+        self.records = QueueRecords(
+            store, checked_store_name("client_id", client_id), checked_store_name("farm_id", self.farm_id)
+        )
         # The index on a set is named after it, and its name has the same limit.
         for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
             checked_key(Key(set_name, "-"))
