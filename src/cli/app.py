@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import large, latch, leader, lock, messages, outbox, queue, semaphore
+from . import large, latch, leader, lock, messages, outbox, queue, schedule, semaphore
 from .demo import demo
 from .doctor import doctor
 from .session import Session
@@ -28,6 +28,7 @@ app.add_typer(semaphore.app, name="semaphore")
 app.add_typer(leader.app, name="leader")
 messages.add_to(queue.app)
 app.add_typer(queue.app, name="queue")
+app.add_typer(schedule.app, name="schedule")
 app.add_typer(large.app, name="large")
 app.add_typer(outbox.app, name="outbox")
 app.command()(worker)

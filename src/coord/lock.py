@@ -9,21 +9,25 @@ writes through `grant.operate` is refused.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from ..background import Troubles
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
 from ..inputs import checked_kind, checked_timeout
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
-from .contender import PASSING, Acquisition, Claim, Contender
+from .contender import Acquisition, Claim, Contender
 from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .waiting import told
 
 G = TypeVar("G", bound="Grant")
+log = logging.getLogger(__name__)
+
 LOCKS = "latchwork_locks"
 """The set of all locks and elections."""
 LOCK_POLL = Poll(low=0.005, high=0.02, factor=1.3, jitter=0.5)
@@ -186,14 +190,15 @@ class Grant(Fenced):
                 raise
 
     def _renew_until_lost(self) -> None:
-        pause = self._party.lease / 3
+        pause, troubles = self._party.lease / 3, Troubles(self._store.seams, log)
         while not self.lost.wait(pause):
             try:
                 self.renew()
                 pause = self._party.lease / 3
             except FencedOut:
                 return
-            except PASSING:
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what keeps the lease either
+                troubles.tell(failure, f"the lease of {self._name!r} could not be renewed")
                 pause = self._party.lease / 20
 
 
