@@ -640,8 +640,8 @@ def test_a_row_of_a_batch_finds_what_the_rows_before_it_have_done(store):
 
 
 def test_a_sweep_that_fails_for_another_reason_than_damage_says_so():
-    with sqlite3.connect(":memory:") as connection:
+    with sqlite3.connect(":memory:", isolation_level=None) as connection:
         connection.execute("BEGIN")
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            sqlite_rows._removed(connection, "DELETE FROM absent", ())
+        with pytest.raises(StorageFailed, match="syntax error"), sqlite_rows.apart(connection):
+            connection.execute("NO STATEMENT")
         assert connection.in_transaction, "it goes on or is rolled back as its owner decides"
