@@ -18,8 +18,8 @@ from typing import Any
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
 from ..retry import Poll
 from ..seams import Event
-from ..store.expr import Bound
-from ..store.ops import Compute, Op, Read
+from ..store.model.expr import Bound
+from ..store.model.ops import Compute, Op, Read
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation

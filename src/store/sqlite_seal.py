@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..errors import Corrupt, InvalidRequest
-from . import local, values
+from .local import apply as local
+from .model import values
 from .port import Key
 
 _MARK = 0xC1

@@ -7,7 +7,7 @@ import sqlite3
 
 from ..errors import Corrupt
 from .port import Key
-from .sqlite_rows import REMOVE, Found, apart, file_of
+from .sqlite.rows import REMOVE, Found, apart, file_of
 from .sqlite_seal import Row
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from latchwork.errors import Corrupt, LatchworkError
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite_sweep
 from latchwork.store.sqlite_seal import _HEAD
-from tests.clock import ManualClock
-from tests.proof import FIRST, SCALE
+from tests.support.clock import ManualClock
+from tests.support.proof import FIRST, SCALE
 
 from .sqlite_cells import cells, trees
 

@@ -1,0 +1,293 @@
+"""Records as rows of a SQLite store's table: one at a time, and those of a batch together."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from ...errors import Corrupt
+from ..local import apply as local
+from ..model import values
+from ..model.ops import check_row
+from ..port import Key, Removal, Update, Values
+from ..sqlite_seal import Row, opened, sealed
+from .file import FAILURES, is_damage, meaning
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+AT_ONCE = 500
+"""Records that one statement reads; older versions of SQLite take 999 parameters."""
+
+_LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
+_ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
+_LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
+_CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
+_CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
+_WHOLE = (
+    "SELECT CAST(set_name AS BLOB), CAST(name AS BLOB), generation, updated, expires, bins FROM records WHERE id = ?"
+)
+_AROUND = 100
+"""Bytes in a page that no row has, and of a row's own header; more than there are."""
+REMOVE = "DELETE FROM records WHERE id = ?"
+
+
+class Found(NamedTuple):
+    """A record's row as it was read; it is looked into where it is needed, since it may be damaged."""
+
+    connection: sqlite3.Connection
+    key: Key
+    number: int
+    row: Row
+
+    def record(self, bins: Collection[str] = ()) -> local.Stored:
+        """The record, expired or not; with these bins only, or all where none is named. Raises `Corrupt`."""
+        try:
+            return opened(self.key, self.row, bins)
+        except Corrupt as failure:
+            raise Corrupt(f"{file_of(self.connection)}, {self.key}: {failure}", key=self.key) from None
+
+    def is_sound(self) -> bool:
+        """Whether there is a record of this key in the row."""
+        try:
+            opened(self.key, self.row)
+        except Corrupt:
+            return False
+        return True
+
+
+def find(connection: sqlite3.Connection, key: Key) -> Found | None:
+    """The record's row, if there is one."""
+    row = connection.execute(_LOAD, key).fetchone()
+    return None if row is None else Found(connection, key, row[0], Row(*row[1:]))
+
+
+def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
+    """The rows of those of the records that are there, in no order."""
+    by_set: dict[str, dict[str, Key]] = defaultdict(dict)
+    for key in keys:
+        by_set[key.set][key.name] = key
+    for set, named in by_set.items():
+        rest = iter(named)
+        while some := list(islice(rest, AT_ONCE)):
+            question = f"{_LOAD_MANY} ({','.join('?' * len(some))})"
+            rows = connection.execute(question, (set, *some)).fetchall()
+            by_name = {name: Row(*columns) for name, _, *columns in rows}
+            if len(by_name) == len(rows) and by_name.keys() <= named.keys():
+                yield from (Found(connection, named[name], number, by_name[name]) for name, number, *_ in rows)
+            else:
+                yield from _recognised(connection, rows, [named[name] for name in some])
+
+
+def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[Found]:
+    """The rows of these records, where a damaged index has some twice, or under names that nobody has asked for."""
+    _tell(file_of(connection))
+    for key in keys:
+        found = [(name == key.name, Found(connection, key, number, Row(*row))) for name, number, *row in rows]
+        sound = [one for _, one in found if one.is_sound()]
+        yield from (sound or [one for has_its_name, one in found if has_its_name])[:1]
+
+
+def matching(
+    connection: sqlite3.Connection, set: str, bin: str, equals: str | int, pass_over: Callable[[int], None]
+) -> list[Found]:
+    """The rows of the set's records whose bin is that, by the index where there is one.
+
+    pass_over: is told the numbers of rows that damage keeps from being read at all.
+    """
+    # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
+    where = f"WHERE set_name = {quoted(set)} AND latchwork_bin(bins, {quoted(bin)}) = ?"
+    try:
+        rows = connection.execute(f"{_ANY} {where}", (equals,)).fetchall()
+    except FAILURES as failure:
+        if not is_damage(failure):
+            raise
+        rows = []
+        for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608
+            try:
+                with apart(connection):
+                    rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
+            except Corrupt:
+                pass_over(number)
+    return [Found(connection, Key(set, name), number, Row(*row)) for name, number, *row in rows]
+
+
+def quoted(text: str) -> str:
+    """A name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def is_known(found: Found) -> bool:
+    """Whether the index has the row under its name, which was read from the row itself and may be anything."""
+    name = found.key.name
+    if type(name) is not str or not name.isprintable():  # what is no UTF-8 is not printable
+        return False
+    by_name = find(found.connection, found.key)
+    return by_name is not None and by_name.number == found.number
+
+
+def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+    """What an update that only reads has read."""
+    found = find(connection, update.key)
+    return local.apply(found and found.record(), update, now)[1]
+
+
+def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+    """Apply an update that writes; what it read."""
+    found = find(connection, update.key)
+    after, results = local.apply(found and found.record(), update, now)
+    connection.execute(*_statement(update.key, found, after))
+    return results
+
+
+def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
+    """Delete a record; whether it was there."""
+    found = find(connection, removal.key)
+    there = _removable(found, removal, now)
+    if there:
+        connection.execute(*_statement(removal.key, found, None))
+    return there
+
+
+def _removable(found: Found | None, removal: Removal, now: int) -> bool:
+    """Whether there is something to delete. Without a guard, a damaged record can be deleted, if it is in one page."""
+    if found is None:
+        return False
+    try:
+        record = local.live(found.record(), now)
+    except Corrupt as failure:
+        if removal.when is not None:
+            raise
+        if _spans_pages(found):
+            message = f"{failure}; it is not deleted, as it has several pages, of which some may be others' now"
+            raise Corrupt(message, key=found.key) from None
+        return True
+    if record is not None:
+        local.check_guard(record, removal.when, now, removal.key)
+    return record is not None
+
+
+def _spans_pages(found: Found) -> bool:
+    """Whether the row goes on in other pages. Where the damage lies in their numbers, these may be pages of others.
+
+    Only a row of which SQLite has found the end can be measured, but it gives out no other to the last column.
+    """
+    (size,) = found.connection.execute("PRAGMA page_size").fetchone()
+    row = found.connection.execute(_WHOLE, (found.number,)).fetchone()
+    bytes_of = (len(value) if type(value) in (str, bytes) else values.HEADER for value in row)
+    return sum(bytes_of) + _AROUND > int(size)
+
+
+def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
+    """What puts the record into its row, or removes that."""
+    if record is None:  # of a record that was there: an absent one is not made without a bin
+        return REMOVE, (found and found.number,)
+    row = sealed(key, record)
+    return (_CREATE, (*row, *key)) if found is None else (_CHANGE, (*row, found.number))
+
+
+class Batch:
+    """The records of a batch on their way from one state to the next; a damaged one fails its own rows alone.
+
+    apart: each record by itself, for a file in which damage has failed them together.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, keys: Iterable[Key], now: int, *, apart: bool = False) -> None:
+        self._connection, self._now, self._apart = connection, now, apart
+        self._failed: dict[Key, Corrupt] = {}
+        self._found = {found.key: found for found in self._find(list(keys))}
+        self._changed: dict[Key, local.Stored | None] = {}
+
+    def operate(self, update: Update) -> Values:
+        """Apply an update; what it read."""
+        check_row(update.key, update.ops)
+        before = self._record(update.key)
+        after, results = local.apply(before, update, self._now)
+        if after is not before:
+            self._changed[update.key] = after
+        return results
+
+    def delete(self, removal: Removal) -> bool:
+        """Delete a record; whether it was there."""
+        if removal.key in self._changed:
+            return False
+        there = _removable(self._row(removal.key), removal, self._now)
+        if there:
+            self._changed[removal.key] = None
+        return there
+
+    def write(self) -> dict[Key, Corrupt]:
+        """Write what has changed; the records that could not be written, and why."""
+        statements: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for key, record in self._changed.items():
+            statement, parameters = _statement(key, self._found.get(key), record)
+            if self._apart:
+                self._contained(key, partial(self._connection.execute, statement, parameters))
+            else:
+                statements[statement].append(parameters)
+        for statement in (REMOVE, _CREATE, _CHANGE):
+            if rows := statements[statement]:
+                self._connection.executemany(statement, rows)
+        return self._failed
+
+    def _record(self, key: Key) -> local.Stored | None:
+        if key in self._changed:
+            return self._changed[key]
+        found = self._row(key)
+        return found and found.record()
+
+    def _row(self, key: Key) -> Found | None:
+        if key in self._failed:
+            raise self._failed[key]
+        return self._found.get(key)
+
+    def _find(self, keys: list[Key]) -> Iterable[Found]:
+        if not self._apart:
+            return find_many(self._connection, keys)
+        try:
+            with apart(self._connection):
+                return list(find_many(self._connection, keys))
+        except Corrupt:
+            found = [self._contained(key, partial(find, self._connection, key)) for key in keys]
+            return [one for one in found if one is not None]
+
+    def _contained(self, key: Key, step: Callable[[], T]) -> T | None:
+        try:
+            with apart(self._connection):
+                return step()
+        except Corrupt as failure:
+            self._failed[key] = Corrupt(f"{key}: {failure}", key=key)
+            return None
+
+
+@contextmanager
+def apart(connection: sqlite3.Connection) -> Iterator[None]:
+    """A part of a transaction which, where it comes upon damage, is undone without the rest. Raises `Corrupt` then."""
+    connection.execute("SAVEPOINT apart")
+    try:
+        yield
+    except FAILURES as failure:
+        error = meaning(failure, file_of(connection))
+        if isinstance(error, Corrupt) and connection.in_transaction:
+            connection.execute("ROLLBACK TO apart")
+        raise error from failure
+    finally:
+        if connection.in_transaction:  # SQLite has rolled back by itself after some errors
+            connection.execute("RELEASE apart")
+
+
+def file_of(connection: sqlite3.Connection) -> str:
+    """The path of the file that the connection is to."""
+    return str(connection.execute("PRAGMA database_list").fetchone()[2])
+
+
+@lru_cache(maxsize=64)
+def _tell(file: str) -> None:
+    """Once a process."""
+    log.warning("%s: an index is damaged, and records may seem to be absent; restore it from a copy", file)
