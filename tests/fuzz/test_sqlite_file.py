@@ -20,8 +20,9 @@ import pytest
 
 from latchwork.errors import Corrupt, LatchworkError
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite_sweep
-from latchwork.store.sqlite_seal import _HEAD
+from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
+from latchwork.store.sqlite import sweep as sqlite_sweep
+from latchwork.store.sqlite.seal import _HEAD
 from tests.support.clock import ManualClock
 from tests.support.proof import FIRST, SCALE
 

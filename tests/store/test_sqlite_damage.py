@@ -10,9 +10,10 @@ import pytest
 from latchwork.errors import Corrupt, StorageFailed
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update, sqlite_sweep
+from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import sweep as sqlite_sweep
 from tests.fuzz.sqlite_cells import cells, trees
 from tests.support.clock import ManualClock
 
@@ -156,15 +157,14 @@ def test_a_damaged_name_in_an_index_keeps_no_batch_from_its_other_records(store,
 def payload(store):
     """A record whose row says that its name goes on into its bins."""
     key = Key(SET, "nm")
-    store.operate(key, Put("active", "yes"), Put("secret", "canary" * 4 + "\xe9"), exists=Exists.CREATE)
+    store.operate(key, Put("active", "yes"), Put("secret", "canary" * 20 + "\xe9"), exists=Exists.CREATE)
     store.ensure_index(SET, "active")
     size = len(store._pool.read(lambda one: one.execute("SELECT bins FROM records WHERE name = 'nm'").fetchone()[0]))
     name, bins = 13 + 2 * 2, 12 + 2 * size
-    more = 2 * 40
-    header = lambda name, bins: bytes([name, 1, 6, 0, bins])  # noqa: E731 - of the generation, times and bins
-    assert bins < 128
-    changed(store, "records", header(name, bins).replace(b"\x06", b"\x05"),
-            header(name + more, bins - more).replace(b"\x06", b"\x05"))  # fmt: skip
+    more = 2 * 30
+    assert bins > 128, "two bytes"
+    header = lambda name, bins: bytes([name, 9, 5, 0, 0x80 | bins >> 7, bins & 0x7F])  # noqa: E731 - of all columns
+    changed(store, "records", header(name, bins), header(name + more, bins - more))
     return key
 
 

@@ -16,14 +16,13 @@ from urllib.parse import parse_qsl, unquote
 from weakref import WeakSet
 
 import aerospike
-from aerospike import exception as driver
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
 from .notes import introduced
-from .results import error_of, fault_of
+from .results import FAILURES, error_of, fault_of
 
 DEFAULT_PORT = 3000
 MAX_AGE = 60.0
@@ -211,7 +210,7 @@ class Link:
 def _connected(target: Target) -> Any:
     try:
         return aerospike.client(config_of(target)).connect()
-    except driver.AerospikeError as failure:
+    except FAILURES as failure:
         fault = fault_of(failure)
         error: LatchworkError = error_of(fault, target, write=False)
         if isinstance(error, InvalidRequest) and fault.code == -1:

@@ -43,6 +43,10 @@ OVERLOADED = frozenset({DEVICE_FULL, HOT_KEY, 18, 83})
 """Codes by which the server, or one record, is asked for more than it can do."""
 NO_CODE = -1000
 """Of an exception of the client that says nothing; as little in the table as any other unknown code."""
+FAILURES = (AerospikeError, TypeError, ValueError, OverflowError, SystemError)
+"""What a call of the client can raise."""
+_AFTER_THE_REPLY = (UnicodeDecodeError, SystemError)
+"""The builtin ones that come when the reply is taken; the others come before anything is sent."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -81,6 +85,15 @@ _REMEDIES: dict[int, str] = {
     201: "call ensure_index before the query",
     203: "the index is still being built: wait until it is ready",
 }
+_NO_MESSAGE: dict[int, str] = {
+    -7: "all connections to the server were in use",
+    -8: "the client knows no node for the record",
+    -10: "there was no connection to the server",
+    -14: "the server failed so often that the client spares it for a second",
+    -15: "the server did not answer",
+    9: "the server did not answer in time",
+}
+"""What the client reports by these codes, as it often adds no text; by other negative ones it failed by itself."""
 _NO_TTL = (
     "the namespace refuses records with a time to live, as its nsup-period is 0: set nsup-period (say 120) in the "
     "server's namespace configuration"
@@ -97,11 +110,14 @@ class Fault:
     row: bool = False
 
 
+NO_NODE = Fault(-8, message="the client knows no node of the cluster, so nothing was sent")
+
+
 def fault_of(failure: BaseException) -> Fault:
-    """What an exception of the client says; a builtin one was raised before anything was sent."""
+    """What an exception of the client says; most builtin ones were raised before anything was sent."""
     args: tuple[Any, ...] = failure.args
     if not args or not isinstance(args[0], int):
-        code = NO_CODE if isinstance(failure, AerospikeError) else PARAMETER
+        code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
         return Fault(code, message=f"{type(failure).__name__}: {failure}")
     return Fault(args[0], len(args) > 4 and bool(args[4]), str(args[1]) if len(args) > 1 else "")
 
@@ -122,7 +138,7 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
 def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> LatchworkError:
     """Our error for a failed request on `what`; `no_ttl`: it carried a time to live that the namespace refuses."""
     verdict = verdict_of(fault, write=write)
-    said = f"{what}: {fault.message or 'the server refused'} (code {fault.code})"
+    said = f"{what}: {_said(fault)} (code {fault.code})"
     remedy = _REMEDIES.get(fault.code)
     text = f"{said}; {remedy}" if remedy else said
     details = {"key": what, "server_code": fault.code}
@@ -137,6 +153,14 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
     error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)
     error.slow = fault.code == DEVICE_FULL
     return error
+
+
+def _said(fault: Fault) -> str:
+    """What the client says, or what its code means; of some failures it says only where (` from HOST`)."""
+    if fault.message and not fault.message.startswith(" "):
+        return fault.message
+    meaning = _NO_MESSAGE.get(fault.code, "the client failed" if fault.code < 0 else "the server refused")
+    return meaning + fault.message
 
 
 def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Unavailable
-from ..sqlite_seal import bin_of
+from .seal import bin_of
 
 APPLICATION_ID = 0x4C415443
 """`LATC`, in the header of every file of ours."""

@@ -16,8 +16,8 @@ from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
 from ..port import Key, Removal, Update, Values
-from ..sqlite_seal import Row, opened, sealed
 from .file import FAILURES, is_damage, meaning
+from .seal import Row, opened, sealed
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -21,11 +21,11 @@ from ..local import apply as local
 from ..local.memory import outcome
 from ..model.ops import writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
-from ..sqlite_sweep import EVERY, Sweep
 from . import rows as sqlite_rows
 from .file import indexing_anew
 from .pool import SQLitePool
 from .rows import Batch, Found, quoted
+from .sweep import EVERY, Sweep
 
 log = logging.getLogger(__name__)
 

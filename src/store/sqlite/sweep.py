@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import sqlite3
 
-from ..errors import Corrupt
-from .port import Key
-from .sqlite.rows import REMOVE, Found, apart, file_of
-from .sqlite_seal import Row
+from ...errors import Corrupt
+from ..port import Key
+from .rows import REMOVE, Found, apart, file_of
+from .seal import Row
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from ..errors import Corrupt, InvalidRequest
-from .local import apply as local
-from .model import values
-from .port import Key
+from ...errors import Corrupt, InvalidRequest
+from ..local import apply as local
+from ..model import values
+from ..port import Key
 
 _MARK = 0xC1
 """The one byte that is nowhere in MessagePack."""
