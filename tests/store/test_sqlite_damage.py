@@ -13,6 +13,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from tests.fuzz.sqlite_cells import cells, trees
 from tests.support.clock import ManualClock
@@ -147,10 +148,42 @@ def test_a_damaged_name_in_an_index_keeps_no_batch_from_its_other_records(store,
         assert outcomes == [(key.name,) for key in keys]
     (told,) = caplog.messages
     assert str(store.path) in told
-    outcomes = store.delete_many([Removal(key) for key in keys])
-    assert outcomes[:14] == [True] * 14
-    assert isinstance(outcomes[17], Corrupt), "SQLite does not find what the index has of it"
-    assert outcomes[17].details["key"] == keys[17]
+    assert store.delete_many([Removal(key) for key in keys])[:14] == [True] * 14
+
+
+def test_what_is_damaged_is_named_and_an_index_is_made_anew(store):
+    assert store.damage() == []
+    damage(store)
+    assert store.damage() == [str(BAD)]
+    store.delete(BAD)
+    changed(store, AUTOMATIC, b"last", b"past")
+    assert store.get(LAST) is None, "which no store in SQLite can help"
+    assert any("index" in text for text in store.damage())
+    store.reindex()
+    assert store.damage() == []
+    assert store.get(LAST).bins["n"] == 1
+
+
+def test_an_index_is_made_anew_beside_a_damaged_record(store):
+    store.ensure_index(SET, "active")
+    damage(store)
+    store.reindex()
+    assert store.damage() == [str(BAD)]
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+
+
+def test_what_is_damaged_is_named_up_to_a_number_and_never_by_its_content(store):
+    for number in range(25):
+        store.operate(Key(SET, f"n{number}"), Put("text", "canary"), exists=Exists.CREATE)
+    store.close()
+    data = store.path.read_bytes()
+    store.path.write_bytes(data.replace(b"canary", b"damage"))
+    *named, more = store.damage()
+    assert (len(named), more) == (20, "and 5 more")
+    store.close()
+    store.path.write_bytes(data[: len(data) // 4096 // 2 * 4096])
+    (told,) = store.damage()
+    assert str(store.path) in told
 
 
 @pytest.fixture
@@ -175,6 +208,46 @@ def test_nothing_of_a_record_is_in_the_error_or_the_log_of_its_damage(store, pay
     for text in (told, *(f"{failure} {failure.details}" for failure in failures)):
         assert "canary" not in text
         assert str(store.path) in text
+
+
+def test_a_row_that_sqlite_cannot_read_fails_those_who_ask_for_it_alone(store, clock, caplog):
+    """It takes no transaction further in which it has come upon damage."""
+    store.ensure_index(SET, "active")
+    size = len(store._pool.read(lambda one: one.execute("SELECT bins FROM records WHERE name = 'bad'").fetchone()[0]))
+    end = lambda size: bytes([9, 5, 5, 12 + 2 * size])  # noqa: E731 - of the row's header: generation, times, bins
+    store.delete_many([Removal(GOOD), Removal(LAST)])
+    changed(store, "records", end(size), end(size + 1))
+    for key in (GOOD, LAST):
+        store.operate(key, Put("n", 1), Put("active", "yes"), exists=Exists.CREATE, ttl=LIFE)
+    for call in (store.get, store.delete, lambda key: store.operate(key, Add("n", 1))):
+        raises(Corrupt, call, BAD)
+    first, bad, last = store.operate_many([Update(key, (Add("n", 1), Read("n"))) for key in (GOOD, BAD, LAST)])
+    assert (first, type(bad), last) == ((2,), Corrupt, (2,))
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    assert left(store) == {"x", "bad"}
+    assert len(caplog.messages) == 2, "by the query, and by the sweep"
+
+
+def test_an_index_entry_of_a_row_that_is_not_there_is_passed_over_by_the_sweep(store, clock, caplog):
+    store.delete_many([Removal(GOOD), Removal(LAST)])
+    expires = int((clock.wall() + LIFE) * 1000).to_bytes(6, "big")
+    changed(store, "records_expires", expires + b"\x02", expires + b"\x63")
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    (told,) = caplog.messages
+    assert "rows [99]" in told
+
+
+def test_a_query_that_fails_for_another_reason_than_damage_says_so(store, monkeypatch):
+    store.ensure_index(SET, "active")
+    monkeypatch.setattr(sqlite_rows, "_ANY", "NO STATEMENT")
+    raises(StorageFailed, store.query, SET, "active", "yes")
 
 
 @pytest.mark.parametrize(

@@ -6,27 +6,26 @@ import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ...errors import Corrupt
 from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
 from ..port import Key, Removal, Update, Values
-from .file import FAILURES, is_damage, meaning
+from .file import FAILURES, is_damage
 from .seal import Row, opened, sealed
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 AT_ONCE = 500
 """Records that one statement reads; older versions of SQLite take 999 parameters."""
 
 _LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
 _ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
+_EVERY = "SELECT set_name, name, id, generation, updated, expires, bins FROM records NOT INDEXED"
 _LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
@@ -111,11 +110,18 @@ def matching(
         rows = []
         for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608
             try:
-                with apart(connection):
-                    rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
-            except Corrupt:
+                rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
+            except FAILURES as failure:
+                if not is_damage(failure):
+                    raise
                 pass_over(number)
     return [Found(connection, Key(set, name), number, Row(*row)) for name, number, *row in rows]
+
+
+def every(connection: sqlite3.Connection) -> Iterator[Found]:
+    """All rows that there are, whatever the indexes say."""
+    for set, name, number, *row in connection.execute(_EVERY):
+        yield Found(connection, Key(set, name), number, Row(*row))
 
 
 def quoted(text: str) -> str:
@@ -193,15 +199,11 @@ def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tu
 
 
 class Batch:
-    """The records of a batch on their way from one state to the next; a damaged one fails its own rows alone.
+    """The records of a batch on their way from one state to the next."""
 
-    apart: each record by itself, for a file in which damage has failed them together.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, keys: Iterable[Key], now: int, *, apart: bool = False) -> None:
-        self._connection, self._now, self._apart = connection, now, apart
-        self._failed: dict[Key, Corrupt] = {}
-        self._found = {found.key: found for found in self._find(list(keys))}
+    def __init__(self, connection: sqlite3.Connection, keys: Iterable[Key], now: int) -> None:
+        self._connection, self._now = connection, now
+        self._found = {found.key: found for found in find_many(connection, keys)}
         self._changed: dict[Key, local.Stored | None] = {}
 
     def operate(self, update: Update) -> Values:
@@ -217,69 +219,26 @@ class Batch:
         """Delete a record; whether it was there."""
         if removal.key in self._changed:
             return False
-        there = _removable(self._row(removal.key), removal, self._now)
+        there = _removable(self._found.get(removal.key), removal, self._now)
         if there:
             self._changed[removal.key] = None
         return there
 
-    def write(self) -> dict[Key, Corrupt]:
-        """Write what has changed; the records that could not be written, and why."""
+    def write(self) -> None:
+        """Write what has changed."""
         statements: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for key, record in self._changed.items():
             statement, parameters = _statement(key, self._found.get(key), record)
-            if self._apart:
-                self._contained(key, partial(self._connection.execute, statement, parameters))
-            else:
-                statements[statement].append(parameters)
+            statements[statement].append(parameters)
         for statement in (REMOVE, _CREATE, _CHANGE):
             if rows := statements[statement]:
                 self._connection.executemany(statement, rows)
-        return self._failed
 
     def _record(self, key: Key) -> local.Stored | None:
         if key in self._changed:
             return self._changed[key]
-        found = self._row(key)
+        found = self._found.get(key)
         return found and found.record()
-
-    def _row(self, key: Key) -> Found | None:
-        if key in self._failed:
-            raise self._failed[key]
-        return self._found.get(key)
-
-    def _find(self, keys: list[Key]) -> Iterable[Found]:
-        if not self._apart:
-            return find_many(self._connection, keys)
-        try:
-            with apart(self._connection):
-                return list(find_many(self._connection, keys))
-        except Corrupt:
-            found = [self._contained(key, partial(find, self._connection, key)) for key in keys]
-            return [one for one in found if one is not None]
-
-    def _contained(self, key: Key, step: Callable[[], T]) -> T | None:
-        try:
-            with apart(self._connection):
-                return step()
-        except Corrupt as failure:
-            self._failed[key] = Corrupt(f"{key}: {failure}", key=key)
-            return None
-
-
-@contextmanager
-def apart(connection: sqlite3.Connection) -> Iterator[None]:
-    """A part of a transaction which, where it comes upon damage, is undone without the rest. Raises `Corrupt` then."""
-    connection.execute("SAVEPOINT apart")
-    try:
-        yield
-    except FAILURES as failure:
-        error = meaning(failure, file_of(connection))
-        if isinstance(error, Corrupt) and connection.in_transaction:
-            connection.execute("ROLLBACK TO apart")
-        raise error from failure
-    finally:
-        if connection.in_transaction:  # SQLite has rolled back by itself after some errors
-            connection.execute("RELEASE apart")
 
 
 def file_of(connection: sqlite3.Connection) -> str:

@@ -10,7 +10,6 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -19,7 +18,7 @@ from ...errors import Corrupt, InvalidRequest, LatchworkError
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
 from ..local.memory import outcome
-from ..model.ops import writes
+from ..model.ops import check_row, writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import rows as sqlite_rows
 from .file import indexing_anew
@@ -33,6 +32,9 @@ T = TypeVar("T")
 
 SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
+
+NAMED = 20
+"""Damaged places of each kind that `damage` names."""
 
 
 class SQLiteStore(RecordStore):
@@ -56,7 +58,7 @@ class SQLiteStore(RecordStore):
         self.path = _absolute(path)
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
-        self._sweep = Sweep()
+        self._sweep = Sweep(self._pool)
         self._passed_over: set[int] = set()
 
     @property
@@ -74,6 +76,33 @@ class SQLiteStore(RecordStore):
         """One file, one copy, one writer at a time, so strongly consistent."""
         extra = {"path": str(self.path), "synchronous": self.synchronous, "sqlite": sqlite3.sqlite_version}
         return StoreInfo("sqlite", "local", True, EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, in words, and with which records; nothing where all is sound. It reads it all.
+
+        A damaged record fails those who ask for it, but a damaged index may hide sound records, which then seem to be
+        absent: only this finds that, and `reindex` mends it.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[str]:
+            told = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
+            damaged = [found for found in sqlite_rows.every(connection) if not found.is_sound()]
+            names = [str(found.key) if sqlite_rows.is_known(found) else f"row {found.number}" for found in damaged]
+            more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
+            return [*(text for text in told if text != "ok"), *names[:NAMED], *more]
+
+        try:
+            with indexing_anew():
+                return self._pool.read(look)
+        except Corrupt as failure:
+            return [str(failure)]
+
+    def reindex(self) -> None:
+        """Make the file's indexes anew from its records, which stay as they are. Raises `Corrupt` where these are two
+        of one name, or cannot be read.
+        """
+        with indexing_anew():
+            self._pool.write(lambda connection: connection.execute("REINDEX") and None)
 
     def close(self) -> None:
         """Close this process's idle connections; the next call makes another."""
@@ -123,27 +152,31 @@ class SQLiteStore(RecordStore):
         return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return self._batch(updates, Batch.operate)
+        return self._batch(updates, Batch.operate, self._operate_row)
+
+    def _operate_row(self, update: Update) -> Values:
+        check_row(update.key, update.ops)
+        return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
         return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(removals, Batch.delete)
+        return self._batch(removals, Batch.delete, self._delete)
 
-    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any]) -> list[Any]:
-        """What each row came to; all of them are one transaction."""
+    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any], alone: Callable[[Any], Any]) -> list[Any]:
+        """What each row came to; all of them are one transaction, unless the file is damaged."""
 
-        def change(connection: sqlite3.Connection, now: int, apart: bool) -> list[Any]:
-            batch = Batch(connection, [row.key for row in rows], now, apart=apart)
+        def change(connection: sqlite3.Connection, now: int) -> list[Any]:
+            batch = Batch(connection, [row.key for row in rows], now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
-            failed = batch.write()
-            return [failed.get(row.key, found) for row, found in zip(rows, outcomes, strict=True)]
+            batch.write()
+            return outcomes
 
         try:
-            return self._write(partial(change, apart=False))
-        except Corrupt:  # which has undone it all
-            return self._write(partial(change, apart=True))
+            return self._write(change)
+        except Corrupt:  # SQLite has undone it all, since it has come upon damage
+            return [outcome(alone, row) for row in rows]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:  # noqa: ARG002 - one index serves both kinds
         name = "by_" + f"{set}\0{bin}".encode().hex()  # any two differ, though SQLite ignores case
@@ -163,13 +196,8 @@ class SQLiteStore(RecordStore):
         return self._pool.read(lambda connection: ask(connection, self._now()))
 
     def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
-        def run(connection: sqlite3.Connection) -> T:
-            now = self._now()
-            result = change(connection, now)
-            self._sweep.run(connection, now)
-            return result
-
-        return self._pool.write(run)
+        self._sweep.run(self._now())
+        return self._pool.write(lambda connection: change(connection, self._now()))
 
 
 def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
