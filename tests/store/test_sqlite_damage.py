@@ -201,6 +201,15 @@ def payload(store):
     return key
 
 
+def test_a_row_whose_name_is_no_text_any_more_is_passed_over_by_its_number(store, caplog):
+    store.ensure_index(SET, "active")
+    header = bytes([0, 13 + 2 * len(SET), 13 + 2 * len("bad"), 9])
+    changed(store, "records", header, header.replace(bytes([13 + 2 * 3]), bytes([12 + 2 * 3])))  # one bit
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    assert caplog.messages == [f"passed over by queries: {store.path}, row 2"]
+    assert store.get(BAD).bins["n"] == 1, "the index has its name"
+
+
 def test_nothing_of_a_record_is_in_the_error_or_the_log_of_its_damage(store, payload, caplog):
     failures = [raises(Corrupt, call) for call in (lambda: store.get(payload), lambda: store.get_many([payload]))]
     assert {record.key for record in store.query(SET, "active", "yes")} == {BAD, GOOD, LAST}
@@ -304,6 +313,8 @@ def test_rows_of_a_batch_do_not_share_the_fate_of_a_damaged_one(store):
     first, bad, last = store.delete_many([Removal(key, Bin("n").eq(2)) for key in (GOOD, BAD, LAST)])
     assert (first, type(bad), last) == (True, Corrupt, True)
     assert left(store) == {"x", "bad"}
+    assert store.delete_many([Removal(OTHER), Removal(BAD), Removal(BAD)]) == [True, True, False]
+    assert left(store) == set()
 
 
 def test_a_damaged_record_is_named_with_its_file(store):

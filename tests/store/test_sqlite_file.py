@@ -95,6 +95,16 @@ def test_a_damaged_schema_is_corrupt_and_is_not_quoted(text):
         assert "secret" not in str(error)
 
 
+def test_a_schema_that_is_no_text_is_corrupt_and_is_not_quoted(path):
+    store = SQLiteStore(path)
+    store.operate(KEY, Put("n", 1), exists=Exists.CREATE)
+    store.close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE records", b"CREATE \xf2\xe9\xff\xfe\xa0 records"))
+    for call in (store.get, lambda key: store.operate(key, Add("n", 1))):
+        with pytest.raises(Corrupt, match="database disk image is malformed"):
+            call(KEY)
+
+
 def test_python_310_which_tells_no_number_knows_what_breaks_a_constraint_for_damage():
     assert type(sqlite_file.meaning(sqlite3.IntegrityError("UNIQUE constraint failed"), Path("/x"))) is Corrupt
 

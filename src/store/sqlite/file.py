@@ -199,9 +199,10 @@ def is_busy(failure: sqlite3.Error) -> bool:
     return primary_code(failure) in (_BUSY, _LOCKED)
 
 
-def is_damage(failure: Exception) -> bool:
-    """Whether SQLite has come upon damage. Raises as `is_unreadable`."""
-    return is_unreadable(failure) or primary_code(failure) in _DAMAGE
+def only_damage(failure: Exception) -> None:
+    """Raises the failure, unless it says that SQLite has come upon damage, and as `is_unreadable`."""
+    if not is_unreadable(failure) and primary_code(failure) not in _DAMAGE:
+        raise failure
 
 
 def is_unreadable(failure: Exception) -> bool:

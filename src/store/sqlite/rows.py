@@ -15,7 +15,7 @@ from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
 from ..port import Key, Removal, Update, Values
-from .file import FAILURES, is_damage
+from .file import FAILURES, only_damage
 from .seal import Row, opened, sealed
 
 log = logging.getLogger(__name__)
@@ -105,15 +105,13 @@ def matching(
     try:
         rows = connection.execute(f"{_ANY} {where}", (equals,)).fetchall()
     except FAILURES as failure:
-        if not is_damage(failure):
-            raise
+        only_damage(failure)
         rows = []
         for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608
             try:
                 rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
             except FAILURES as failure:
-                if not is_damage(failure):
-                    raise
+                only_damage(failure)
                 pass_over(number)
     return [Found(connection, Key(set, name), number, Row(*row)) for name, number, *row in rows]
 
