@@ -268,9 +268,9 @@ def test_records_keep_their_keys(aerospike_store):
 
 def test_an_index_is_of_the_set_the_bin_and_the_kind_that_were_asked_for(aerospike_store):
     for _ in range(2):
-        aerospike_store.ensure_index("sto:re", "k=_n", int)
-    for set_name, bin, kind in (("sto:re_k=", "n", int), ("sto:re", "k=_n", str)):
-        with pytest.raises(InvalidRequest, match=r"set=sto:re:bin=k=_n:type=numeric"):
+        aerospike_store.ensure_index("sto#re", "k#_n", int)
+    for set_name, bin, kind in (("sto#re_k#", "n", int), ("sto#re", "k#_n", str)):
+        with pytest.raises(InvalidRequest, match=r"set=sto#re:bin=k#_n:type=numeric"):
             aerospike_store.ensure_index(set_name, bin, kind)
 
 

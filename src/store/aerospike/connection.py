@@ -18,6 +18,7 @@ from weakref import WeakSet
 import aerospike
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
+from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
@@ -72,6 +73,7 @@ def parse(url: str) -> Target:
     namespace = path.strip("/")
     if not namespace or "/" in namespace:
         raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
+    checked_store_name("the namespace in the store's URL", namespace)
     options = _options(parse_qsl(query, keep_blank_values=True))
     where = tuple(_host(host) for host in hosts.split(","))
     return Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)

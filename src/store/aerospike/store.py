@@ -16,6 +16,7 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
+from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
 from ..model.form import Form, plain
@@ -54,7 +55,7 @@ class AerospikeStore(RecordStore):
     def __init__(self, client: Any, namespace: str, *, require_sc: bool = False, seams: Seams = SYSTEM) -> None:
         super().__init__()
         self.seams = seams
-        self.namespace = namespace
+        self.namespace = checked_store_name("namespace", namespace)
         self._link = Link(client=client, namespace=namespace, seams=seams)
         self._require_sc = require_sc
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....background import TROUBLE, Troubles
+from ....errors import InvalidMessageHandler, InvalidRequest
 from ....inputs import checked_kind
-from ....retry import Poll
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
 from ..envelope import Reason
@@ -29,8 +29,6 @@ KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
 HEED = 0.1
 """Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
-TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
-"""Pauses after errors of the store."""
 
 
 class Consumer:
@@ -78,6 +76,7 @@ class Consumer:
         self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
+        self._troubles = Troubles(queue.store.seams, log)
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
         self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
@@ -184,17 +183,20 @@ class Consumer:
         pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
         saturated = False
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
-            try:
-                self._runs.keep()
-                if not self._ends():
-                    self.queue.registry.refresh_if_due()
-                    self._staff()
-                if self.saturated and not saturated:
-                    log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
-                saturated = self.saturated
-            except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
-                self._troubled(failure)
+            self._survive(self._runs.keep)
+            if not self._ends():
+                self._survive(self.queue.registry.refresh_if_due)
+                self._survive(self._staff)
+            if self.saturated and not saturated:
+                log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
+            saturated = self.saturated
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
+
+    def _survive(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
+            self._troubled(failure)
 
     def _staff(self) -> None:
         """As many workers as are wanted."""
@@ -241,7 +243,7 @@ class Consumer:
             try:
                 self._once()
                 troubles = 0
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
                 self._troubled(failure)
                 self._stopping.wait(TROUBLE.pause(troubles, self._seams))
@@ -309,7 +311,4 @@ class Consumer:
 
     def _troubled(self, failure: Exception) -> None:
         self._tally.add("troubles")
-        if isinstance(failure, LatchworkError):
-            log.warning("%r met trouble (%s): %s", self, failure.code, failure)
-        else:
-            log.error("%r met trouble", self, exc_info=failure)
+        self._troubles.tell(failure, f"{self!r} met trouble")
