@@ -411,7 +411,7 @@ def _never_too_late(self: Any, *args: Any, real: Any = ledger_writer.ChunkWriter
     self._late = float("inf")
 
 
-def _found_in_time(self: Any, *args: Any, real: Any = LedgerRecords._chunk) -> Any:
+def _found_in_time(self: Any, *args: Any, real: Any = LedgerRecords.chunk) -> Any:
     chunk = real(self, *args)
     return chunk and replace(chunk, born=float("inf"))
 
@@ -426,7 +426,7 @@ LEDGER_RULES = (
     ("a slot that was filled late counts", "P6: a pointer found too late is swapped",
      _swap(ledger_writer.ChunkWriter, "__init__", _never_too_late)),
     ("what another attempt reserved counts as young", "P6: nobody else knows when it was reserved",
-     _swap(LedgerRecords, "_chunk", _found_in_time)),
+     _swap(LedgerRecords, "chunk", _found_in_time)),
     ("a swap that was refused counts as made", "P6: swapped, guarded by = p; refused: take the one found",
      _swap(LedgerRecords, "change", _always_changed), False, 2_990),
 )  # fmt: skip
