@@ -93,12 +93,14 @@ class Upkeep:
             self.election.start(self._lead)
 
     def leave(self, member: object) -> None:
-        """Take part no more once nobody else has joined; gives the office up so that another process is elected."""
+        """Take part no more once nobody else has joined; gives the office up so that another process is elected.
+
+        Harmless when repeated. Who joins meanwhile waits for the end of this, and then stands for election anew.
+        """
         with self._guard:
             self._members.discard(member)
-            last = not self._members
-        if last:
-            self.election.stop(STOP_TIMEOUT)
+            if not self._members:
+                self.election.stop(STOP_TIMEOUT)
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
