@@ -63,9 +63,36 @@ VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items
 _DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
 _REQUESTS = frozenset({-1, -2, 4, 12, 19, 21, 26, 29, 160, 205, 1301, 1302})
 """Permanent codes that a different request would not meet; the others need a setting changed."""
+_SAID: dict[int, str] = {
+    -1: "the client could not do it",
+    -2: "the client does not take the request",
+    -3: "the client found no more records",
+    -4: "no such host",
+    -5: "the query was broken off here",
+    -6: "no connection to the server",
+    -7: "every connection to the server that the client may have is in use",
+    -8: "the client knows no server that has the record's partition",
+    -9: "the TLS connection failed",
+    -10: "the connection to the server broke, or could not be made",
+    -11: "the client's queue is full",
+    -12: "the client has tried as often as it may",
+    -14: "too many calls to this server have failed within a second, so the client sends it none for a while",
+    -15: "no server answered",
+    -16: "a part of the batch failed",
+    -17: "the transaction failed",
+    -18: "the transaction was committed before",
+    -19: "the transaction was given up before",
+    -20: "the client's metrics are set up twice",
+    TIMEOUT: "no answer in time",
+}
+"""What happened, by the codes of the client, which are below zero: they say nothing of what a server did."""
+_GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
+    **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
+    -7: "raise the option connections of the store's URL, or make fewer calls at once",
     -9: "check the TLS options and the server's certificate",
-    -4: "check the host names",
+    -4: "check the host names in the store's URL",
+    -11: "make fewer calls at once",
     8: "the server is out of memory or disk: free some, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
     12: "a bin holds another type than the operation needs",
@@ -122,7 +149,7 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
 def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> LatchworkError:
     """Our error for a failed request on `what`; `no_ttl`: it carried a time to live that the namespace refuses."""
     verdict = verdict_of(fault, write=write)
-    said = f"{what}: {fault.message or 'the server refused'} (code {fault.code})"
+    said = f"{what}: {_what_happened(fault)}"
     remedy = _REMEDIES.get(fault.code)
     text = f"{said}; {remedy}" if remedy else said
     details = {"key": what, "server_code": fault.code}
@@ -137,6 +164,14 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
     error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)
     error.slow = fault.code == DEVICE_FULL
     return error
+
+
+def _what_happened(fault: Fault) -> str:
+    """What happened, in our words for what the client says of itself, and in the server's for its answers."""
+    ours = _SAID.get(fault.code, "the client failed" if fault.code < 0 else "")
+    if not ours:
+        return f"{fault.message or 'the server refused'} (code {fault.code})"
+    return f"{ours} ({fault.message}, code {fault.code})" if fault.message else f"{ours} (code {fault.code})"
 
 
 def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:

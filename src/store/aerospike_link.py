@@ -124,7 +124,10 @@ def _switch(name: str, text: str) -> bool:
 def config_of(target: Target) -> dict[str, Any]:
     """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's."""
     options = target.options
-    calls = {"max_retries": 0, **{name: options[name] for name in ("socket_timeout", "total_timeout")}}
+    calls = {name: options[name] for name in ("socket_timeout", "total_timeout")}
+    # A connection on which a call has timed out is closed at once: the client would keep it for 3 s and more, in the
+    # hope of the answer, and it would count as one of those that the client may have.
+    calls |= {"max_retries": 0, "timeout_delay": 0}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
     policies: dict[str, Any] = dict.fromkeys(("read", "operate", "batch", "batch_parent_write"), reads)
     policies |= dict.fromkeys(("write", "remove", "query"), calls)
