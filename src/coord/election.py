@@ -302,7 +302,7 @@ class LeaseElection(Election):
 
     def _elect(self, stop: Event) -> Grant | None:
         acquisition = Acquisition(self._party)
-        claim = acquisition.wait(self._poll, timeout=None, stop=stop, mark=False)
+        claim = acquisition.wait(self._poll, stop=stop, mark=False)
         if claim is None:
             return None
         return kept_alive(Grant(self.name, self._party, claim))

@@ -23,6 +23,7 @@ from ..seams import SYSTEM, Seams
 from .aerospike_codes import error_of, fault_of
 from .aerospike_info import describe
 from .aerospike_notes import introduced
+from .aerospike_time import SOCKET_TIMEOUT, TOTAL_TIMEOUT, CallTimes
 from .record import StoreInfo
 
 DEFAULT_PORT = 3000
@@ -32,7 +33,10 @@ _URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)",
 """RFC 3986, appendix B. `urlsplit` refuses an IPv6 address behind another host, in the newer ones of Python."""
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
-_NUMBERS = {"socket_timeout": 3000, "total_timeout": 5000, "connect_timeout": 1000, "connections": 100}
+_NUMBERS = {
+    "socket_timeout": SOCKET_TIMEOUT, "total_timeout": TOTAL_TIMEOUT, "connect_timeout": 1000, "connections": 100,
+}  # fmt: skip
+_TIMES = ("socket_timeout", "total_timeout")
 _TEXTS = ("tls_name", "tls_cafile", "tls_capath", "tls_certfile", "tls_keyfile", "auth", "cluster_name")
 _SWITCHES = ("tls", "require_sc", "services_alternate")
 
@@ -124,7 +128,7 @@ def _switch(name: str, text: str) -> bool:
 def config_of(target: Target) -> dict[str, Any]:
     """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's."""
     options = target.options
-    calls = {name: options[name] for name in ("socket_timeout", "total_timeout")}
+    calls = {name: options[name] for name in _TIMES}
     # A connection on which a call has timed out is closed at once: the client would keep it for 3 s and more, in the
     # hope of the answer, and it would count as one of those that the client may have.
     calls |= {"max_retries": 0, "timeout_delay": 0}
@@ -158,6 +162,7 @@ class Link:
     ) -> None:
         self.target, self._given = target, client
         self.client: Any = None
+        self.times = CallTimes(*(target.options[name] for name in _TIMES)) if target else CallTimes()
         self._namespace = target.namespace if target else namespace
         self._now = seams.monotonic
         self._info: StoreInfo | None = None
