@@ -11,8 +11,8 @@ from benchmarks._growth import shown
 from benchmarks._growth_cases import counted, name_of
 from benchmarks._harness import Case, interleaved, table
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, Removal, Update
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.expr import Bound, Param
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model.expr import Bound, Param
 
 VALUE = b"x" * 256
 ROWS = 100

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from benchmarks._harness import CountingStore
 from latchwork.store import MemoryStore, RecordStore, SQLiteStore
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 TURNS = 9
 SLICE = 0.02

@@ -8,11 +8,11 @@ import aerospike
 
 from benchmarks._growth import Case, Step
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
-from latchwork.coord.latch_look import Looks
+from latchwork.coord.latch.watch import Looks
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
-from latchwork.queue.sharded import ShardedQueue
+from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.store import Put, RecordStore
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 FARMS = ("dc1", "dc2")
 MANY = 10**6

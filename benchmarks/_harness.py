@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from latchwork.store.port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
-from tests import servers
+from tests.support import servers
 
 SLICE = 0.1
 """Seconds that one case runs before the next takes its turn."""

@@ -13,9 +13,9 @@ from typing import Any
 import aerospike
 from aerospike_helpers.operations import expression_operations, list_operations, map_operations, operations
 
-from latchwork.queue.circular_layout import ENTRIES, GROUPS, HEAD, MARK, TAIL, TXNS, Layout
-from latchwork.store.aerospike_expr import compiled
-from latchwork.store.expr import SERVER_NOW, Bin, Expr, MapSmallestValue, Param, largest
+from latchwork.queue.circular.layout import ENTRIES, GROUPS, HEAD, MARK, TAIL, TXNS, Layout
+from latchwork.store.aerospike.expr import compiled
+from latchwork.store.model.expr import SERVER_NOW, Bin, Expr, MapSmallestValue, Param, largest
 
 FENCE, LOCKED, TIME, OWNER, GRANT = "fencing-ctr", "locked", "lock-time-ms", "lock-owner", "grant-id"
 POLICY: dict[str, Any] = {

@@ -23,9 +23,9 @@ from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.seams import Seams
 from latchwork.store import RecordStore
-from latchwork.store.aerospike import AerospikeStore
-from tests import servers
-from tests.cluster import Node, cluster
+from latchwork.store.aerospike.store import AerospikeStore
+from tests.support import servers
+from tests.support.cluster import Node, cluster
 
 KEY_BUSY = 14
 WRITERS = (1, 8, 16, 24, 32, 64)

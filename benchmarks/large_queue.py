@@ -26,7 +26,7 @@ from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, 
 from benchmarks._raw_round import RawRound
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import LargeQueue
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 PAYLOAD = "x" * 256
 SET = "bench-large-queue"

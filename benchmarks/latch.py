@@ -20,7 +20,7 @@ from benchmarks._harness import Case, CountingStore, aerospike_url, arguments, i
 from benchmarks.store import ORDERED, Raw
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import CountDownLatch
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 PARTIES, ROOM = 10_000, 1_000
 RELEASES = 60

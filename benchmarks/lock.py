@@ -29,7 +29,7 @@ from benchmarks._harness import (
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import FencedLock
 from latchwork.store import Key, Put
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 CONTENDERS, ACQUISITIONS, HANDOVERS = 8, 2000, 100
 RUNS = 200

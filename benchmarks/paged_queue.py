@@ -20,7 +20,7 @@ import persistqueue
 
 from benchmarks._harness import Case, Rates, interleaved, table
 from benchmarks.targets import Verdict, judged
-from latchwork.queue.paged import PagedQueue
+from latchwork.queue.paged.queue import PagedQueue
 
 PAYLOAD = os.urandom(256)
 MANY = 1000

@@ -16,10 +16,10 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks._harness import aerospike_url, table
-from latchwork.queue.pointers import PointerQueue
+from latchwork.queue.sharded.shards import PointerQueue
 from latchwork.store import MemoryStore
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike_info import PARTITIONS, partition_of
+from latchwork.store.aerospike.info import PARTITIONS, partition_of
+from latchwork.store.aerospike.store import AerospikeStore
 
 SHARDS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 NODES = (1, 2, 3, 5, 8, 16, 32)

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import _constants, _growth, _kinds, _rates, key_busy, placement
 from benchmarks._growth_cases import CASES
 from benchmarks._harness import aerospike_url, table
-from tests import servers
+from tests.support import servers
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 NAMES = 1_000

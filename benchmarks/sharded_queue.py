@@ -31,7 +31,7 @@ from benchmarks._harness import (
 from benchmarks._raw_claim import RawClaim
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 PAYLOAD = b"x" * 256
 HUNDRED, THOUSAND = 100, 1000

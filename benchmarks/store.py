@@ -23,8 +23,8 @@ from benchmarks._harness import (
 )  # fmt: skip
 from benchmarks.targets import Verdict, judged
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.form import Form
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model.form import Form
 
 ORDERED = {"map_order": aerospike.MAP_KEY_ORDERED}
 KEEP = 64

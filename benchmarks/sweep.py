@@ -16,7 +16,7 @@ from aerospike_helpers.operations import operations
 from benchmarks._harness import CountingStore, aerospike_url, arguments, server_operations, table
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 
 SECONDS = 1
 """The sweep duration, as short as it may be."""

@@ -24,7 +24,7 @@ from typing import Any
 import latchwork
 from latchwork import OutcomeUnknown, Unavailable
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
-from latchwork.queue.outbox_files import stored_lag
+from latchwork.queue.outbox.lag import stored_lag
 from latchwork.store import RecordStore
 
 CLIENT = "shop"

@@ -35,7 +35,7 @@ from .errors import (
 from .store.connect import connect
 
 if TYPE_CHECKING:
-    from .store.aerospike import AerospikeStore
+    from .store.aerospike.store import AerospikeStore
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
@@ -43,7 +43,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 def __getattr__(name: str) -> Any:
     """`AerospikeStore`, whose C client is loaded only where it is used."""
     if name == "AerospikeStore":
-        from .store.aerospike import AerospikeStore  # noqa: PLC0415 - see above
+        from .store.aerospike.store import AerospikeStore  # noqa: PLC0415 - see above
 
         return AerospikeStore
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from . import servers
-from .proof import PROPERTY, Proof
-from .proxy import Proxy
+from .support import servers
+from .support.proof import PROPERTY, Proof
+from .support.proxy import Proxy
 
 NO_SERVER = "no real server: "
 
@@ -23,7 +23,7 @@ def aerospike_server():
 @pytest.fixture(scope="session")
 def _aerospike(aerospike_server):
     """A store for the whole run, and the sets that were there before it and are not ours to empty."""
-    from latchwork.store.aerospike import AerospikeStore
+    from latchwork.store.aerospike.store import AerospikeStore
 
     store = AerospikeStore.from_url(aerospike_server.url)
     return store, _sets(store)

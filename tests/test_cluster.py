@@ -15,7 +15,7 @@ from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key
 
-from . import cluster, servers
+from .support import cluster, servers
 
 PARTIES = 600
 ROUNDS = 100

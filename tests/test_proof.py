@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proof import FLOORS, KINDS, Proof
+from tests.support.proof import FLOORS, KINDS, Proof
 
 ROOT = Path(__file__).parents[1]
 FAULTS = ("random faults", "a", {f"F{number} x": 1 for number in KINDS})

@@ -7,9 +7,9 @@ import pytest
 from latchwork.errors import InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
 from latchwork.retry import LATCH_POLICY, QUEUE_POLICY, Poll, RetryPolicy, again
 from latchwork.store import Exists, Key, MemoryStore, Put, Read, Removal, Update
-from latchwork.store.contract_records import raises
-from tests.clock import ManualClock
-from tests.faulty import Fault, FaultyStore
+from latchwork.store.contract.records import raises
+from tests.support.clock import ManualClock
+from tests.support.faulty import Fault, FaultyStore
 
 KEY = Key("s", "k")
 

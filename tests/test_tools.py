@@ -7,9 +7,9 @@ import pytest
 from latchwork.errors import LatchworkError, OutcomeUnknown, Refused, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, Read, Removal, Update
-from latchwork.store.contract_records import raises
-from tests.clock import START, ManualClock
-from tests.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+from latchwork.store.contract.records import raises
+from tests.support.clock import START, ManualClock
+from tests.support.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
 KEY = Key("s", "k")
 

@@ -1,9 +1,9 @@
 """Waiting for each other: latches, fenced locks, leader election."""
 
-from .election import Leadership, LeaseElection
-from .latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
+from .election.election import Leadership, LeaseElection
+from .election.zookeeper import ZooKeeperElection
+from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
 from .lock import FencedLock, Grant
-from .zookeeper import ZooKeeperElection
 
 __all__ = [
     "FencedLock",

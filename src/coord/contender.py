@@ -19,8 +19,8 @@ from ..deadline import Deadline
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
 from ..retry import Poll, may_pass, outlive
 from ..seams import Event
-from ..store.expr import Bound
-from ..store.ops import Compute, Op, Read
+from ..store.model.expr import Bound
+from ..store.model.ops import Compute, Op, Read
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation

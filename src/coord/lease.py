@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest
-from ..store.expr import SERVER_NOW, Bin, Bound, If, Param, exists, largest, missing
-from ..store.ops import Add, Op, Put, Read
+from ..store.model.expr import SERVER_NOW, Bin, Bound, If, Param, exists, largest, missing
+from ..store.model.ops import Add, Op, Put, Read
 
 LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
 RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"

@@ -19,7 +19,7 @@ from ..retry import Poll
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
 from .contender import PASSING, Acquisition, Claim, Contender
-from .fenced import Fenced, Lost
+from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .waiting import told

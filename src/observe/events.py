@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ..queue.envelope import Reason
-from ..queue.sweep_report import TOLD
+from ..queue.sharded.envelope import Reason
+from ..queue.sharded.upkeep.report import TOLD
 
 
 class Kind(str, Enum):

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from ..errors import LatchworkError
-from ..queue.facts import QueueFacts, all_facts
-from ..queue.registry import QueueRegistry
+from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.stats import QueueFacts, all_facts
 from .base import Sample, Telemetry
 from .events import GAUGES
 

@@ -1,22 +1,22 @@
 """Queues: a large circular queue, a sharded work queue, a local paged queue and its outbox."""
 
-from .circular import LargeQueue, QueueInfo, Transaction
-from .circular_slots import Entry
-from .config import BatchingConfig, QueueConfig, ShovelConfig
-from .consumer import Consumer
-from .delivery import Delivery
-from .envelope import Message, Reason
-from .groups import Batch, ConsumerGroup
-from .outbox import Outbox, OutboxLag, UnopenedQueue
-from .page_reader import PagedEntry
-from .paged import PagedQueue
-from .passes import PassReport
-from .records import LastSweep
-from .registry import QueueRegistry
-from .sharded import QueueDepth, ShardedQueue
-from .shovel import Shovel
-from .sweep_report import ShardReport, SweepReport
-from .sweeper import Sweeper
+from .circular.buffer import Entry
+from .circular.groups import Batch, ConsumerGroup
+from .circular.queue import LargeQueue, QueueInfo, Transaction
+from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
+from .paged.queue import PagedQueue
+from .paged.reader import PagedEntry
+from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
+from .sharded.consumer.consumer import Consumer
+from .sharded.delivery import Delivery
+from .sharded.drain import PassReport
+from .sharded.envelope import Message, Reason
+from .sharded.queue import QueueDepth, ShardedQueue
+from .sharded.record import LastSweep
+from .sharded.registry import QueueRegistry
+from .sharded.upkeep.report import ShardReport, SweepReport
+from .sharded.upkeep.shovel import Shovel
+from .sharded.upkeep.sweeper import Sweeper
 
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
+from ..queue.sharded import stream as ranges
 from ..store.connect import connect
 from ..store.port import RecordStore
-from . import ranges
 from .offsets import created, pointers_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ..queue.sharded import ShardedQueue
+    from ..queue.sharded.queue import ShardedQueue
 
 TASKS = 64
 """Tasks at most that delete what a run has read."""
@@ -55,7 +55,7 @@ def release(queue: ShardedQueue, stream_id: str) -> None:
 
 
 def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None, *, ended: bool) -> int:
-    from ..queue.registry import QueueRegistry  # noqa: PLC0415 - with Spark's own imports, not before
+    from ..queue.sharded.registry import QueueRegistry  # noqa: PLC0415 - with Spark's own imports, not before
 
     where = store or connect(end["store"] or None)
     queue = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..coord.latch import CountDownLatch, LatchLevel, LatchProgress
-from ..coord.progress import ProgressBar
+from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
+from ..coord.latch.progress import ProgressBar
 from ..errors import InvalidRequest, Misconfigured
 from ..inputs import checked_whole
 from ..store.port import RecordStore

@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default
-from ..queue.registry import QueueRegistry
-from ..queue.sharded import ShardedQueue
+from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.stream import MAX_STREAM
 from ..store.connect import VARIABLE, connect
-from .ranges import MAX_STREAM
 
 NAMES = (
     "store", "queue", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "maxMessagesPerBatch",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..coord.latch import LatchLevel
-from ..coord.latch_layout import COUNT, FARMS, bins_of, checked_farm, latch_key, named
+from ..coord.latch.latch import LatchLevel
+from ..coord.latch.layout import COUNT, FARMS, bins_of, checked_farm, latch_key, named
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
-from ..store.expr import MapSize
-from ..store.ops import Compute, Read
+from ..store.model.expr import MapSize
+from ..store.model.ops import Compute, Read
 from ..store.port import Key, Record, RecordStore
 
 MAX_GENERATION = 2**31

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
-from ..queue.ledger import Ledger, Outgoing
+from ..queue.ledger.ledger import Ledger, Outgoing
 from .options import Options
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import datasource as api
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ..queue.envelope import Envelope
-from ..queue.pointers import ShardState
-from . import ranges
+from ..queue.sharded import stream as ranges
+from ..queue.sharded.envelope import Envelope
+from ..queue.sharded.shards import ShardState
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table

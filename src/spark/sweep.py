@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ..coord.election import Leadership
-from ..coord.term import Term
+from ..coord.election.election import Leadership
+from ..coord.election.term import Term
 from ..errors import FencedOut, LatchworkError, Refused
-from ..queue.records import QueueRecords
-from ..queue.registry import QueueRegistry
-from ..queue.sharded import ShardedQueue
-from ..queue.sweep_report import ShardReport, ShardTask, SweepReport
-from ..queue.sweeper import Leads, Sweeper
-from ..queue.sweeping import BATCH, EPOCH_GUARD, pointer_bin, sweep_shards
-from ..store.expr import Bound
-from ..store.ops import Read
+from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.record import QueueRecords
+from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
+from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, pointer_bin, sweep_shards
+from ..queue.sharded.upkeep.sweeper import Leads, Sweeper
+from ..store.model.expr import Bound
+from ..store.model.ops import Read
 from ..store.port import Key, RecordStore
 
 if TYPE_CHECKING:

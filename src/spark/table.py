@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ..errors import InvalidRequest, Unreadable
-from ..queue.envelope import Codec, Envelope
+from ..queue.sharded.envelope import Codec, Envelope
 from .options import Options
 
 BATCH = 1_000

@@ -1,9 +1,8 @@
 """The record-store port, its vocabulary and its backends."""
 
-from .expr import Bin, Param, exists, has, lacks, missing
-from .memory import MemoryStore
-from .once import Once
-from .ops import (
+from .local.memory import MemoryStore
+from .model.expr import Bin, Param, exists, has, lacks, missing
+from .model.ops import (
     Add,
     Compute,
     ListAppend,
@@ -19,8 +18,9 @@ from .ops import (
     ReadAll,
     Touch,
 )
+from .once import Once
 from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
-from .sqlite import SQLiteStore
+from .sqlite.store import SQLiteStore
 
 __all__ = [
     "KEEP", "NEVER", "Add", "Bin", "Compute", "Exists", "Key", "ListAppend", "ListRange", "ListSet", "MapAdd", "MapGet",

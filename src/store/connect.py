@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, unquote
 import platformdirs
 
 from ..errors import InvalidRequest, Misconfigured
-from .memory import MemoryStore
+from .local.memory import MemoryStore
 from .port import RecordStore
-from .sqlite import SQLiteStore
+from .sqlite.store import SQLiteStore
 
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""
@@ -93,7 +93,7 @@ def _sqlite(url: str, rest: str) -> RecordStore:
 
 
 def _aerospike(url: str, _: str) -> RecordStore:
-    from .aerospike import AerospikeStore  # noqa: PLC0415 - its C client is loaded only where it is used
+    from .aerospike.store import AerospikeStore  # noqa: PLC0415 - its C client is loaded only where it is used
 
     store: RecordStore = AerospikeStore.from_url(url)
     return store

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from .expr import (
+from .model.expr import (  # fmt: skip
     EXPRESSIONS,
     SERVER_NOW,
     Bound,
@@ -26,10 +26,10 @@ from .expr import (
     exists,
     lacks,
     missing,
-)  # fmt: skip
-from .form import Form, plain
-from .ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .record import Update, checked_bins
+)
+from .model.form import Form, plain
+from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
+from .model.record import Update, checked_bins
 
 if TYPE_CHECKING:
     from ..seams import Seams

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
-from .expr import Bound, Expr, Guard
-from .once import Once, TokenClock, operate_once
-from .ops import Op
-from .record import (
+from .model.expr import Bound, Expr, Guard
+from .model.ops import Op
+from .model.record import (  # fmt: skip
     KEEP,
     MAX_SET,
     MAX_TTL,
@@ -37,8 +36,9 @@ from .record import (
     checked_key,
     checked_removal,
     checked_rows,
-)  # fmt: skip
-from .values import MAX_BIN, checked_bin, taken
+)
+from .model.values import MAX_BIN, checked_bin, taken
+from .once import Once, TokenClock, operate_once
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)

@@ -13,15 +13,15 @@ from datetime import timedelta
 import pytest
 
 from latchwork.cli import hoist
-from latchwork.commands.snapshot import queue_facts
+from latchwork.cli.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from tests.cli.conftest import command
-from tests.clock import ManualClock
-from tests.faulty import CountingStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore
 
 SHOP = ("--client", "shop")
 
@@ -62,7 +62,7 @@ def test_a_lock_that_is_held_times_out_with_4(lw, sqlite_url):
 
 
 def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
-    from latchwork.commands import lock
+    from latchwork.cli import lock
 
     taken = []
     monkeypatch.setattr(lock, "run_under", _losing(lock.run_under, taken))
@@ -257,9 +257,7 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
     done = lw("doctor", *SHOP, "--farm", "much-too-long")
     assert (done.code, "much-too-long" in done.out) == (1, True)
-    asked = sys.modules["latchwork.commands.doctor"]._connections(
-        StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100
-    )
+    asked = sys.modules["latchwork.cli.doctor"]._connections(StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100)
     option = next(asked).remedy.split()[1]
     assert option.startswith("?")
     connect(f"aerospike://h/ns{option}")
@@ -267,7 +265,7 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
 
 @pytest.mark.parametrize(("seconds", "state", "told"), [(50, "warning", "two calls"), (0, "ok", "default-ttl is 0")])
 def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state, told):
-    asked = sys.modules["latchwork.commands.doctor"]._default_ttl(
+    asked = sys.modules["latchwork.cli.doctor"]._default_ttl(
         StoreInfo("aerospike", "", False, 2, seconds, 2, 1024 * 1024)
     )
     (finding,) = asked
@@ -340,7 +338,7 @@ def test_a_pipe_gets_plain_lines(run):
 def test_every_command_has_help_with_an_example():
     import typer
 
-    from latchwork.commands import app
+    from latchwork.cli.app import app
 
     def leaves(group, path=()):
         for name, one in group.commands.items():
@@ -407,7 +405,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):
-    from latchwork.commands import messages
+    from latchwork.cli import messages
 
     monkeypatch.setattr(messages, "Consumer", _Following)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
@@ -435,7 +433,7 @@ def test_a_usage_error_is_a_document_with_json(lw, arguments):
 
 
 def test_ctrl_c_is_a_document_with_json(lw, monkeypatch):
-    monkeypatch.setattr("latchwork.commands.latch.CountDownLatch.wait", _interrupt)
+    monkeypatch.setattr("latchwork.cli.latch.CountDownLatch.wait", _interrupt)
     lw("latch", "create", "n", *SHOP, "--count", "1")
     done = lw("latch", "wait", "n", *SHOP, "--json")
     assert (done.code, done.err, done.json["error"]) == (130, "latchwork: interrupted\n", "INTERRUPTED")
@@ -448,9 +446,9 @@ def _interrupt(*_arguments, **_options):
 def test_ctrl_c_while_the_command_is_loaded_says_so_and_exits_130(lw, monkeypatch):
     class Interrupting:
         def find_spec(self, name, *_):
-            return _interrupt() if name == "latchwork.commands" else None
+            return _interrupt() if name == "latchwork.cli.app" else None
 
-    monkeypatch.delitem(sys.modules, "latchwork.commands")
+    monkeypatch.delitem(sys.modules, "latchwork.cli.app")
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     done = lw("stats", *SHOP)
     assert (done.code, done.err) == (130, "latchwork: interrupted\n")
@@ -528,7 +526,7 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
 
 def test_reasons_that_were_only_looked_at_in_part_say_so(lw, monkeypatch):
     for module in ("snapshot", "stats"):
-        monkeypatch.setattr(sys.modules[f"latchwork.commands.{module}"], "SAMPLE", 2)
+        monkeypatch.setattr(sys.modules[f"latchwork.cli.{module}"], "SAMPLE", 2)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", "2", *SHOP)
     lw("queue", "consume", "q", *SHOP, "--", "false")
@@ -574,7 +572,7 @@ def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
     done = lw("doctor", store="sqlite:/nowhere/shop.db")
     assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
     community = StoreInfo("aerospike", "community", False, 2, 0, 2, 1)
-    (finding,) = sys.modules["latchwork.commands.doctor"]._durability(community)
+    (finding,) = sys.modules["latchwork.cli.doctor"]._durability(community)
     assert "cold restart" in finding.what
 
 
@@ -595,7 +593,7 @@ def test_remedies_are_those_of_the_command(lw):
 def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     from rich.console import Console
 
-    from latchwork.commands.session import as_table
+    from latchwork.cli.session import as_table
 
     console = Console(width=30, file=io.StringIO())
     console.print(as_table([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}]))
@@ -734,8 +732,8 @@ class _Elected:
 
 
 def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(lw, monkeypatch):
-    from latchwork.commands import queue as commands
-    from latchwork.commands import session
+    from latchwork.cli import queue as commands
+    from latchwork.cli import session
 
     clock = ManualClock()
     store = MemoryStore(clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends import store
+from tests.support.backends import store
 
 __all__ = ["store"]
 

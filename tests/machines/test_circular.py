@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.errors import AlreadyExists, InvalidRequest, LockUnavailable, NotFound, QueueFull
-from latchwork.queue.circular import LargeQueue
+from latchwork.queue.circular.queue import LargeQueue
 
 from .twins import Twins, came_to, failed
 

@@ -14,9 +14,9 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.coord import LeaseElection
 from latchwork.coord.contender import Acquisition
-from latchwork.coord.election import Leadership
+from latchwork.coord.election.election import Leadership
+from latchwork.coord.election.term import Term
 from latchwork.coord.lock import Grant
-from latchwork.coord.term import Term
 from latchwork.errors import FencedOut
 from latchwork.store import Add, Key
 

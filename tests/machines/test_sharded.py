@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from latchwork.errors import AlreadyExists, NotFound, Refused
 from latchwork.queue import QueueConfig, QueueRegistry, Reason, Shovel, ShovelConfig, Sweeper
 from latchwork.retry import Poll
-from tests.sharded.world import Election
+from tests.queue.sharded.world import Election
 
 from .twins import Twins, came_to, failed
 

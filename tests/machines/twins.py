@@ -21,8 +21,8 @@ from latchwork.errors import LatchworkError
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, SQLiteStore
 from latchwork.store.once import TokenClock
-from tests.clock import START, ManualClock
-from tests.proof import FIRST, SCALE
+from tests.support.clock import START, ManualClock
+from tests.support.proof import FIRST, SCALE
 
 MACHINES, ON_A_SERVER, STEPS = 500 * SCALE, 20 * SCALE, 10
 SET_BY_A_CLOCK = range(10**12, 2**61)

@@ -6,8 +6,8 @@ import pytest
 
 from latchwork.observe import Telemetry, observe
 from latchwork.store import MemoryStore
-from tests.clock import ManualClock
-from tests.faulty import FaultyStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
 
 
 class Remembering(Telemetry):

@@ -18,7 +18,7 @@ from latchwork.observe.opentelemetry import OpenTelemetry
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Shovel, Sweeper
 from latchwork.seams import SYSTEM
 from latchwork.store import MemoryStore
-from tests.sharded.world import Election
+from tests.queue.sharded.world import Election
 
 SECRET = "4711-secret"
 

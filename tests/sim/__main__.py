@@ -13,7 +13,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.proof import Proof
+from tests.support.proof import Proof
 
 from . import soak
 from .campaign import catch, every_single_fault, pairs_of_faults, random_mixes

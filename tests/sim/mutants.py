@@ -15,29 +15,42 @@ from unittest import mock
 
 from msgspec import structs
 
-from latchwork.coord import contender, fenced, latch_base, latch_layout, lease
+from latchwork.coord import contender, lease
+from latchwork.coord import fencing as fenced
+from latchwork.coord.latch import base as latch_base
+from latchwork.coord.latch import layout as latch_layout
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
-from latchwork.queue import (
-    circular,
-    circular_hold,
-    circular_layout,
-    circular_round,
-    circular_slots,
-    ledger_chunk,
-    ledger_writer,
-    loading,
-    passes,
-    pointers,
-    sweeper,
-    sweeping,
-    view,
-)
-from latchwork.queue.ledger_chunk import LedgerRecords
+from latchwork.queue.circular import buffer as circular_slots
+from latchwork.queue.circular import hold as circular_hold
+from latchwork.queue.circular import layout as circular_layout
+from latchwork.queue.circular import queue as circular
+from latchwork.queue.circular import rounds as circular_round
+from latchwork.queue.ledger import chunks as ledger_chunk
+from latchwork.queue.ledger import writer as ledger_writer
+from latchwork.queue.ledger.chunks import LedgerRecords
+from latchwork.queue.sharded import drain as passes
+from latchwork.queue.sharded import shards as pointers
+from latchwork.queue.sharded import subqueue as view
+from latchwork.queue.sharded import transfer as loading
+from latchwork.queue.sharded.upkeep import sweep as sweeping
+from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Exists, once
-from latchwork.store.expr import SINCE_UPDATE, Bin, Bound, Const, If, MapKeyAt, MapSize, Param, exists, lacks, missing
-from latchwork.store.form import plain
-from latchwork.store.ops import MapPut, Put
+from latchwork.store.model.expr import (
+    SINCE_UPDATE,
+    Bin,
+    Bound,
+    Const,
+    If,
+    MapKeyAt,
+    MapSize,
+    Param,
+    exists,
+    lacks,
+    missing,
+)
+from latchwork.store.model.form import plain
+from latchwork.store.model.ops import MapPut, Put
 
 TRUE = Const(True)
 

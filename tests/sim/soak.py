@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from tests.proof import LAYERS, Proof
+from tests.support.proof import LAYERS, Proof
 
 from .campaign import ALL, expected_kinds
 from .commands import ROOT, Commands
@@ -50,12 +50,12 @@ WEIGHTS = {"store": 4, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
 REPEATED = (
     ("processes", 0.04, 1, (
-        "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/test_election_kills.py",
-        "tests/circular/test_processes.py", "tests/sharded/test_kills.py", "tests/paged/test_kills.py",
-        "tests/outbox/test_background.py",
+        "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/election/test_kills.py",
+        "tests/queue/circular/test_processes.py", "tests/queue/sharded/test_kills.py", "tests/queue/paged/test_kills.py",
+        "tests/queue/outbox/test_background.py",
     )),
-    ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/test_lock_processes.py")),
-    ("crashed disks", 0.37, 1, ("tests/paged/test_crash_states.py",)),
+    ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
+    ("crashed disks", 0.37, 1, ("tests/queue/paged/test_crash_states.py",)),
     ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
     ("histories", 0.04, 2, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip
@@ -64,9 +64,9 @@ REPEATED = (
 They do more of the same where $LATCHWORK_SCALE says so.
 """
 SCRIPTS = (
-    "tests/sim/test_counterexamples.py", "tests/sim/test_split_brain.py", "tests/coord/test_lock_rules.py",
-    "tests/coord/test_election_rules.py", "tests/circular/test_mutants.py", "tests/sharded/test_mutants.py",
-    "tests/outbox/test_mutants.py", "tests/paged/test_mutants.py",
+    "tests/sim/test_counterexamples.py", "tests/sim/test_split_brain.py", "tests/coord/lock/test_rules.py",
+    "tests/coord/election/test_rules.py", "tests/queue/circular/test_mutants.py", "tests/queue/sharded/test_mutants.py",
+    "tests/queue/outbox/test_mutants.py", "tests/queue/paged/test_mutants.py",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broken import breaks
+from tests.support.broken import breaks
 
 from .scripts import RULES
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.coord.latch import CountDownLatch, CountUpDownLatch
+from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch
 from latchwork.coord.lock import LOCKS, FencedLock
 from latchwork.errors import OutcomeUnknown, Refused
-from latchwork.queue.circular import LargeQueue
+from latchwork.queue.circular.queue import LargeQueue
 from latchwork.retry import RetryPolicy
 from latchwork.store import Bin, Exists, Key, Once, Put
 

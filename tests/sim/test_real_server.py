@@ -12,16 +12,16 @@ import uuid
 
 import pytest
 
-from latchwork.coord.latch import CountDownLatch
+from latchwork.coord.latch.latch import CountDownLatch
 from latchwork.coord.lock import FencedLock
 from latchwork.errors import LatchworkError, NotFound
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
-from latchwork.store.aerospike import AerospikeStore
-from tests import servers
+from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.proof import FIRST, SCALE
-from tests.proxy import Fault
+from tests.support import servers
+from tests.support.proof import FIRST, SCALE
+from tests.support.proxy import Fault
 
 from .checkers.linearizable import linearizable
 from .checkers.models import Counter

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.coord.latch import CountDownLatch
+from latchwork.coord.latch.latch import CountDownLatch
 from latchwork.coord.lock import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Add, Exists, Key, Once, Put

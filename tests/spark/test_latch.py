@@ -15,8 +15,8 @@ from latchwork.spark.latch import MAX_PARTITIONS
 from latchwork.spark.phase import job_phase
 from latchwork.store import MemoryStore
 from latchwork.store.connect import connect
-from tests.clock import ManualClock
-from tests.faulty import DOUBTS, CountingStore, FaultyStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import DOUBTS, CountingStore, FaultyStore
 
 XDC, DC = LatchLevel.XDC, LatchLevel.DC
 

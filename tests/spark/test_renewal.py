@@ -11,14 +11,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger import Ledger, Outgoing
+from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.spark import options
 from latchwork.spark.options import parse
 from latchwork.spark.sink import BatchWriter, Rows
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 DAY = 86_400
 GIVEN = parse({"store": "sqlite:", "queue": "q", "clientId": "shop", "streamId": "etl", "jobId": "load"})

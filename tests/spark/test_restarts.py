@@ -11,14 +11,15 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from latchwork.errors import FencedOut, LatchworkError, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger import Ledger, Outgoing
-from latchwork.spark import options, ranges
+from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded import stream as ranges
+from latchwork.spark import options
 from latchwork.spark.options import parse
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
-from tests.clock import ManualClock
-from tests.faulty import Crash, FaultyStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import Crash, FaultyStore
 
 from .engine import Checkpoint, Engine
 

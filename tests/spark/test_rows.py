@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from latchwork.errors import InvalidRequest, NonDeterministicInput
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.envelope import Codec
+from latchwork.queue.sharded.envelope import Codec
 from latchwork.spark.datasource import LatchworkSource
 from latchwork.spark.sink import Rows
 from latchwork.store.connect import connect

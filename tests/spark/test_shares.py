@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 
 from latchwork.errors import InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.envelope import Envelope
-from latchwork.spark import ranges, release, source
+from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.spark import release, source
 from latchwork.spark.options import parse
 from latchwork.spark.source import BatchReader, Piece, StreamReader, _limited, _shares
 from latchwork.spark.table import Table

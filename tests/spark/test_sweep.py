@@ -16,15 +16,15 @@ from pyspark import cloudpickle
 from latchwork.coord import LeaseElection
 from latchwork.errors import FencedOut, InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.queue.sweep_report import Kind, ShardReport, ShardTask, Stop
-from latchwork.queue.sweeping import BATCH
+from latchwork.queue.sharded.upkeep.report import Kind, ShardReport, ShardTask, Stop
+from latchwork.queue.sharded.upkeep.sweep import BATCH
 from latchwork.retry import Poll
 from latchwork.seams import SYSTEM, Seams
 from latchwork.spark import sweep, sweep_on
 from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import PolicyView
-from tests.clock import ManualClock
-from tests.faulty import CountingStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore
 
 from .conftest import BOTH
 

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from latchwork.errors import InvalidRequest, Unreadable
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.envelope import Envelope
+from latchwork.queue.sharded.envelope import Envelope
 from latchwork.spark.datasource import LatchworkSource
 from latchwork.spark.table import Table
 from latchwork.store.connect import connect

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.backends import store  # noqa: F401 - a fixture
+from tests.support.backends import store  # noqa: F401 - a fixture
 
 pytest.register_assert_rewrite(
     *(f"latchwork.store.contract_{part}" for part in ("records", "forms", "ttl", "many", "once", "text")),

@@ -20,7 +20,7 @@ from latchwork.errors import (
     Unavailable,
 )  # fmt: skip
 from latchwork.retry import again, reason
-from latchwork.store.aerospike_codes import VERDICTS, Fault, Verdict, error_of, fault_of, verdict_of
+from latchwork.store.aerospike.results import VERDICTS, Fault, Verdict, error_of, fault_of, verdict_of
 
 CLASSES = [found for _, found in inspect.getmembers(driver, inspect.isclass) if issubclass(found, Exception)]
 NEVER_APPLIED = [-6, -7, -8, -10, -11, -14, 7, 11, 14, 18, 32, 66, 83, 120, 121, 151, 152, 8]

@@ -20,28 +20,14 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.retry import RetryPolicy, again
-from latchwork.store import (
-    Add,
-    Bin,
-    Exists,
-    Key,
-    ListRange,
-    ListSet,
-    MapAdd,
-    MapPut,
-    Param,
-    Put,
-    Read,
-    Removal,
-    Update,
-    aerospike_notes,
-)
-from latchwork.store import expr as e
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike_info import INDEX_TIMEOUT
-from latchwork.store.aerospike_link import MAX_AGE, Link
-from latchwork.store.aerospike_ops import compile_ops
-from tests.clock import ManualClock
+from latchwork.store import Add, Bin, Exists, Key, ListRange, ListSet, MapAdd, MapPut, Param, Put, Read, Removal, Update
+from latchwork.store.aerospike import notes as aerospike_notes
+from latchwork.store.aerospike.connection import MAX_AGE, Link
+from latchwork.store.aerospike.info import INDEX_TIMEOUT
+from latchwork.store.aerospike.ops import compile_ops
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model import expr as e
+from tests.support.clock import ManualClock
 
 KEY, OTHER = Key("errors", "k"), Key("errors", "o")
 OVERLOADED = driver.DeviceOverload(18, "device overload", "file.c", 1, False)
@@ -283,7 +269,7 @@ def test_strong_consistency_that_is_required_is_looked_for_on_each_connection(mo
     url, found = "aerospike://required-anew.invalid/ns?require_sc=true", {"get": ((), {"ttl": 60, "gen": 1}, {"n": 1})}
     made = [Client(info_random_node=said(strong), **found) for strong in ("true", "false")]
     first, second = made
-    monkeypatch.setattr("latchwork.store.aerospike_link._connected", lambda target: made.pop(0))
+    monkeypatch.setattr("latchwork.store.aerospike.connection._connected", lambda target: made.pop(0))
     strict = AerospikeStore.from_url(url)
     strict.get(KEY)
     strict.close()

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from latchwork.errors import Refused
 from latchwork.store import Compute, Exists, Key, Put
-from latchwork.store import expr as e
-from latchwork.store.interpret import UNKNOWN, Scope, value_of
-from latchwork.store.local import holds
+from latchwork.store.local.apply import holds
+from latchwork.store.local.evaluate import UNKNOWN, Scope, value_of
+from latchwork.store.model import expr as e
 
 KEY = Key("expressions", "r")
 WORDS = st.sampled_from(["", "a", "b", "ab", "é"])

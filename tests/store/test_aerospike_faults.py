@@ -7,9 +7,9 @@ import pytest
 from latchwork.errors import LatchworkError, OutcomeUnknown, Refused, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, Removal, Update
-from latchwork.store.aerospike import AerospikeStore
-from tests import servers
-from tests.proxy import Fault
+from latchwork.store.aerospike.store import AerospikeStore
+from tests.support import servers
+from tests.support.proxy import Fault
 
 KEY = Key("faults", "r")
 OTHER = Key("faults", "s")

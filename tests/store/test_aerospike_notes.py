@@ -8,8 +8,8 @@ import pytest
 
 from latchwork.errors import Unavailable
 from latchwork.store import Key
-from latchwork.store import aerospike_notes as notes
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike import notes
+from latchwork.store.aerospike.store import AerospikeStore
 
 KEY = Key("notes", "k")
 NAMESPACE = "replication-factor=1;strong-consistency={strong};nsup-period={nsup};default-ttl=0"
@@ -84,7 +84,7 @@ def test_a_log_that_is_kept_in_the_store_itself_does_not_stop_its_first_call(sai
 
 def test_what_is_known_of_a_namespace_ends_with_the_connection(monkeypatch):
     made = [Client(strong="true"), Client(strong="false")]
-    monkeypatch.setattr("latchwork.store.aerospike_link._connected", lambda target: made.pop(0))
+    monkeypatch.setattr("latchwork.store.aerospike.connection._connected", lambda target: made.pop(0))
     url = "aerospike://set-up-anew.invalid/shop"
     first = AerospikeStore.from_url(url)
     assert first.describe().strong_consistency

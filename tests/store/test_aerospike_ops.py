@@ -30,7 +30,7 @@ from latchwork.store import (
     Update,
     exists,
 )  # fmt: skip
-from latchwork.store.aerospike_ops import check_row
+from latchwork.store.aerospike.ops import check_row
 
 NUMBERS = itertools.count()
 BINS = st.sampled_from(["i", "m", "l", "x"])

@@ -15,11 +15,11 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unavailable
 from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike_link import config_of, parse
-from latchwork.store.expr import SERVER_NOW, SINCE_UPDATE
-from tests import servers
+from latchwork.store.aerospike.connection import config_of, parse
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
 from tests.conftest import NO_SERVER
+from tests.support import servers
 
 KEY = Key("store", "k")
 
@@ -169,7 +169,7 @@ import os, sys
 import aerospike
 from latchwork.errors import Misconfigured
 from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
-from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.aerospike.store import AerospikeStore
 host, port, namespace = sys.argv[1:]
 client = aerospike.client({"hosts": [(host, int(port))]}).connect()
 store = AerospikeStore(client, namespace)
@@ -287,7 +287,7 @@ def test_the_servers_time_is_the_same_in_reads_writes_and_new_records(aerospike_
 
 
 def test_a_guard_costs_no_compile_after_the_first(aerospike_store, monkeypatch):
-    from latchwork.store import aerospike_expr
+    from latchwork.store.aerospike import expr as aerospike_expr
 
     guard = Bin("n") >= 1
     put(aerospike_store)

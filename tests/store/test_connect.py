@@ -12,7 +12,7 @@ import latchwork
 from latchwork.errors import InvalidRequest, Misconfigured
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.connect import VARIABLE, as_store, hidden, register
-from latchwork.store.contract_records import raises
+from latchwork.store.contract.records import raises
 
 KEY = Key("s", "k")
 
@@ -119,7 +119,7 @@ def test_no_password_is_shown():
 
 
 def test_an_aerospike_url_names_a_store_that_is_not_connected_yet():
-    from latchwork.store.aerospike import AerospikeStore
+    from latchwork.store.aerospike.store import AerospikeStore
 
     store = latchwork.connect("aerospike://nowhere.invalid:3100/ns?connections=4")
     assert isinstance(store, AerospikeStore)

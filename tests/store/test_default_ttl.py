@@ -7,12 +7,12 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import AlreadyExists, NotFound, OutcomeUnknown, Refused, Unavailable
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Param, Put, Read, Update
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike_keep import either, either_many
-from latchwork.store.contract_once import OnceContract
-from latchwork.store.form import Form
-from tests import servers
+from latchwork.store.aerospike.default_ttl import either, either_many
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.contract.once import OnceContract
+from latchwork.store.model.form import Form
 from tests.conftest import NO_SERVER
+from tests.support import servers
 
 ONCE = Once(8, result=Bin("n"))
 ADDED = Form(Add("n", Param("by")), Read("n"), exists=Exists.ANY)

@@ -43,9 +43,9 @@ from latchwork.store import (
     lacks,
     missing,
 )
-from latchwork.store.expr import SERVER_NOW, SINCE_UPDATE, If, MapKeyAt, MapSize, MapSmallestValue, largest
-from tests.clock import ManualClock
-from tests.proof import FIRST, SCALE
+from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, If, MapKeyAt, MapSize, MapSmallestValue, largest
+from tests.support.clock import ManualClock
+from tests.support.proof import FIRST, SCALE
 
 NAMES = ("a", "b", "c")
 ran: Counter[str] = Counter()

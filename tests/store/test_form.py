@@ -6,8 +6,8 @@ import pytest
 
 from latchwork.errors import InvalidRequest
 from latchwork.store import Add, Bin, Exists, Key, ListAppend, MapRemove, MapTrim, Once, Param, Put, ReadAll
-from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.form import Form
+from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model.form import Form
 
 N = Param("n")
 

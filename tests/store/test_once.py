@@ -18,14 +18,14 @@ from latchwork.errors import (
 )
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once, Put, SQLiteStore, exists
-from latchwork.store.contract_records import raises
-from latchwork.store.expr import ListOf, Param
-from latchwork.store.form import Form
+from latchwork.store.contract.records import raises
+from latchwork.store.model.expr import ListOf, Param
+from latchwork.store.model.form import Form
+from latchwork.store.model.ops import writes
 from latchwork.store.once import CANCELLED
-from latchwork.store.ops import writes
 from latchwork.store.port import PolicyView
-from tests.clock import ManualClock
-from tests.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
 KEY = Key("s", "k")
 ONCE = Once(64, result=Bin("n"))

@@ -18,23 +18,13 @@ import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
-from latchwork.store import (
-    Add,
-    Bin,
-    Exists,
-    Key,
-    Once,
-    Put,
-    Read,
-    SQLiteStore,
-    Update,
-    sqlite_file,
-    sqlite_pool,
-    sqlite_rows,
-)
-from latchwork.store.contract_records import raises
-from tests.clock import ManualClock
-from tests.proof import SEEDS
+from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
+from latchwork.store.contract.records import raises
+from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import pool as sqlite_pool
+from latchwork.store.sqlite import rows as sqlite_rows
+from tests.support.clock import ManualClock
+from tests.support.proof import SEEDS
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)
@@ -540,7 +530,7 @@ def test_an_interrupted_update_writes_nothing_and_blocks_nobody(store, monkeypat
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("latchwork.store.sqlite.local.apply", interrupt)
+    monkeypatch.setattr("latchwork.store.sqlite.store.local.apply", interrupt)
     with pytest.raises(KeyboardInterrupt):
         add(store)
     monkeypatch.undo()

@@ -11,22 +11,12 @@ import pytest
 from latchwork.errors import Corrupt, StorageFailed
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import RetryPolicy
-from latchwork.store import (
-    Add,
-    Bin,
-    Exists,
-    Key,
-    Put,
-    Read,
-    Removal,
-    SQLiteStore,
-    Update,
-    sqlite,
-    sqlite_file,
-    sqlite_rows,
-)
-from latchwork.store.contract_records import raises
-from tests.clock import ManualClock
+from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
+from latchwork.store.contract.records import raises
+from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import rows as sqlite_rows
+from latchwork.store.sqlite import store as sqlite
+from tests.support.clock import ManualClock
 
 SET, OTHER = "q", Key("other", "x")
 BAD, GOOD, LAST = (Key(SET, name) for name in ("bad", "good", "last"))

@@ -9,8 +9,10 @@ import pytest
 
 from latchwork.errors import Misconfigured, StorageFailed
 from latchwork.retry import RetryPolicy
-from latchwork.store import Exists, Key, Put, SQLiteStore, sqlite_file, sqlite_pool
-from tests.clock import ManualClock
+from latchwork.store import Exists, Key, Put, SQLiteStore
+from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import pool as sqlite_pool
+from tests.support.clock import ManualClock
 
 KEY = Key("s", "k")
 

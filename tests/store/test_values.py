@@ -7,9 +7,9 @@ import pytest
 from latchwork.errors import InvalidRequest
 from latchwork.queue import LargeQueue
 from latchwork.seams import SYSTEM
-from latchwork.store import values
-from latchwork.store.contract_records import raises
-from latchwork.store.contract_text import nested
+from latchwork.store.contract.records import raises
+from latchwork.store.contract.text import nested
+from latchwork.store.model import values
 
 AROUND = 2
 """Levels that a large queue puts around a value."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from latchwork.coord.lease import LOCKED
-from latchwork.queue.circular_layout import HEAD, TAIL
+from latchwork.queue.circular.layout import HEAD, TAIL
 
 from ..faults.kinds import Kind
 from ..history.record import Entry

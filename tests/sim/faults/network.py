@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from latchwork.errors import LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.store import MemoryStore, RecordStore
-from latchwork.store.memory import outcome
-from latchwork.store.ops import writes
+from latchwork.store.local.memory import outcome
+from latchwork.store.model.ops import writes
 from latchwork.store.port import Key, Record, Removal, Row, StoreInfo, Update, Values
 
 from ..scheduler import Killed

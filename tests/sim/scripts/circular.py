@@ -1,9 +1,9 @@
-"""The large circular queue (P4). More of its rules are scripted in tests/circular/test_counterexamples.py."""
+"""The large circular queue (P4). More of its rules are scripted in tests/queue/circular/test_counterexamples.py."""
 
 from __future__ import annotations
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.circular import LargeQueue
+from latchwork.queue.circular.queue import LargeQueue
 from latchwork.store import Key
 
 from ..stage import Fault, Kind, Stage

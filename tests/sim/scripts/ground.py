@@ -10,7 +10,7 @@ from latchwork.coord import contender
 from latchwork.coord.lock import FencedLock
 from latchwork.errors import NotFound, Refused
 from latchwork.store import Add, Bin, Exists, MapPut, Once, Param, Put, lacks
-from latchwork.store.expr import MapHas, Negate
+from latchwork.store.model.expr import MapHas, Negate
 
 from ..faults.network import Server, altered
 from ..stage import Fault, Kind, Stage

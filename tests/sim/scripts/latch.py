@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from latchwork.coord.latch import CountDownLatch, CountUpDownLatch, LatchLevel
-from latchwork.coord.latch_base import Latch
+from latchwork.coord.latch.base import Latch
+from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.errors import AlreadyExists, NotFound
 
 from ..stage import Fault, Kind, Stage

@@ -1,4 +1,4 @@
-"""The fenced lock (P2). More of its rules are scripted in tests/coord/test_lock_rules.py, the election's beside it."""
+"""The fenced lock (P2). More of its rules are scripted in tests/coord/lock/test_rules.py, the election's beside it."""
 
 from __future__ import annotations
 

@@ -7,10 +7,10 @@ from contextlib import suppress
 from unittest import mock
 
 from latchwork.errors import LatchworkError, LeaseLost
-from latchwork.queue import pointers
-from latchwork.queue.config import QueueConfig
-from latchwork.queue.registry import QueueRegistry
-from latchwork.queue.sweeper import Sweeper
+from latchwork.queue.sharded import shards as pointers
+from latchwork.queue.sharded.config import QueueConfig
+from latchwork.queue.sharded.registry import QueueRegistry
+from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 
 from ..stage import Fault, Kind, Stage
 from ..workload.sharded import Office, Term

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from latchwork.queue.circular import LargeQueue
+from latchwork.queue.circular.queue import LargeQueue
 from latchwork.store import Key
 
 from ..checkers import circular as promises

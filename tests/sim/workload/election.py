@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from latchwork.coord.election import LeaseElection
-from latchwork.coord.fenced import Fenced
+from latchwork.coord.election.election import LeaseElection
+from latchwork.coord.fencing import Fenced
 from latchwork.coord.lock import LOCKS
 from latchwork.store import Add, Key, Once, Put
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from latchwork.coord.latch import CountDownLatch, CountUpDownLatch, LatchLevel
+from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.errors import LatchworkError
 
 from ..checkers import latch as promises

@@ -6,9 +6,9 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from latchwork.queue.ledger import Ledger, Outgoing
-from latchwork.queue.pointers import SEEN
-from latchwork.queue.sharded import ShardedQueue
+from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded.queue import ShardedQueue
+from latchwork.queue.sharded.shards import SEEN
 
 from ..checkers import ledger as promises
 from ..faults.kinds import Kind

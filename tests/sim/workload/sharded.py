@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from latchwork.queue.config import QueueConfig, ShovelConfig
-from latchwork.queue.registry import QueueRegistry
-from latchwork.queue.sharded import ShardedQueue
-from latchwork.queue.shovel import Shovel
-from latchwork.queue.sweeper import Sweeper
+from latchwork.queue.sharded.config import QueueConfig, ShovelConfig
+from latchwork.queue.sharded.queue import ShardedQueue
+from latchwork.queue.sharded.registry import QueueRegistry
+from latchwork.queue.sharded.upkeep.shovel import Shovel
+from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 
 from ..checkers import sharded as promises
 from ..faults.kinds import ON_CALLS, Kind

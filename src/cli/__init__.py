@@ -1,0 +1,162 @@
+"""The `latchwork` command: what a person on call, or one who tries the package, reaches for.
+
+    latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
+
+Global options may stand anywhere before `--`, and before the first word of a command that is to be run. Exit codes: 0
+done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; `lock run` and `leader run` exit with the command's
+own. With `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
+Run it as `latchwork` or as `python -m latchwork.cli`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidRequest, LatchworkError, NotFound
+
+FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
+GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
+GLOBAL_OPTIONS = {"--store"}
+RUNNERS = {("lock", "run"), ("leader", "run"), ("queue", "consume")}
+"""Those that take a command to run behind their one name."""
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout"}
+"""Their options that take the next word."""
+
+
+def hoist(arguments: list[str]) -> list[str]:
+    """The arguments with the global options first, so that they may be typed anywhere before a command to run.
+
+    Such a command is left as it is, and put behind a `--` where there is none.
+    """
+    end = _own(arguments)
+    mine, rest = arguments[:end], arguments[end:]
+    if rest and rest[0] != "--":
+        rest.insert(0, "--")
+    front: list[str] = []
+    others: list[str] = []
+    while mine:
+        word = mine.pop(0)
+        if word in GLOBAL_FLAGS or (word.partition("=")[0] in GLOBAL_OPTIONS and "=" in word):
+            front.append(word)
+        elif word in GLOBAL_OPTIONS and mine:
+            front += [word, mine.pop(0)]
+        else:
+            others.append(word)
+    return [*front, *others, *rest]
+
+
+def _own(arguments: list[str]) -> int:
+    """How many of the arguments are ours: those before a `--`, or before the first word of a command to run."""
+    plain: list[str] = []
+    is_value = False
+    for at, word in enumerate(arguments):
+        if word == "--":
+            return at
+        if not is_value and not word.startswith("-"):
+            plain.append(word)
+            if len(plain) == 4 and (plain[0], plain[1]) in RUNNERS:
+                return at
+        is_value = not is_value and word in VALUED
+    return len(arguments)
+
+
+def asks_for_json(hoisted: list[str]) -> bool:
+    """Whether `--json` is among the global options, which come first."""
+    return "--json" in hoisted[: hoisted.index("--")] if "--" in hoisted else "--json" in hoisted
+
+
+def exit_code(failure: LatchworkError) -> int:
+    """The exit code that tells a script what kind of failure it was."""
+    if isinstance(failure, NotFound):
+        return NOT_FOUND
+    if isinstance(failure, TimeoutError):
+        return TIMED_OUT
+    return USAGE if isinstance(failure, InvalidRequest) else FAILED
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    _open_closed()
+    _print_anything()
+    logging.captureWarnings(capture=True)
+    try:
+        code = _code_of(hoist(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()
+    except OSError as failure:
+        if not isinstance(failure, BrokenPipeError):  # whoever read the output has seen enough
+            _say(f"input or output failed: {failure}")
+        sys.stdout = _nowhere("w")  # what is left would fail once more at the end
+        code = FAILED
+    sys.exit(code)
+
+
+def _code_of(words: list[str]) -> int:
+    """Run it, and say what went wrong: on stderr, and with `--json` as a document too."""
+    try:
+        code = _run(words)
+    except LatchworkError as failure:
+        _say(f"{failure} [{failure.code}]")
+        _tell(words, failure.code, str(failure))
+        return exit_code(failure)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        _say("interrupted")
+        _tell(words, "INTERRUPTED", "interrupted")
+    return code
+
+
+def _run(words: list[str]) -> int:
+    try:
+        from typer import Abort, TyperException  # noqa: PLC0415 - typer and rich are an extra
+
+        from .app import app  # noqa: PLC0415 - as above
+    except ImportError as failure:
+        state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
+        sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install '.[cli]' in the clone")
+    try:
+        return app(words, prog_name="latchwork", standalone_mode=False) or 0
+    except TyperException as failure:
+        wrong: Any = failure  # typer's public type does not tell that its errors can show themselves
+        wrong.show()
+        _tell(words, "USAGE", wrong.format_message())
+        return failure.exit_code
+    except Abort:
+        _say("aborted")
+        return FAILED
+
+
+def _tell(words: list[str], code: str, message: str) -> None:
+    if asks_for_json(words):
+        print(json.dumps({"error": code, "message": message}))  # noqa: T201 - the command's output
+
+
+def _say(text: str) -> None:
+    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
+
+
+def _open_closed() -> None:
+    """Streams that were closed (`>&-`) lead nowhere: else a file that is opened later would get what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere(mode))
+
+
+def _print_anything() -> None:
+    """A character that the terminal's or the pipe's encoding does not have is escaped: no message fails by it."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _nowhere(mode: str) -> Any:
+    return Path(os.devnull).open(mode, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m latchwork.cli`."""
+
+from . import main
+
+main()

@@ -1,0 +1,249 @@
+"""`latchwork doctor`: what would bite in production, line by line, each with its remedy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Protocol, runtime_checkable
+
+import typer
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+
+from ..coord import CountDownLatch
+from ..errors import InvalidRequest, LatchworkError
+from ..queue import QueueRegistry
+from ..store.model.expr import SERVER_NOW
+from ..store.model.ops import Compute, Put
+from ..store.port import Exists, Key, RecordStore, StoreInfo
+from .session import Session
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+MAX_SKEW_MS = 500
+MIN_JAVA = 17
+MAX_CONNECTIONS = 10_000
+MAX_IMBALANCE = 2.0
+"""Shards on the fullest node over the mean; above it, more shards would serve more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    state: str
+    what: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """A store on several nodes."""
+
+    def mastered(self, keys: Sequence[Key]) -> dict[str, int]: ...
+
+
+def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
+    """What there is to say of the store. Writes one record of set `latchwork_doctor`, and deletes it."""
+    info = store.describe()
+    yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
+    for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
+        yield from check(info)
+    yield from _skew(store)
+    yield from _connections(info, processes, pool)
+
+
+def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether the names of sets and bins that are made of these ids fit."""
+    if client is None and farm is None:
+        return
+    try:
+        CountDownLatch.get(store, client or "-", "-", farm_id=farm)
+        QueueRegistry(store, client or "-", farm_id=farm)
+    except InvalidRequest as failure:
+        yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
+    else:
+        yield Finding(OK, "names of sets and bins fit")
+
+
+def _consistency(info: StoreInfo) -> Iterator[Finding]:
+    if info.strong_consistency:
+        yield Finding(OK, "strong consistency is on")
+    else:
+        yield Finding(
+            WARNING,
+            "AP mode: both sides of a network split accept writes, and one side's are lost when it heals",
+            "use a strong-consistency namespace (Enterprise Edition) with ?require_sc=true, or accept it knowingly",
+        )
+
+
+def _durability(info: StoreInfo) -> Iterator[Finding]:
+    if info.backend == "aerospike" and info.replication_factor < 2:
+        yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
+    if info.backend == "aerospike" and "community" in info.edition:
+        yield Finding(WARNING, "deletes are not durable: a cold restart can bring records back", "Enterprise Edition")
+
+
+def _expiry(info: StoreInfo) -> Iterator[Finding]:
+    if info.backend == "aerospike" and info.nsup_period == 0:
+        yield Finding(
+            PROBLEM,
+            "nsup-period is 0: writes with a time to live fail (code 22)",
+            "set nsup-period in the namespace, or allow-ttl-without-nsup true",
+        )
+    elif info.nsup_period:
+        yield Finding(OK, f"expired records are removed every {info.nsup_period} s")
+
+
+def _default_ttl(info: StoreInfo) -> Iterator[Finding]:
+    if info.default_ttl:
+        yield Finding(
+            WARNING,
+            f"default-ttl is {info.default_ttl} s: what other programs write without a time to live expires; what "
+            "Latchwork writes so never does, for which some writes that make a record take two calls",
+            "set default-ttl 0, unless those programs want it",
+        )
+    else:
+        yield Finding(OK, "default-ttl is 0")
+
+
+def _record_size(info: StoreInfo) -> Iterator[Finding]:
+    size = info.record_size_limit
+    state = OK if size >= 1024 * 1024 else WARNING
+    remedy = "" if state == OK else "set max-record-size to 1M; large latches and queue buffers need it"
+    yield Finding(state, f"records may have up to {size:,} bytes", remedy)
+
+
+def _skew(store: RecordStore) -> Iterator[Finding]:
+    key = Key("latchwork_doctor", store.seams.unique())
+    began = store.seams.wall()
+    (server,) = store.operate(key, Put("probe", 1), Compute(SERVER_NOW), exists=Exists.ANY, ttl=60)
+    ended = store.seams.wall()
+    store.delete(key)
+    skew = server - (began + ended) * 500
+    slack = (ended - began) * 500
+    text = f"this clock and the server's differ by {skew:+.0f} ms (give or take {slack:.0f})"
+    if abs(skew) > MAX_SKEW_MS + slack:
+        yield Finding(WARNING, text, "let both follow NTP; leases are safe, but stored dates mislead people")
+    else:
+        yield Finding(OK, text)
+
+
+def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding]:
+    if info.backend != "aerospike":
+        return
+    total = processes * pool
+    text = f"{processes} processes x {pool} connections = up to {total:,} a node"
+    if total > MAX_CONNECTIONS:
+        yield Finding(WARNING, text, "set ?connections=8 for Spark executors, or raise proto-fd-max")
+    else:
+        yield Finding(OK, text)
+
+
+def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """How the pointer records of each queue's shards lie on the nodes, of which the fullest limits the queue."""
+    if client is None or not isinstance(store, Cluster):
+        return
+    for queue, _ in QueueRegistry(store, client, farm_id=farm).listed():
+        shards = queue.config.shards
+        loads = store.mastered([queue.pointers.pointers_key(shard) for shard in range(shards)])
+        worst, mean = max(loads.values()), shards / len(loads)
+        text = f"queue {queue.name}: shards {shards}, nodes {len(loads)}, shards on the fullest node {worst}"
+        if worst > MAX_IMBALANCE * mean:
+            yield Finding(WARNING, text, "more shards spread better (docs/scaling.md); a queue keeps its number")
+        else:
+            yield Finding(OK, text)
+
+
+def _zookeeper(hosts: str | None) -> Iterator[Finding]:
+    if hosts is None:
+        return
+    try:
+        client = KazooClient(hosts=hosts, timeout=10)
+    except ValueError as failure:
+        yield Finding(PROBLEM, f"ZooKeeper {hosts!r}: {failure}", "give host:port[,host:port...]")
+        return
+    try:
+        client.start(timeout=5)
+        yield Finding(OK, f"ZooKeeper {hosts}: session of {client._session_timeout / 1000:.0f} s granted")  # noqa: SLF001 - kazoo tells it nowhere else
+    except (KazooException, KazooTimeoutError, OSError, ValueError) as failure:
+        yield Finding(PROBLEM, f"ZooKeeper {hosts}: {failure}", "check the hosts and the firewall")
+    finally:
+        client.stop()
+        client.close()
+
+
+def _java() -> Iterator[Finding]:
+    if shutil.which("java") is None:
+        yield Finding(WARNING, "no Java", f"Spark needs a JDK {MIN_JAVA} or newer; nothing else here does")
+        return
+    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+    found = re.search(r'"(\d+)', told)
+    major = int(found.group(1)) if found else 0
+    state = OK if major >= MIN_JAVA else WARNING
+    yield Finding(state, f"Java {major or 'of unknown version'}", "" if state == OK else f"install JDK {MIN_JAVA}")
+
+
+def _spark() -> Iterator[Finding]:
+    try:
+        pyspark = version("pyspark")
+    except PackageNotFoundError:
+        yield Finding(OK, "PySpark is not installed: the Spark parts are off (extra `spark`)")
+        return
+    old = tuple(int(part) for part in pyspark.split(".")[:2]) < (4, 2)
+    yield Finding(WARNING if old else OK, f"PySpark {pyspark}", "the stream source needs 4.2 or newer" if old else "")
+    pandas = _installed("pandas")
+    if pandas and int(pandas.split(".")[0]) >= 3:
+        yield Finding(WARNING, f"pandas {pandas}", "PySpark works with pandas below 3")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def doctor(
+    context: typer.Context,
+    processes: Annotated[int, typer.Option(min=1, help="processes that will connect, e.g. all Python workers")] = 1,
+    pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
+    zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
+    client: Annotated[
+        str | None, typer.Option(help="a client id whose names, and placement of queues, to check")
+    ] = None,
+    farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
+) -> None:
+    """Say what would bite, line by line, with the remedy; exit code 1 where something will not work.
+
+    Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
+    """
+    session: Session = context.obj
+    found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
+    if not any(finding.state == PROBLEM for finding in found):
+        found += _found(session, lambda: _placement(session.store, client, farm))
+    for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
+        found.extend(more)
+    if session.json:
+        session.table([asdict(finding) for finding in found])
+    else:
+        for finding in found:
+            typer.echo(
+                f"{finding.state:8} {finding.what}" + (f"\n         -> {finding.remedy}" if finding.remedy else "")
+            )
+    if any(finding.state == PROBLEM for finding in found):
+        raise typer.Exit(1)
+
+
+def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(examination())
+    except LatchworkError as failure:
+        what = "host, port, namespace, user" if session.is_remote else "the file and its directory"
+        found.append(Finding(PROBLEM, f"the store does not answer: {failure}", f"check {session.where}: {what}"))
+    return found

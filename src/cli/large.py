@@ -1,0 +1,110 @@
+"""`latchwork large`: the large circular queue."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InvalidRequest, NotFound, QueueFull
+from ..queue import LargeQueue
+from .jsontext import from_json, to_json
+from .session import Session
+
+app = typer.Typer(help="A circular queue larger than a record.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the queue")]
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    capacity: Annotated[int, typer.Argument(help="entries")],
+    entries_per_record: Annotated[int, typer.Option(help="entries in one record")] = 100,
+) -> None:
+    """Create a queue.
+
+    Example: latchwork large create bus 100000
+    """
+    session: Session = context.obj
+    queue = LargeQueue.create(session.store, name, capacity, entries_per_record=entries_per_record)
+    session.say(f"created {name} for {capacity:,} entries", **asdict(queue.info()))
+
+
+@app.command()
+def info(context: typer.Context, name: Name) -> None:
+    """Its head, tail, size and capacity.
+
+    Example: latchwork large info bus
+    """
+    session: Session = context.obj
+    facts = asdict(_open(session, name).info())
+    session.say("\n".join(f"{key.replace('_', ' '):12} {value}" for key, value in facts.items()), **facts)
+
+
+@app.command()
+def enqueue(
+    context: typer.Context,
+    name: Name,
+    value: Annotated[list[str], typer.Argument(help="JSON, or text as it is; one entry each")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="drop the oldest entries where it is full")] = False,
+) -> None:
+    """Put entries in; prints their offsets.
+
+    Example: latchwork large enqueue bus '{"event": 7}'
+    """
+    session: Session = context.obj
+    queue = _open(session, name)
+    try:
+        offsets = queue.enqueue_many([_value(text) for text in value], overwrite_if_full=overwrite)
+    except QueueFull as failure:
+        raise QueueFull(str(failure).replace("enqueue with overwrite_if_full=True", "give --overwrite")) from None
+    session.say("\n".join(map(str, offsets)), offsets=list(offsets))
+
+
+@app.command()
+def dequeue(
+    context: typer.Context,
+    name: Name,
+    n: Annotated[int, typer.Option("-n", "--max", help="at most so many")] = 1,
+) -> None:
+    """Take entries out, the oldest first, and print them: they are gone then. Exit code 3 where it is empty.
+
+    Example: latchwork large dequeue bus -n 10
+    """
+    session: Session = context.obj
+    entries = _open(session, name).dequeue_many(n)
+    if not entries:
+        raise NotFound(f"the queue {name!r} is empty")
+    rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
+    session.table([{"offset": offset, "value": value} for offset, value in rows])
+
+
+@app.command()
+def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argument(help="the entry's offset")]) -> None:
+    """Look at one entry, without a lock; exit code 3 where it is not there any more, or yet.
+
+    Example: latchwork large read bus 42
+    """
+    session: Session = context.obj
+    entry = _open(session, name).read_at(offset)
+    if entry is None:
+        raise NotFound(f"the queue {name!r} has no entry at offset {offset}")
+    session.say(to_json(entry.value), offset=entry.offset, value=entry.value)
+
+
+def _open(session: Session, name: str) -> LargeQueue:
+    try:
+        return LargeQueue.open(session.store, name)
+    except NotFound:
+        raise NotFound(f"there is no queue {name!r}; make it with `latchwork large create {name} CAPACITY`") from None
+
+
+def _value(text: str) -> Any:
+    try:
+        return from_json(text)
+    except InvalidRequest:
+        raise
+    except ValueError:
+        return text

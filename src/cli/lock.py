@@ -1,0 +1,39 @@
+"""`latchwork lock`: run a program under a fenced lock."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..coord import FencedLock
+from .session import Session
+from .supervise import run_under
+
+app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps `run` a command of its own while it is the only one."""
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="the lock")],
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for the lock; for ever by default")] = None,
+    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+) -> None:
+    """Run a command while holding the lock; its exit code, 4 where the lock was not to be had in time.
+
+    The command finds the fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to, and the store in
+    $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost.
+
+    Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
+    """
+    session: Session = context.obj
+    with FencedLock(session.store, name, lease=lease).acquire(timeout, keep_alive=True) as grant:
+        code = run_under(command, grant.lost, {"fence": grant.fence, "lock": name}, session.environment)
+    raise typer.Exit(code)

@@ -1,0 +1,37 @@
+"""`latchwork outbox`: what a producer keeps while its store is away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..queue.outbox.lag import stored_lag
+from .session import Session
+
+app = typer.Typer(help="What a producer keeps on its disk for a store that is away.", no_args_is_help=True)
+
+
+@app.command()
+def stats(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(help="where the local queue is")],
+    prefix: Annotated[str, typer.Argument(help="the local queue's prefix")],
+    name: Annotated[str, typer.Option(help="the outbox's name")] = "outbox",
+) -> None:
+    """How much waits, and since when. It only reads the files, so the producer may go on meanwhile.
+
+    Exit code 3 where there is no such outbox.
+
+    Example: latchwork outbox stats /var/lib/orders orders
+    """
+    session: Session = context.obj
+    lag = stored_lag(directory, prefix, name)
+    session.say(
+        f"{lag.messages:,} messages, {lag.bytes:,} bytes wait; the oldest for {lag.seconds:.1f} s",
+        outbox=name,
+        messages=lag.messages,
+        bytes=lag.bytes,
+        seconds=round(lag.seconds, 3),
+    )

@@ -1,0 +1,106 @@
+"""What every command needs: the store, made when it is first used, and a way to say things."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import InvalidRequest
+from ..store.connect import VARIABLE, connect, hidden
+from ..store.port import RecordStore
+from .jsontext import one_line, to_json
+
+
+class Session:
+    """One run of the command. `json` turns everything on stdout into one JSON document.
+
+    What is said has been written when the call returns, so that a message is not acknowledged before it is printed.
+    """
+
+    def __init__(self, url: str | None, json: bool) -> None:
+        if url == "":
+            raise InvalidRequest("--store is empty: name a store, or leave the option out; is a variable not set?")
+        self._url, self.json = url, json
+
+    @cached_property
+    def store(self) -> RecordStore:
+        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one."""
+        return connect(self._url)
+
+    @property
+    def where(self) -> str:
+        """The store that is used, for a message: without its password."""
+        return hidden(self._url) if self._url else "the embedded store"
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is a server, not a file."""
+        return self._url is not None and not self._url.startswith(("sqlite:", "memory:"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command that is run needs, so that a `latchwork` in it uses the same store."""
+        return {VARIABLE: self._url} if self._url else {}
+
+    def close(self) -> None:
+        """Let go of the store, where one was used."""
+        if "store" in self.__dict__:
+            self.store.close()
+
+    def say(self, text: str, **facts: Any) -> None:
+        """One line for people, or the facts as JSON."""
+        print(to_json(facts) if self.json else text, flush=True)  # noqa: T201 - the command's output
+
+    def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
+        """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
+        if self.json:
+            print(to_json(list(rows)), flush=True)  # noqa: T201 - the command's output
+        elif not rows:
+            print(empty)  # noqa: T201 - the command's output
+        elif sys.stdout.isatty():
+            terminal().print(as_table(rows, title))
+        else:
+            print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
+
+
+def note(text: str) -> None:
+    """A line for people beside the output, on stderr."""
+    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
+
+
+def terminal() -> Console:
+    """The terminal, to which text is text: no payload is taken for rich's markup, emoji or anything to colour."""
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
+    """Rows of the same keys as a table for a terminal; columns without a value are left out."""
+    shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    rows = [{name: row[name] for name in shown} for row in rows]
+    names, *lines = _cells(rows)
+    heading = Text(one_line(title), style="table.title") if title else None
+    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+    for name, value in zip(names, rows[0].values(), strict=True):
+        numeric = isinstance(value, int | float) and not isinstance(value, bool)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
+    for cells in lines:
+        table.add_row(*map(Text, cells))  # a Text is no markup
+    return table
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else one_line(str(value))

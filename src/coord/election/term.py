@@ -1,0 +1,78 @@
+"""A term of office: as its leader believes it, and as any process can check it, by the election's own record
+(docs/protocols.md P3).
+
+A `Leadership` is believed by its own process, whose clocks it compares, so it does not travel. What travels is where
+the election's record is, and the epoch that it has to show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...errors import FencedOut, NotFound, Refused
+from ...store.model.expr import SERVER_NOW, Bin, Param
+from ...store.model.ops import Read
+from ...store.port import Key, RecordStore
+from ..fencing import Fenced
+from ..lease import FENCE, LEASE, LOCKED, TIME
+from ..lock import LOCKS, Grant
+
+_IN_OFFICE = (
+    Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("epoch")) & (SERVER_NOW - Bin(TIME) <= Bin(LEASE))
+)  # the record shows this very epoch, not given back, and renewed within its lease by the server's clock
+
+
+class Leadership(Fenced):
+    """One term of office. `lost` is set the moment it can no longer be believed; it never comes back to life.
+
+    Check it before every batch of work; nothing stops the leader's function from outside. What protects a resource is
+    `operate`, which is refused once the resource has seen a later epoch.
+    """
+
+    def __init__(self, grant: Grant, store: RecordStore, name: str) -> None:
+        super().__init__(store, name, grant.fence, grant.lost)
+        self._candidate = grant.owner
+
+    def __repr__(self) -> str:
+        return f"Leadership({self._name!r}, epoch={self.epoch}, candidate={self.candidate!r})"
+
+    @property
+    def epoch(self) -> int:
+        """Greater than every earlier epoch of this election, for ever."""
+        return self._fence
+
+    @property
+    def candidate(self) -> str:
+        """Whose term it is."""
+        return self._candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One epoch of one election. Pickles with its store."""
+
+    store: RecordStore
+    name: str
+    epoch: int
+
+    @classmethod
+    def of(cls, leadership: Leadership) -> Term:
+        """The term of a leadership, of whichever kind its election is. No I/O."""
+        return cls(leadership._store, leadership._name, leadership.epoch)  # noqa: SLF001 - the same package
+
+    def check(self) -> None:
+        """Raises `FencedOut` where the election's record does not show this term in office any more. One read.
+
+        Advisory, as `Leadership.check` is: it may end right after. What protects a resource is the epoch in the guard
+        of each write to it. Raises `Unavailable` where the record cannot be read.
+        """
+        guard = _IN_OFFICE.bind(epoch=self.epoch)
+        try:
+            self.store.operate(Key(LOCKS, self.name), Read(FENCE), when=guard, repeatable=True)
+        except (Refused, NotFound):
+            self.store.seams.note("fences_refused", by="holder")
+            raise FencedOut(
+                f"the term of {self.name!r} with epoch {self.epoch} has ended: it ran out, was taken over, or was "
+                "given back; stop",
+                epoch=self.epoch,
+            ) from None

@@ -1,0 +1,87 @@
+"""A bar for people who wait: on stderr, and only where that is a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...errors import LatchworkError
+
+if TYPE_CHECKING:
+    from ...seams import Seams
+    from .watch import LatchProgress
+
+NAME_EVERY = 1.0
+"""Seconds between two looks at who is missing, which reads the whole record."""
+
+
+class NamesMissing(Protocol):
+    """Something that knows who has not counted: a latch."""
+
+    def missing(self) -> Iterable[Any]: ...
+
+
+class ProgressBar:
+    """Draws `[####----] 12 of 20, waiting for ...` in one line, over and over."""
+
+    def __init__(self, latch: NamesMissing, seams: Seams) -> None:
+        self._latch, self._seams = latch, seams
+        self._total = 0
+        self._named_at: float | None = None
+        self._missing: list[str] = []
+        self._drawn = False
+
+    def update(self, progress: LatchProgress) -> None:
+        """Draw the bar anew."""
+        if not _is_terminal():
+            return
+        self._total = max(self._total, progress.remaining, 1)
+        self._look(progress)
+        columns = shutil.get_terminal_size().columns
+        self._write("\r\x1b[K" + line(progress, self._total, self._missing, columns - 1))
+        self._drawn = True
+
+    def close(self) -> None:
+        """Leave the bar as it stands, and the cursor on the next line."""
+        if self._drawn:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        """What cannot be shown to anybody must not end a wait: stderr may be closed, or its terminal gone."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def _look(self, progress: LatchProgress) -> None:
+        now = self._seams.monotonic()
+        if self._named_at is not None and now - self._named_at < NAME_EVERY and not progress.released:
+            return
+        self._named_at = now
+        try:
+            parties = sorted(str(party) for party in self._latch.missing())
+        except LatchworkError:
+            parties = []  # the wait itself reports what is wrong; the bar only decorates it
+        self._missing = [*progress.absent_farms, *parties]
+
+
+def _is_terminal() -> bool:
+    """Whether somebody may be watching. Python sets stderr to None where there was none when it began."""
+    with suppress(OSError, ValueError):
+        return sys.stderr is not None and sys.stderr.isatty()
+    return False
+
+
+def line(progress: LatchProgress, total: int, missing: list[str], columns: int) -> str:
+    """One line of at most so many columns."""
+    done = min(max(total - progress.remaining, 0), total)
+    width = max(4, min(30, columns - 40))
+    filled = width * done // total
+    text = f"[{'#' * filled}{'-' * (width - filled)}] {done} of {total}"
+    if missing:
+        text += (
+            ", waiting for " + ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        )
+    return text if len(text) <= columns else text[: max(columns - 1, 0)] + "~"

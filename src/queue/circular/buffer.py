@@ -1,0 +1,179 @@
+"""Writing and reading the slots of a large circular queue: in one call, for any number of entries that fits into one.
+
+A write carries the fence of the hold that it belongs to, and the buffer record refuses it once a higher fence has
+written there. Repeated under its own fence it writes the same again, so attempts in doubt are simply sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from ...errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ...store.model.expr import Expr, Param
+from ...store.model.form import Form
+from ...store.model.ops import ListRange, ListSet, Op, Put
+from ...store.port import NEVER, RecordStore, Update
+from ..rows import settle
+from .layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
+
+T = TypeVar("T")
+
+BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
+"""What goes into one call at most."""
+
+
+_READ = Form(ListRange(ENTRIES, Param("slot"), Param("count")))
+
+
+@lru_cache(maxsize=64)
+def _writing(guard: Expr) -> Form:
+    """The write of one slot."""
+    return Form(Put(MARK, Param("fence")), ListSet(ENTRIES, Param("slot"), Param("entry", list)), when=guard, ttl=NEVER)
+
+
+class Entry(Struct, frozen=True):
+    """One entry of a queue: its offset, which grows by one from entry to entry for ever, and its value."""
+
+    offset: int
+    value: Any
+
+    def __repr__(self) -> str:
+        return f"Entry(offset={self.offset})"
+
+
+def entry_of(slot: Any, offset: int) -> Entry | None:
+    """The entry in a slot, if it is the one with this offset."""
+    if isinstance(slot, dict):  # the older form
+        slot = slot.get("offset"), slot.get("entry", slot.get("value"))
+    return Entry(offset, slot[1]) if slot is not None and slot[0] == offset else None
+
+
+class Slots:
+    """The buffer records of one queue.
+
+    `between` is called before every further call of a long transfer; it says False where going on is useless.
+    """
+
+    def __init__(self, store: RecordStore, layout: Layout) -> None:
+        self._store, self._layout = store, layout
+
+    def write(self, fence: int, first: int, values: Sequence[Any], between: Callable[[], bool]) -> bool:
+        """Put the values at consecutive offsets; False where a higher fence has been there.
+
+        Raises `Unavailable` where that could not be done, whether or not some slots were written: they do not count
+        before the tail is committed.
+        """
+        if len(values) == 1:
+            record, slot = self._layout.place(first)
+            form, entry = _writing(not_stale(fence).expr), [first, values[0]]
+            return self._write([form.fill(self._layout.buffer(record), slot=slot, entry=entry, fence=fence)])
+        runs = self._layout.runs(first, len(values))
+        rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
+        most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
+        for place, chunk in enumerate(_chunks(rows, most)):
+            if place and not between():
+                return False
+            if not self._write(chunk):
+                return False
+        return True
+
+    def read(self, first: int, count: int, between: Callable[[], bool] = lambda: True) -> list[Entry | None] | None:
+        """What lies at consecutive offsets, None for an offset whose slot holds another one.
+
+        None for all where `between` said False. Raises `Corrupt` where a buffer record is missing.
+        """
+        if count == 1:
+            return [self._read_one(first)]
+        runs = list(self._layout.runs(first, count).items())
+        found: list[Entry | None] = [None] * count
+        for place, chunk in enumerate(_chunks(runs, BATCH_ROWS)):
+            if place and not between():
+                return None
+            for (_, places), slots in zip(chunk, self._read(chunk), strict=True):
+                low = _span(places)[0]
+                for run in places:
+                    held = slots[run.slot - low : run.slot - low + run.length]
+                    for offset, slot in enumerate(held, run.first):
+                        found[offset - first] = entry_of(slot, offset)
+        return found
+
+    def _read_one(self, offset: int) -> Entry | None:
+        record, place = self._layout.place(offset)
+        try:
+            (held,) = self._store.repeat(_READ.fill(self._layout.buffer(record), slot=place, count=1))
+        except NotFound as failure:
+            raise self._missing(failure) from None
+        return entry_of(held[0], offset) if held else None
+
+    # ---- writing
+
+    def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
+        placed = [
+            (slot, [offset, values[offset - first]])
+            for run in runs
+            for slot, offset in enumerate(range(run.first, run.first + run.length), run.slot)
+        ]
+        put: list[Op]
+        if len(placed) < self._layout.slots:
+            put = [ListSet(ENTRIES, slot, entry) for slot, entry in placed]
+        else:  # all of them, the last ones perhaps over the first
+            entries = dict(placed)
+            put = [Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)])]
+        return Update(self._layout.buffer(record), (Put(MARK, fence), *put), not_stale(fence), ttl=NEVER)
+
+    def _write(self, rows: list[Update]) -> bool:
+        """Whether all of them are written; rows in doubt are sent again."""
+        failures = [outcome for outcome in settle(self._store, rows) if isinstance(outcome, LatchworkError)]
+        if any(isinstance(failure, Refused) for failure in failures):
+            return False
+        for failure in failures:
+            if not isinstance(failure, OutcomeUnknown):
+                raise self._failed(failure)
+        if failures:
+            raise Unavailable(
+                f"the entries of queue {self._layout.name!r} could not be written; none was enqueued"
+            ) from failures[0]
+        return True
+
+    def _failed(self, failure: LatchworkError) -> LatchworkError:
+        return self._missing(failure) if isinstance(failure, NotFound) else failure
+
+    # ---- reading
+
+    def _read(self, chunk: list[tuple[int, list[Run]]]) -> list[list[Any]]:
+        rows = []
+        for record, runs in chunk:
+            low, high = _span(runs)
+            rows.append(_READ.fill(self._layout.buffer(record), slot=low, count=high - low))
+        try:
+            if len(rows) == 1:
+                return [self._store.repeat(rows[0])[0]]
+            outcomes = self._store.operate_many(rows)
+        except NotFound as failure:
+            raise self._missing(failure) from None
+        for outcome in outcomes:
+            if isinstance(outcome, LatchworkError):
+                raise self._failed(outcome)
+        return [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
+
+    def _missing(self, failure: NotFound) -> Corrupt:
+        return Corrupt(
+            f"a buffer record of queue {self._layout.name!r} is missing, and its entries with it ({failure}): restore "
+            "it, or open the queue with the buffer_store that it was created with"
+        )
+
+
+def _span(runs: list[Run]) -> tuple[int, int]:
+    """From where to where a record has to be read: its parts are read in one piece."""
+    if len(runs) == 1:
+        return runs[0].slot, runs[0].slot + runs[0].length
+    return min(run.slot for run in runs), max(run.slot + run.length for run in runs)
+
+
+def _chunks(rows: list[T], most: int) -> Iterator[list[T]]:
+    for start in range(0, len(rows), most):
+        yield rows[start : start + most]

@@ -1,0 +1,170 @@
+"""How a large circular queue lies in its records: names of bins, places of offsets, sizes (docs/protocols.md P4).
+
+One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
+`queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
+`[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it. Slots in
+the older form `{"offset": o, "entry": value}` are read too; an empty one of those is `{"offset": -1, "value": None}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...errors import InvalidRequest, RecordTooBig
+from ...inputs import checked_whole, is_int, shown
+from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
+from ...store.model.record import Key, checked_key
+from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
+
+META, BUFFER = "queue-metadata", "queue-buffer-"
+HEAD, TAIL = "head-offset", "tail-offset"
+RECORDS, SLOTS, CAPACITY = "num-buf-recs", "slots-per-rec", "capacity"
+TXNS, GROUPS = "txns", "groups"
+MARK, ENTRIES = "fencing-mark", "entries"
+
+NOBODY = ""
+"""The key in `groups` of a position that is always there, so that the smallest waited-for one is always known."""
+FAR = MAX_INT
+
+MAX_SLOTS, MAX_RECORDS = 10_000, 10_000_000
+_ROOM = 2048
+"""Bytes of a buffer record that are not entries: names, mark, headers."""
+_AROUND = 24
+"""Bytes around the value in a slot: the pair's header and the offset."""
+_DEPTH = MAX_DEPTH - 2
+"""Levels of lists and maps in a value; its pair and the list of entries are around it."""
+
+_NOT_STALE = Bin(MARK) <= Param("fence")
+WAITED_FOR = MapSmallestValue(GROUPS)
+"""The smallest position that head waits for; those of groups that do not hold it are far above (`groups.FREE`)."""
+
+
+def not_stale(fence: int) -> Bound:
+    """No higher fence has written to the buffer record."""
+    return _NOT_STALE.bind(fence=fence)
+
+
+class Run(NamedTuple):
+    """Consecutive offsets, from `first` on, in consecutive slots of one record, from `slot` on."""
+
+    slot: int
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of one queue is. `room` = bytes that one value may have, as the server keeps it."""
+
+    name: str
+    capacity: int
+    records: int
+    slots: int
+    room: int
+
+    @classmethod
+    def planned(cls, name: str, capacity: int, slots: int, record_limit: int) -> Layout:
+        """The layout of a queue to be. Raises `InvalidRequest`."""
+        checked_name(name)
+        checked_whole("entries_per_record", slots, 1, MAX_SLOTS)
+        checked_whole("capacity", capacity, 1, MAX_RECORDS * slots)
+        room = (record_limit - _ROOM) // slots - _AROUND
+        if room < 1:
+            raise InvalidRequest(
+                f"entries_per_record is {slots}: {record_limit} bytes, the store's record size limit, leave no room "
+                "for so many; use fewer"
+            )
+        return cls(name, capacity, -(-capacity // slots), slots, room)
+
+    @classmethod
+    def stored(cls, name: str, bins: dict[str, Any], record_limit: int) -> Layout:
+        """The layout of a queue by its metadata record."""
+        records, slots = bins[RECORDS], bins[SLOTS]
+        room = (record_limit - _ROOM) // slots - _AROUND
+        return cls(name, bins.get(CAPACITY, records * slots), records, slots, room)
+
+    @property
+    def meta(self) -> Key:
+        """The metadata record."""
+        return Key(self.name, META)
+
+    def buffer(self, record: int) -> Key:
+        """The buffer record with that number, from 0."""
+        return Key(self.name, f"{BUFFER}{record}")
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Record and slot of an offset."""
+        record, slot = divmod(offset, self.slots)
+        return record % self.records, slot
+
+    def runs(self, first: int, count: int) -> dict[int, list[Run]]:
+        """Where these offsets lie, by record. A long range that wraps around comes twice to its first record."""
+        record, slot = divmod(first, self.slots)
+        if slot + count <= self.slots:
+            return {record % self.records: [Run(slot, first, count)]}
+        by_record: dict[int, list[Run]] = {}
+        offset, end = first, first + count
+        while offset < end:
+            slot = offset % self.slots
+            length = min(self.slots - slot, end - offset)
+            by_record.setdefault(offset // self.slots % self.records, []).append(Run(slot, offset, length))
+            offset += length
+        return by_record
+
+    def fitting(self, value: Any) -> Any:
+        """A checked copy of the value, if so many of its size fit into one record.
+
+        Raises `InvalidRequest` where no bin can hold it, `RecordTooBig` where it is too large.
+        """
+        value = taken(value, _DEPTH)
+        if bound(value) > self.room:
+            size = len(encode({"": _typed(value)}))
+            if size > self.room:
+                raise RecordTooBig(
+                    f"a value of {size} bytes for queue {self.name!r}: {self.slots} entries share a record, so one "
+                    f"may have {self.room} bytes; create the queue with fewer entries_per_record, or store a reference",
+                    size=size,
+                    limit=self.room,
+                )
+        return value
+
+
+def checked_name(name: str) -> str:
+    """The queue's name, which is the name of a set. Raises `InvalidRequest`."""
+    return checked_key(Key(name, META)).set
+
+
+def checked_count(name: str, count: int) -> int:
+    """A number of entries, 1 or more. Raises `InvalidRequest`."""
+    return checked_whole(name, count, 1, MAX_INT)
+
+
+def checked_offset(offset: int) -> int:
+    """An offset, 0 or more. Raises `InvalidRequest`."""
+    if not is_int(offset) or not 0 <= offset < MAX_INT:
+        raise InvalidRequest(f"offset is {shown(offset)}; it must be an integer, 0 or more")
+    return offset
+
+
+def total_bound(values: Sequence[Any]) -> int:
+    """Bytes that the values do not exceed in their slots."""
+    return sum(map(bound, values)) + _AROUND * len(values)
+
+
+def _typed(value: Any) -> Any:
+    """A value that is encoded as long as this one is on the server, where every text has a byte of its type in front.
+
+    So have bytes. Slots are never emptied, so one value above its room would keep its record from taking any more.
+    """
+    kind = type(value)
+    if kind is str:
+        return f" {value}"
+    if kind is bytes:
+        return b" " + value
+    if kind is list:
+        return [_typed(item) for item in value]
+    if kind is dict:
+        return {_typed(key): _typed(item) for key, item in value.items()}
+    return value

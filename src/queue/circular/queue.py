@@ -1,0 +1,329 @@
+"""A large circular queue: first in, first out, over as many records as it takes (docs/protocols.md P4).
+
+    queue = LargeQueue.open_or_create(store, "shared-msg-bus", 1000)
+    offset = queue.enqueue({"msg-id": 100, "text": "no school today"})
+    entry = queue.dequeue()
+
+Every change is made under the queue's lock and committed in one step with a fence, so whoever is paused or cut off
+past their lease changes nothing. Threads that share a handle commit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ...coord.lease import FENCE, OWNER, checked_lease
+from ...deadline import Deadline
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
+from ...inputs import checked_timeout
+from ...retry import outlive
+from ...store.connect import as_store
+from ...store.model.ops import MapGet, MapPut, Read
+from ...store.port import RecordStore
+from . import setup as making
+from . import transactions
+from .buffer import Entry, Slots
+from .group_commit import GroupCommit
+from .groups import ConsumerGroup
+from .hold import QueueLock
+from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset
+from .rounds import DEQUEUE, ENQUEUE, OVERWRITE, Request, Rounds
+
+DEFAULT_ENTRIES = 100
+DEFAULT_LEASE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue at one moment. Head is the offset of the oldest entry, tail that of the next one to come."""
+
+    name: str
+    namespace: str
+    capacity: int
+    head_offset: int
+    tail_offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A committed transaction: the offsets that it added or took, as a range."""
+
+    txn_id: str
+    offsets: range
+
+
+class LargeQueue:
+    """A handle on one queue: `create`, `open` or `open_or_create` make it. Cheap, safe to share between threads, and it
+    pickles with its stores.
+
+    Promised: first in, first out; what was committed is neither lost nor doubled nor half there; never more than
+    `capacity` entries. Not promised: that an entry which was dequeued is processed, since it is gone from the queue
+    once it is handed out; a consumer group reads first and commits afterwards.
+
+    Every change takes three store calls where nobody is in the way, and waits for the queue's lock: `timeout` is
+    seconds, None = for ever; a holder that died is succeeded after its lease. With a timeout it also outlives an outage
+    of the store that is shorter. `LockUnavailable` says that nothing was added or taken, and so does `Unavailable`; an
+    overwrite that failed may have dropped the oldest entries all the same (see `enqueue_many`). `OutcomeUnknown` says
+    that a commit could not be confirmed: ask `transaction(error.details["txn_id"])`.
+    """
+
+    def __init__(self, store: RecordStore, layout: Layout, buffer_store: RecordStore | None) -> None:
+        self._store, self._buffers, self.layout = store, buffer_store, layout
+        self._slots = Slots(buffer_store or store, layout)
+        self._lock = QueueLock(store, layout)
+        self._work = GroupCommit[Request](store.seams, Rounds(self._lock, self._slots).run)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LargeQueue, (self._store, self.layout, self._buffers)
+
+    def __repr__(self) -> str:
+        return f"LargeQueue({self.name!r}, capacity={self.layout.capacity})"
+
+    # ---- ways in
+
+    @classmethod
+    def create(
+        cls,
+        store: RecordStore,
+        name: str,
+        capacity: int,
+        *,
+        entries_per_record: int = DEFAULT_ENTRIES,
+        lease: float = DEFAULT_LEASE,
+        buffer_store: RecordStore | None = None,
+    ) -> LargeQueue:
+        """Make a queue of at most `capacity` entries, `entries_per_record` of them in each record.
+
+        An entry may have the store's record size limit divided by `entries_per_record`, less a few bytes, and one more
+        for each str or bytes in it. lease: seconds for which a holder of the queue's lock may be silent; a longer pause
+        costs it its turn, never an entry. buffer_store: where the entries are, if not where the metadata is.
+        Raises `AlreadyExists`, `InvalidRequest`.
+        """
+        buffers = as_store(buffer_store or store)
+        checked_name(name)
+        layout = Layout.planned(name, capacity, entries_per_record, buffers.describe().record_size_limit)
+        making.make(as_store(store), buffers, layout, checked_lease(lease))
+        return cls(store, layout, buffer_store)
+
+    @classmethod
+    def open(cls, store: RecordStore, name: str, *, buffer_store: RecordStore | None = None) -> LargeQueue:
+        """The queue of that name, also one whose metadata has only the bins of the older layout; they are added to.
+
+        Raises `NotFound`.
+        """
+        buffers = as_store(buffer_store or store)
+        layout = making.find(as_store(store), buffers, checked_name(name))
+        return cls(store, layout, buffer_store)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        store: RecordStore,
+        name: str,
+        capacity: int,
+        *,
+        entries_per_record: int = DEFAULT_ENTRIES,
+        lease: float = DEFAULT_LEASE,
+        buffer_store: RecordStore | None = None,
+    ) -> LargeQueue:
+        """The queue of that name, made if it is not there; one that is there keeps its lease.
+
+        Raises `AlreadyExists` where it has another capacity or number of entries per record.
+        """
+        buffers = as_store(buffer_store or store)
+        limit = buffers.describe().record_size_limit
+        planned = Layout.planned(checked_name(name), capacity, entries_per_record, limit)
+        checked_lease(lease)
+        try:
+            queue = cls.open(store, name, buffer_store=buffer_store)
+        except NotFound:
+            with suppress(AlreadyExists):  # somebody else has just made it
+                making.make(store, buffers, planned, lease)
+            queue = cls.open(store, name, buffer_store=buffer_store)
+        there = queue.layout
+        if there != planned:
+            raise AlreadyExists(
+                f"queue {name!r} has capacity {there.capacity} and {there.slots} entries per record, not {capacity} "
+                f"and {entries_per_record}: open it as it is, or use another name"
+            )
+        return queue
+
+    @property
+    def name(self) -> str:
+        """The queue's name, which is also the name of its set."""
+        return self.layout.name
+
+    # ---- changing it
+
+    def enqueue(
+        self,
+        value: Any,
+        *,
+        txn_id: str | int | None = None,
+        overwrite_if_full: bool = False,
+        timeout: float | None = None,
+    ) -> int:
+        """Add one entry at the tail; its offset. See `enqueue_many`."""
+        return self._add([value], txn_id, overwrite_if_full, timeout).start
+
+    def enqueue_many(
+        self,
+        values: Iterable[Any],
+        *,
+        txn_id: str | int | None = None,
+        overwrite_if_full: bool = False,
+        timeout: float | None = None,
+    ) -> range:
+        """Add entries at the tail, all of them or none; their offsets. No entries: no call, and no transaction.
+
+        txn_id: an id to ask `transaction` for, of at most 256 bytes, unique among the transactions that are under way;
+        it may be used again later.  overwrite_if_full: drop the oldest entries where there is no room, except those
+        that a holding group has not committed.
+
+        Raises `QueueFull` where there is no room, `InvalidRequest` for a value that the store cannot hold, its
+        subclass `RecordTooBig` for one that is too large, `LeaseLost` where `txn_id` was declared not committed
+        meanwhile; nothing was added then. `OutcomeUnknown` as described for the class. An overwrite drops before it
+        adds: where it fails in between, `error.details["dropped"]` is the number of entries that are gone, at most.
+        """
+        if not isinstance(values, Iterable):
+            raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
+        return self._add(values, txn_id, overwrite_if_full, timeout)
+
+    def _add(
+        self, values: Iterable[Any], txn_id: str | int | None, overwrite_if_full: bool, timeout: float | None
+    ) -> range:
+        items = [self.layout.fitting(value) for value in values]
+        txn, seconds, capacity = transactions.checked_new(txn_id), checked_timeout(timeout), self.layout.capacity
+        if not items:
+            return range(0)
+        if len(items) > capacity:
+            message = f"{len(items)} entries do not fit into queue {self.name!r}, whose capacity is {capacity}"
+            if overwrite_if_full:
+                raise InvalidRequest(f"{message}: they would overwrite one another; enqueue fewer at a time")
+            raise QueueFull(f"{message}: enqueue fewer at a time", capacity=capacity)
+        request = Request(OVERWRITE if overwrite_if_full else ENQUEUE, txn, values=items)
+        try:
+            offsets: range = self._done(request, seconds)
+        except LatchworkError as failure:
+            if request.dropped:
+                failure.details["dropped"] = request.dropped
+            raise
+        return offsets
+
+    def dequeue(self, *, txn_id: str | int | None = None, timeout: float | None = None) -> Entry | None:
+        """Take the entry at the head; None where there is none. See `dequeue_many`."""
+        entries = self.dequeue_many(1, txn_id=txn_id, timeout=timeout)
+        return entries[0] if entries else None
+
+    def dequeue_many(self, n: int, *, txn_id: str | int | None = None, timeout: float | None = None) -> list[Entry]:
+        """Take up to `n` entries from the head, oldest first; fewer where there are no more, or where a holding group
+        has not committed them.
+
+        They are handed out once: a crash after the commit loses them for processing. Raises `Corrupt` where entries
+        are not in their records, and as `enqueue_many`.
+        """
+        request = Request(DEQUEUE, transactions.checked_new(txn_id), count=checked_count("n", n))
+        entries: list[Entry] = self._done(request, checked_timeout(timeout))
+        return entries
+
+    def _done(self, request: Request, timeout: float | None) -> Any:
+        """What a request comes to. Where nothing was done as the store is away, and there is time left, once more."""
+        if timeout is None:
+            return self._work.submit(request, None)
+
+        def submit() -> Any:
+            request.error = None
+            return self._work.submit(request, deadline.left())
+
+        with Deadline(self._store.seams, timeout) as deadline:
+            return outlive(self._store.seams, deadline, submit)
+
+    # ---- looking at it
+
+    def read_at(self, offset: int) -> Entry | None:
+        """The entry at an offset, without a lock; None where it is not there yet, or not there any more.
+
+        Never another offset's value, and never one that is not committed. Two store calls.
+        """
+        checked_offset(offset)
+        head, tail = self._head_and_tail()
+        if not head <= offset < tail:
+            return None
+        found = self._slots.read(offset, 1)
+        return found[0] if found else None
+
+    def info(self) -> QueueInfo:
+        """Capacity, head and tail as they are now, without a lock. One store call."""
+        head, tail = self._head_and_tail()
+        namespace = getattr(self._store, "namespace", "") or self._store.describe().backend
+        return QueueInfo(self.name, namespace, self.layout.capacity, head, tail, tail - head)
+
+    def transaction(self, txn_id: str | int, *, timeout: float | None = None) -> Transaction | None:
+        """What became of the newest transaction with that id: committed, and at which offsets, or None.
+
+        None is final for every transaction of that id that has begun, which is to say has had the lock. To be sure of
+        it this waits for the lock, as a change does, so one that is under way ends first; one that was paused past its
+        lease raises `LeaseLost` when it goes on. A call that has not had the lock yet is a later use of the id.
+
+        The queue remembers at least the newest 1,024 transactions with ids. Raises `OutcomeUnknown` where the id is
+        not among those, and older ones have been forgotten.
+        """
+        txn = transactions.checked(txn_id)
+        if txn is None:
+            raise InvalidRequest("txn_id is None; name the transaction")
+        seconds = checked_timeout(timeout)
+        if seconds is None:
+            return self._transaction(txn, None)
+        with Deadline(self._store.seams, seconds) as deadline:
+            return outlive(self._store.seams, deadline, lambda: self._transaction(txn, deadline.left()))
+
+    def _transaction(self, txn: str, timeout: float | None) -> Transaction | None:
+        entry, owner, fence = self._store.operate(self.layout.meta, MapGet(TXNS, txn), Read(OWNER), Read(FENCE))
+        if entry is None:
+            began = fence if owner == txn else 0
+            entry = self._decided(txn, began, timeout)
+        first, last, _ = entry
+        return Transaction(txn, range(first, last + 1)) if first <= last else None
+
+    def group(self, name: str, *, hold_head: bool = False) -> ConsumerGroup:
+        """The consumer group of that name, made at the head of the queue if it is not there.
+
+        hold_head: head waits for it, so that neither a dequeue nor an overwrite takes what the group has not
+        committed; it then stays so until the group is dropped. What was taken from it before stays in the `gap` of
+        its batches, and head where it is, until the group has committed past that. One store call.
+        """
+        return ConsumerGroup.joined(self._store, self.layout, self._slots, name, hold_head=hold_head)
+
+    def _head_and_tail(self) -> tuple[int, int]:
+        record = self._store.get(self.layout.meta, HEAD, TAIL)
+        if record is None:
+            raise NotFound(f"the queue {self.name!r} is gone; make it with LargeQueue.create")
+        return record.bins[HEAD], record.bins[TAIL]
+
+    def _decided(self, txn: str, began: int, timeout: float | None) -> list[int]:
+        """The transaction's entry, once nothing that has begun can be committed any more.
+
+        began: the fence of the hold that belongs to it for sure, or 0.
+        """
+        forgotten_of = transactions.forgotten_of(txn)
+        hold = self._lock.take(self._store.seams.unique(), [txn, forgotten_of], timeout)
+        entry: list[int] | None = hold.known.get(txn)
+        if entry is not None:
+            self._lock.let_go(hold)
+            return entry
+        forgotten = hold.known[forgotten_of]
+        if forgotten and forgotten >= began:
+            self._lock.let_go(hold)
+            raise OutcomeUnknown(
+                f"transaction {txn!r} is not among those that queue {self.name!r} remembers; it may have been "
+                "committed long ago, or never",
+                txn_id=txn,
+            )
+        nothing = transactions.not_committed(hold.fence)
+        if not self._lock.release(hold, MapPut(TXNS, txn, nothing)):
+            raise OutcomeUnknown(f"the lock was lost while transaction {txn!r} was looked for; ask again", txn_id=txn)
+        return nothing

@@ -1,0 +1,169 @@
+"""Making and finding a large circular queue.
+
+The buffer records come first and the metadata record last, so a queue that can be found is whole. Buffer records are
+made once and then only updated, since an absent record checks no fence (docs/protocols.md P0.1). Those that an earlier
+queue of the name has left behind are taken over with their fencing marks, and the new queue's fences begin above them.
+Where they have more slots than the new queue's, they are emptied: no write would ever reach the last of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from ...coord.lease import GRANT, LEASE, RENEWALS
+from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ...store.model.expr import Expr, any_of, lacks, missing
+from ...store.model.ops import ListRange, MapGet, MapPut, Op, Put, Read
+from ...store.port import NEVER, Exists, Key, RecordStore, Update
+from ..rows import settle
+from .layout import (  # fmt: skip
+    CAPACITY,
+    ENTRIES,
+    FAR,
+    GROUPS,
+    HEAD,
+    MARK,
+    META,
+    NOBODY,
+    RECORDS,
+    SLOTS,
+    TAIL,
+    Layout,
+    not_stale,
+)
+from .lock import never_held
+from .transactions import NOTHING_FORGOTTEN
+
+BATCH = 500
+"""Buffer records made in one call."""
+_EMPTY: tuple[Op, ...] = (Put(MARK, 0), Put(ENTRIES, []))
+PLAIN_LEASE = 0.2
+"""Seconds: the lease of a queue whose maker stored none."""
+_OURS: tuple[tuple[Op, Op, Expr], ...] = (
+    (Read(LEASE), Put(LEASE, round(PLAIN_LEASE * 1000)), missing(LEASE)),
+    (Read(RENEWALS), Put(RENEWALS, 0), missing(RENEWALS)),
+    (Read(GRANT), Put(GRANT, ""), missing(GRANT)),
+    *((MapGet(op.bin, op.key), op, lacks(op.bin, op.key)) for op in (*NOTHING_FORGOTTEN, MapPut(GROUPS, NOBODY, FAR))),
+)
+"""What has to be there beside the plain layout: how it is read, how it is added, and whether it is missing."""
+_LOOK: tuple[Op, ...] = (Read(RECORDS), Read(SLOTS), Read(CAPACITY), *(read for read, _, _ in _OURS))
+_INCOMPLETE = any_of(*(lack for _, _, lack in _OURS))
+
+
+def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
+    """Make the records of a queue. Raises `AlreadyExists` where there is one of the name already."""
+    _check_free(store, layout)
+    keys = [layout.buffer(record) for record in range(layout.records)]
+    fence = 0
+    for start in range(0, len(keys), BATCH):
+        marks = _make_buffers(buffers, keys[start : start + BATCH])
+        _empty_longer(store, buffers, layout, marks)
+        fence = max(fence, *marks.values())
+    _make_metadata(store, layout, lease, fence)
+
+
+def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
+    """The layout of a queue, made ready where a writer of the plain layout made it. Raises `NotFound`."""
+    key = Key(name, META)
+    try:
+        found = store.operate(key, *_LOOK)
+    except NotFound:
+        raise NotFound(f"there is no queue {name!r}; make it with LargeQueue.create") from None
+    _complete(store, key, found[3:])
+    bins = {name: value for name, value in zip((RECORDS, SLOTS, CAPACITY), found[:3], strict=True) if value is not None}
+    layout = Layout.stored(name, bins, buffers.describe().record_size_limit)
+    if buffers.get(layout.buffer(0), MARK) is None:
+        raise NotFound(
+            f"queue {name!r} has its metadata here, but no buffer records: open it with the buffer_store that it was "
+            "created with"
+        )
+    return layout
+
+
+def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
+    """Add what a metadata record in the plain layout lacks: without it no guard would ever hold."""
+    wanted = [add for (_, add, _), value in zip(_OURS, found, strict=True) if value is None]
+    if wanted:
+        with suppress(Refused):  # somebody else has just done it
+            store.operate(key, *wanted, when=_INCOMPLETE, ttl=NEVER, repeatable=True)
+
+
+def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
+    """Make the records that are missing; the fencing marks of them all."""
+    for outcome in settle(buffers, [Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
+        if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
+            raise outcome
+    found = zip(keys, buffers.get_many(keys, MARK), strict=True)
+    marks = {key: record.bins[MARK] for key, record in found if record is not None}
+    if len(marks) < len(keys):
+        raise _unmade(keys[0].set)
+    return marks
+
+
+def _empty_longer(store: RecordStore, buffers: RecordStore, layout: Layout, marks: dict[Key, int]) -> None:
+    """Empty the records of an earlier queue that have more slots.
+
+    The marks were read before the metadata is looked for here: a queue that is made meanwhile writes above them, and
+    what it has written stays.
+    """
+    used = [key for key, mark in marks.items() if mark]
+    beyond = _outcomes(buffers, [Update(key, (ListRange(ENTRIES, layout.slots, 1),)) for key in used])
+    longer = [key for key, outcome in zip(used, beyond, strict=True) if outcome and outcome[0]]
+    if longer:
+        _check_free(store, layout)
+        _outcomes(buffers, [Update(key, (Put(ENTRIES, []),), not_stale(marks[key]), ttl=NEVER) for key in longer])
+
+
+def _outcomes(buffers: RecordStore, updates: list[Update]) -> list[tuple[Any, ...] | None]:
+    """The outcome of each update, None where it was refused. Raises the first error."""
+    outcomes = settle(buffers, updates) if updates else []
+    for outcome in outcomes:
+        if isinstance(outcome, OutcomeUnknown):
+            raise _unmade(updates[0].key.set) from outcome
+        if isinstance(outcome, LatchworkError) and not isinstance(outcome, Refused):
+            raise outcome
+    return [outcome if isinstance(outcome, tuple) else None for outcome in outcomes]
+
+
+def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int) -> None:
+    ops: list[Op] = [
+        *never_held(lease, fence),
+        Put(HEAD, 0),
+        Put(TAIL, 0),
+        Put(RECORDS, layout.records),
+        Put(SLOTS, layout.slots),
+        *NOTHING_FORGOTTEN,
+        MapPut(GROUPS, NOBODY, FAR),
+    ]
+    if layout.capacity != layout.records * layout.slots:
+        ops.append(Put(CAPACITY, layout.capacity))
+    try:
+        store.operate(layout.meta, *ops, exists=Exists.CREATE, ttl=NEVER, repeatable=True)
+    except AlreadyExists as failure:
+        if not failure.details["doubt"] or not _is_ours(store, layout):
+            raise _there_is_one(layout.name) from None
+
+
+def _is_ours(store: RecordStore, layout: Layout) -> bool:
+    """Whether the queue that is there is as an attempt without an answer would have made it."""
+    try:
+        found = store.get(layout.meta)
+    except LatchworkError as failure:
+        raise OutcomeUnknown(f"the queue {layout.name!r} may have been created: {failure}; open it") from failure
+    return found is not None and replace(Layout.stored(layout.name, found.bins, 0), room=layout.room) == layout
+
+
+def _unmade(name: str) -> Unavailable:
+    return Unavailable(f"the buffer records of queue {name!r} could not all be made; create it again")
+
+
+def _check_free(store: RecordStore, layout: Layout) -> None:
+    if store.get(layout.meta, RECORDS) is not None:
+        raise _there_is_one(layout.name)
+
+
+def _there_is_one(name: str) -> AlreadyExists:
+    return AlreadyExists(f"there is a queue {name!r} already: open it, or use another name")

@@ -1,0 +1,98 @@
+"""What a large circular queue remembers of its transactions (docs/protocols.md P4).
+
+The map `txns` in the metadata record has, for each id, first offset, last offset and the fence of the commit; a last
+offset below the first says that it was declared not committed. Requests without an id of the caller's share one of
+the queue's own, which begins with `~`. The map is trimmed now and then, the oldest first. Two more entries say how far
+that has gone: up to which fence transactions with callers' ids, and with the queue's own, may have been forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ...errors import InvalidRequest
+from ...inputs import shown
+from ...store.model.expr import Bin, Const, If, MapSize
+from ...store.model.ops import MapPut, MapRemove, Op
+from .layout import TXNS
+
+OWN = "~"
+NAMED_FORGOTTEN, OWN_FORGOTTEN = "", OWN
+REMEMBERED = {NAMED_FORGOTTEN: 1024, OWN_FORGOTTEN: 64}
+"""How many are kept when the map is trimmed. The queue's own are asked for only while a commit is in doubt."""
+MOST_BYTES = 256
+"""What an id may have in UTF-8: those that are kept have to fit into one record, in whatever script they are."""
+ASK_EVERY = 64
+"""Holds of one process, or transactions in them, after which it asks again whether it is time to trim."""
+DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
+"""All transactions, where there are so many that some may have to go; otherwise nothing."""
+NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
+
+Entry = list[int]
+
+
+def committed(first: int, last: int, fence: int) -> Entry:
+    """What the map has for a transaction with these offsets."""
+    return [first, last, fence]
+
+
+def not_committed(fence: int) -> Entry:
+    """What it has for one that was declared not committed."""
+    return [0, -1, fence]
+
+
+def own(unique: str) -> str:
+    """An id of the queue's own."""
+    return OWN + unique
+
+
+def forgotten_of(txn: str) -> str:
+    """The key under which the map says up to which fence such transactions may have been forgotten."""
+    return OWN_FORGOTTEN if txn.startswith(OWN) else NAMED_FORGOTTEN
+
+
+def checked(txn_id: str | int | None) -> str | None:
+    """A caller's transaction id as text. Raises `InvalidRequest`."""
+    if txn_id is None:
+        return None
+    txn = txn_id
+    if isinstance(txn_id, int) and not isinstance(txn_id, bool):
+        if txn_id.bit_length() > 4 * MOST_BYTES:  # surely too long, and perhaps longer than Python writes out
+            raise InvalidRequest(f"txn_id is {shown(txn_id)}; it may have {MOST_BYTES} digits: use a shorter one")
+        txn = str(txn_id)
+    if not isinstance(txn, str) or not txn:
+        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text that is not empty")
+    try:
+        size = len(txn.encode())
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"txn_id is {txn_id!r}, which is no valid Unicode ({failure.reason})") from None
+    if size > MOST_BYTES:
+        raise InvalidRequest(f"txn_id is {txn_id!r}, of {size} bytes in UTF-8; it may have {MOST_BYTES}: shorten it")
+    if txn == OWN:
+        raise InvalidRequest(f"txn_id is {txn!r}, a key of the queue's own bookkeeping: use another")
+    return str.__str__(txn)  # plain text also where it was an enumeration's member: nothing else can be a map key
+
+
+def checked_new(txn_id: str | int | None) -> str | None:
+    """The same for a transaction to be. Raises `InvalidRequest`."""
+    txn = checked(txn_id)
+    if txn is not None and txn.startswith(OWN):
+        raise InvalidRequest(f"txn_id is {txn!r}; ids that begin with {OWN!r} are the queue's own: use another")
+    return txn
+
+
+def trimmed(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
+    """Operations that forget all but the newest transactions, and keep down how far that went."""
+    ops: list[Op] = []
+    for key, count in REMEMBERED.items():
+        ages = sorted(
+            (entry[2], txn)
+            for txn, entry in due.items()
+            if isinstance(entry, list) and forgotten_of(txn) == key and txn not in kept
+        )
+        if len(ages) > count:
+            oldest = ages[:-count]
+            ops.append(MapRemove(TXNS, tuple(txn for _, txn in oldest)))
+            ops.append(MapPut(TXNS, key, max(oldest[-1][0], due[key])))
+    return ops

@@ -1,0 +1,5 @@
+"""The ledger: publishing exactly once."""
+
+from .ledger import Ledger
+
+__all__ = ["Ledger"]

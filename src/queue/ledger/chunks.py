@@ -1,0 +1,110 @@
+"""How a ledger is stored: chunks that say, for at most 1,000 message ids each, where their message is (P6).
+
+Set `{client}_ledger_set`, key `{queue}/{scope}/{partition}/{n}` (the queue's name percent-encoded). Bins: `slots`, a
+map from message id to `shard:pointer`, with a `?` behind it while it is examined whether the message there was read,
+or `done` once it is known that it was; `reserved`, when the pointers were reserved, by the server's clock in ms;
+`changes`, how often a slot was changed; `written`, once every message is there; `v`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ...errors import AlreadyExists, LatchworkError, NotFound, Refused
+from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ...store.model.expr import SERVER_NOW, Bound, MapValue
+from ..rows import settle
+from ..sharded.shards import Slot
+
+VERSION = 1
+DONE, EXAMINED = "done", "?"
+_OPEN = missing("written")
+_UNCHANGED = Bin("changes").eq(Param("changes"))
+_STILL = _OPEN & MapValue("slots", Param("id", str), str).eq(Param("old", str))
+_READS = (Read("slots"), Read("changes"), Read("reserved"), Read("written"), Compute(SERVER_NOW))
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock."""
+
+    number: int
+    places: Mapping[str, str]
+    changes: int
+    written: bool
+    born: float
+
+
+def place(slot: Slot) -> str:
+    """A slot as the ledger has it."""
+    return f"{slot.shard}:{slot.pointer}"
+
+
+def slot_of(text: str) -> Slot:
+    """The slot that the ledger has, examined or not."""
+    shard, _, pointer = text.removesuffix(EXAMINED).partition(":")
+    return Slot(int(shard), int(pointer))
+
+
+class LedgerRecords:
+    """The chunks of one partition of a scope. `ttl`: seconds that each lives from its last change."""
+
+    def __init__(self, store: RecordStore, client_id: str, queue: str, scope: str, *, partition: int, ttl: int) -> None:
+        self.store, self.ttl = store, ttl
+        self._set = f"{client_id}_ledger_set"
+        self._prefix = f"{quote(queue, safe='')}/{scope}/{partition}"
+
+    def key(self, number: int) -> Key:
+        """Where a chunk is."""
+        return Key(self._set, f"{self._prefix}/{number}")
+
+    def read(self, numbers: Sequence[int]) -> list[Chunk | None]:
+        """These chunks, None where there is none. One call."""
+        sent = self.store.seams.boottime()
+        rows = settle(self.store, [Update(self.key(n), _READS) for n in numbers])
+        return [self._chunk(n, row, sent) for n, row in zip(numbers, rows, strict=True)]
+
+    def _chunk(self, number: int, row: object, sent: float) -> Chunk | None:
+        if isinstance(row, NotFound):
+            return None
+        if isinstance(row, LatchworkError):
+            raise row
+        assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
+        slots, changes, reserved, written, now = row
+        return Chunk(number, slots, changes, written is not None, sent - (now - reserved) / 1000)
+
+    def create(self, number: int, slots: Mapping[str, Slot], reserved: int, born: float) -> Chunk:
+        """Make the chunk, or take the one that another attempt has made. One call, or two."""
+        places = {msg_id: place(slot) for msg_id, slot in slots.items()}
+        ops = (Put("slots", places), Put("reserved", reserved), Put("changes", 0), Put("v", VERSION))
+        try:
+            self.store.operate(self.key(number), *ops, exists=Exists.CREATE, ttl=self.ttl, repeatable=True)
+        except AlreadyExists:
+            found = self.read([number])[0]
+            if found is not None:
+                return found
+            raise
+        return Chunk(number, places, 0, written=False, born=born)
+
+    def change(self, number: int, msg_id: str, old: str, new: str) -> bool:
+        """Change a slot that is still `old` in an unfinished chunk; False where it is not. A repeat is harmless."""
+        guard = Bound(_STILL, {"id": msg_id, "old": old})
+        try:
+            self.store.operate(
+                self.key(number), MapPut("slots", msg_id, new), Add("changes", 1),
+                when=guard, ttl=self.ttl, repeatable=True,
+            )  # fmt: skip
+        except Refused:
+            return False
+        return True
+
+    def finish(self, number: int, changes: int) -> bool:
+        """Note that every message is there, unless a slot was changed since; False then. A repeat is harmless."""
+        guard = Bound(_UNCHANGED, {"changes": changes})
+        try:
+            self.store.operate(self.key(number), Put("written", 1), when=guard, ttl=self.ttl, repeatable=True)
+        except Refused:
+            return False
+        return True

@@ -1,0 +1,194 @@
+"""Writing the messages of a ledger's chunk where the ledger says, each exactly once (docs/protocols.md P6).
+
+Several attempts may be at the same chunk. A slot is right for a message only if nobody can have passed it while it was
+still empty: it must be filled within half a sweep duration of its reservation. Otherwise, or where something else is in
+the slot, the message moves to another; the ledger is changed first, so that all attempts write to the same one. Before
+that the slot that is left is closed for as long as the ledger is kept, for an attempt that has stopped meanwhile may
+still write to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...errors import LatchworkError, NotFound, Refused, Unavailable
+from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
+from ...store.model.expr import SERVER_NOW, Bin, Bound
+from ..rows import settle
+from ..sharded.envelope import CONTENT, Envelope, tombstone
+from ..sharded.queue import ShardedQueue
+from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
+from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
+
+ROUNDS = 10
+"""How often a chunk is looked at again, because slots were spent or another attempt changed it."""
+_TOMBSTONE = missing("msgId") & missing("data")
+_NOBODYS = missing("delivery") | Bin("delivery", str).eq(SEEN)
+_UNREAD = exists("data") & _NOBODYS & Bin("msgId", str).eq(Param("id", str))
+_WITHDRAW = _TOMBSTONE | _UNREAD
+
+
+class Row(NamedTuple):
+    """A message on its way; `shard` None = that of its chunk."""
+
+    envelope: Envelope
+    shard: int | None
+
+
+class ChunkWriter:
+    """Makes the chunks of one partition, and brings their messages to the queue."""
+
+    def __init__(self, queue: ShardedQueue, records: LedgerRecords) -> None:
+        self._queue, self._pointers, self._records = queue, queue.pointers, records
+        self._seams = queue.store.seams
+        self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
+
+    def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
+        """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
+
+        Two calls. The reservation is wasted where another attempt was first: holes are harmless.
+        """
+        born = self._seams.boottime()
+        shards = {row.envelope.msg_id: shard if row.shard is None else row.shard for row in rows}
+        slots, reserved = self._reserve(shards)
+        chunk = self._records.create(number, slots, reserved, born)
+        return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
+
+    def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
+        """Write what is not there yet, then note in the ledger that all of it is. Two calls where nothing is amiss.
+
+        Raises the store's errors; the chunk stays open then, for the next attempt.
+        """
+        envelopes = {row.envelope.msg_id: row.envelope for row in rows}
+        fresh: dict[Slot, float] = {}
+        for _ in range(ROUNDS):
+            if chunk.written:
+                return
+            if self._settle(chunk, envelopes, fresh) and self._records.finish(chunk.number, chunk.changes):
+                self._queue.active.loaded({slot_of(at).shard for at in chunk.places.values() if at != DONE})
+                self._seams.note("published", len(chunk.places), queue=self._queue.name, outcome="published")
+                return
+            chunk = self._again(chunk)
+        raise Unavailable(f"{self._records.key(chunk.number).name}: its slots are spent as fast as they are reserved")
+
+    def _again(self, chunk: Chunk) -> Chunk:
+        found = self._records.read([chunk.number])[0]
+        if found is None:
+            raise NotFound(f"{self._records.key(chunk.number).name}: the ledger has expired while it was written to")
+        return found
+
+    def _settle(self, chunk: Chunk, envelopes: Mapping[str, Envelope], fresh: dict[Slot, float]) -> bool:
+        """Write every message to its slot; False where one had to move, so that the chunk has to be read again.
+
+        fresh: when this attempt itself has reserved a slot, which may be later than the chunk says.
+        """
+        open_ids = [msg_id for msg_id, at in chunk.places.items() if at != DONE and not at.endswith(EXAMINED)]
+        examined = [msg_id for msg_id, at in chunk.places.items() if at.endswith(EXAMINED)]
+        slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
+        written = self._pointers.write(slots, [envelopes[msg_id] for msg_id in open_ids]) if slots else []
+        for outcome in written:
+            if isinstance(outcome, LatchworkError):
+                raise outcome
+        moves = dict.fromkeys(examined, True)
+        now = self._seams.boottime()
+        late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
+        passed = self._passed({slot for slot, what in zip(slots, written, strict=True) if what is Written.DONE} & late)
+        closed = self._closed([slot for slot, outcome in zip(slots, written, strict=True) if outcome is Written.SPENT])
+        for msg_id, slot, outcome in zip(open_ids, slots, written, strict=True):
+            if outcome is Written.SPENT:
+                moves[msg_id] = slot not in closed
+            elif slot in passed:
+                moves[msg_id] = True
+        if moves:
+            self._move(chunk, moves, fresh)
+        return not moves
+
+    def _passed(self, slots: set[Slot]) -> set[Slot]:
+        """Those of them that somebody may have passed while they were empty. One call, or none.
+
+        Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
+        """
+        if not slots:
+            return slots
+        fired = {state.shard: state.fired for state in self._pointers.states(sorted({slot.shard for slot in slots}))}
+        return {slot for slot in slots if slot.pointer <= fired[slot.shard]}
+
+    def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
+        """Give messages other slots; those that are to be examined first may turn out to be read already."""
+        shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
+        sent = self._seams.boottime()
+        slots, _ = self._reserve(shards)
+        fresh.update(dict.fromkeys(slots.values(), sent))
+        for msg_id, doubtful in moves.items():
+            old, new = chunk.places[msg_id], place(slots[msg_id])
+            if doubtful:
+                mark = old.removesuffix(EXAMINED) + EXAMINED
+                if old != mark and not self._records.change(chunk.number, msg_id, old, mark):
+                    continue
+                old, new = mark, new if self._withdrawn(slot_of(old), msg_id) else DONE
+            self._records.change(chunk.number, msg_id, old, new)
+
+    def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
+        """Those in which a tombstone is; it is kept on, so that nobody can write there any more. One call, or none.
+
+        Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
+        """
+        ops = tombstone(self._pointers.now_ms())
+        rows = [Update(self._pointers.key(slot), ops, _TOMBSTONE, ttl=self._keep) for slot in slots]
+        outcomes = settle(self._queue.store, rows) if rows else []
+        return {slot for slot, row in zip(slots, outcomes, strict=True) if not isinstance(row, LatchworkError)}
+
+    def _withdrawn(self, slot: Slot, msg_id: str) -> bool:
+        """Whether the slot holds nothing that anybody could read or has read: a tombstone is there now.
+
+        Nobody can write to it while the ledger is kept, and a message in it that was not handed out is taken back.
+        """
+        buried = self._pointers.bury([slot], keep=self._keep)[0]
+        if isinstance(buried, LatchworkError):
+            raise buried
+        if buried:
+            return True
+        drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery"))
+        key = self._pointers.key(slot)
+        try:
+            guard = Bound(_WITHDRAW, {"id": msg_id})
+            self._queue.store.operate(key, *drop, when=guard, ttl=self._keep, repeatable=True)
+        except NotFound:
+            return self._withdrawn(slot, msg_id)
+        except Refused:
+            record = self._queue.store.get(key, "msgId")
+            if record is None:
+                return self._withdrawn(slot, msg_id)
+            return record.bins.get("msgId") != msg_id
+        return True
+
+    def _reserve(self, shards: Mapping[str, int]) -> tuple[dict[str, Slot], int]:
+        """A slot for each message, and when they were reserved at the earliest, by the server. One call."""
+        counts = Counter(shards.values())
+        rows = [
+            Update(
+                self._pointers.pointers_key(shard),
+                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD), Compute(SERVER_NOW)),
+                exists=Exists.ANY,
+                ttl=NEVER,
+            )
+            for shard, n in counts.items()
+        ]
+        following: dict[int, int] = {}
+        times: list[int] = []
+        for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
+            if isinstance(row, LatchworkError):
+                raise row
+            following[shard] = row[0] - n + 1
+            times.append(row[1])
+        return _slots(shards, following), min(times)
+
+
+def _slots(shards: Mapping[str, int], following: dict[int, int]) -> dict[str, Slot]:
+    slots: dict[str, Slot] = {}
+    for msg_id, shard in shards.items():
+        slots[msg_id] = Slot(shard, following[shard])
+        following[shard] += 1
+    return slots

@@ -1,0 +1,51 @@
+"""An outbox seen from outside: what waits, read from its files while its producer runs, or does not."""
+
+from __future__ import annotations
+
+import os
+
+from ...errors import NotFound
+from ...seams import SYSTEM, Seams
+from ..paged.backlog import backlog
+from ..paged.files import SYSTEM_FILES
+from ..paged.layout import Layout, Place, disk
+from ..paged.opening import checked_directory
+from ..paged.reader import View
+from .outbox import OutboxLag, lag_of
+
+_LENGTH = 4
+"""Bytes of a record's length, which counts all that follows it."""
+
+
+def stored_lag(
+    directory: str | os.PathLike[str], prefix: str, name: str = "outbox", *, seams: Seams = SYSTEM
+) -> OutboxLag:
+    """What waits in the outbox of that name. It takes no lock and changes nothing.
+
+    While the producer runs it may be behind by the last moment. `NotFound` where there is no such outbox; `Corrupt`,
+    `Unreadable`, `Misconfigured` and `StorageFailed` as when the local queue is opened.
+    """
+    layout = Layout(SYSTEM_FILES, checked_directory(directory), prefix)
+    with disk(layout):
+        page_size = layout.stored_page_size()
+        place = layout.cursors().get(name) if page_size else None
+        if page_size is None or place is None:
+            raise NotFound(
+                f"no outbox {name!r} in {layout.path('*')}: it is made when its producer first puts a message"
+            )
+        end = max(_end(layout), place)
+        return lag_of(backlog(View(layout, page_size, lambda: place[0], lambda: end, None), place), seams)
+
+
+def _end(layout: Layout) -> Place:
+    """Where the last record that the indexes know of ends."""
+    number = max(layout.pages(), default=1)
+    index = layout.read_index(number, None)
+    if not len(index):
+        return number, 0
+    position = index.entry(len(index) - 1)[1]
+    file = layout.files.open(layout.page(number))
+    try:
+        return number, position + _LENGTH + int.from_bytes(file.read(_LENGTH, position), "big")
+    finally:
+        file.close()

@@ -1,0 +1,146 @@
+"""What an outbox keeps in its local queue, and how a batch of it is published exactly once (docs/protocols.md P6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ...errors import InvalidRequest, NonDeterministicInput, RecordTooBig, Unreadable
+from ...store.model.values import taken
+from ..ledger.chunks import LedgerRecords
+from ..ledger.ledger import Ledger, Outgoing, chunks
+from ..paged.reader import PagedEntry
+from ..sharded.envelope import Codec, checked_headers, storable_headers
+from ..sharded.queue import ShardedQueue
+
+VERSION = 1
+"""The version of what is kept, the first field of each message."""
+MAX_MESSAGE = 1_000_000
+"""Bytes of a message with its key and headers: the store's own limit, 1 MiB by default, cannot be asked for while the
+store is away."""
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """A message that waits for the store, as it is kept: a MessagePack array of these fields in this order.
+
+    `data` is the payload as the queue's codec has made it: text for JSON, else bytes.
+    """
+
+    version: int
+    message_id: str
+    data: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"Waiting({self.message_id!r})"
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Waiting)
+
+
+def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: Mapping[str, str] | None) -> bytes:
+    """What is kept of a message. Raises `InvalidRequest` or `RecordTooBig` for what the queue would not take."""
+    if key is not None and not isinstance(key, str):
+        raise InvalidRequest(f"the key is a {type(key).__name__}: it must be text, or None for a message without order")
+    # Plain text also where it was a subclass, such as a text of numpy: nothing else can be kept.
+    key = None if key is None else str.__str__(key)
+    waiting = Waiting(VERSION, message_id, codec.encode(payload), key, taken(checked_headers(headers)))
+    try:
+        frame = _ENCODER.encode(waiting)
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"the key or a header is not valid Unicode: {failure.reason}") from None
+    if len(frame) > MAX_MESSAGE:
+        size = len(frame)
+        raise RecordTooBig(f"the message takes {size} bytes, the limit is {MAX_MESSAGE}: store less in it", size=size)
+    return frame
+
+
+def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
+    """The message. Raises `Unreadable`, with page and position, for what no outbox of this queue has put there."""
+    try:
+        waiting = _DECODER.decode(entry.data)
+    except (TypeError, msgspec.MsgspecError) as failure:
+        raise _foreign(
+            entry, f"no outbox has put it there ({failure}): give the outbox a local queue of its own"
+        ) from None
+    if waiting.version != VERSION:
+        raise _foreign(entry, f"it has version {waiting.version}, this program reads {VERSION}: upgrade it")
+    if not isinstance(waiting.data, bytes if codec.name == "bytes" else str):
+        raise _foreign(entry, "it was put for a queue with another codec: forward it to that one")
+    return waiting
+
+
+def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
+    """Publish the messages to the queue, each once, those of one key one after another.
+
+    The scope is where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
+    first message, so that outboxes of the same name on two machines stay apart. The second message of a key is
+    published when the first is safe, the third when the second is, and so on: each of these waves is a partition of
+    the ledger, and takes five calls for up to 1,000 messages.
+
+    A repeat must begin at the same place and may only have more messages at the end: then every wave has what it had,
+    and perhaps more, which is what the ledger wants.
+
+    gaps: damage may have taken messages from among these, or ended them. Then the ledger is asked first, in two calls
+    for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published, where an earlier
+    attempt had others.
+    """
+    waiting = [unpack(entry, queue.codec) for entry in entries]
+    scope = f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}"
+    ledger, found = Ledger(queue, scope, ttl=ttl), waves(waiting)
+    if gaps:
+        _check_begun(queue, scope, found, ttl)
+    for number, wave in enumerate(found):
+        ledger.publish(number, [_outgoing(message) for message in wave])
+
+
+def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
+    """The first message of every key and all without one, then the second of every key, and so on."""
+    found: list[list[Waiting]] = [[]]
+    seen: Counter[str] = Counter()
+    for message in waiting:
+        number = 0 if message.key is None else seen[message.key]
+        if message.key is not None:
+            seen[message.key] += 1
+        if number == len(found):
+            found.append([])
+        found[number].append(message)
+    return found
+
+
+def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiting]], ttl: int) -> None:
+    """An earlier attempt has entered no message that is not in its wave now. Waves are entered one after another.
+
+    A shorter batch may lack whole waves that the ledger has: the first of them is looked at as well.
+    """
+    pointers = queue.pointers
+    for number, wave in enumerate([*found, []]):
+        records = LedgerRecords(pointers.store, pointers.client_id, queue.name, scope, partition=number, ttl=ttl)
+        known = {message_id for chunk in chunks(records) for message_id in chunk.places}
+        if missing := known - {message.message_id for message in wave}:
+            raise NonDeterministicInput(
+                f"{scope}/{number}: an earlier attempt has begun to publish {len(missing)} messages that cannot be "
+                "read now, so the batch cannot be completed: repair the local queue, or wait until its ledger expires",
+                message_ids=sorted(missing)[:10],
+            )
+        if not known:
+            return
+
+
+def _outgoing(message: Waiting) -> Outgoing:
+    """The codec has seen it already: JSON goes through as it is."""
+    data = message.data if isinstance(message.data, bytes) else msgspec.Raw(message.data.encode())
+    return Outgoing(data, message.message_id, message.key, storable_headers(message.headers))
+
+
+def _foreign(entry: PagedEntry, why: str) -> Unreadable:
+    return Unreadable(
+        f"the message on page {entry.page} at {entry.position} cannot be forwarded: {why}",
+        page=entry.page,
+        position=entry.position,
+    )

@@ -1,0 +1,310 @@
+"""The outbox: a producer keeps its messages in a local queue, and they reach the store when the store is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...background import Background
+from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
+from ...inputs import checked_timeout, is_int
+from ...retry import Poll
+from ...seams import Seams
+from ...store import RecordStore
+from ...store.port import MAX_TTL
+from ..ledger.ledger import LEDGER_TTL
+from ..paged.backlog import Backlog
+from ..paged.cursor import Cursor, file_safe
+from ..paged.page import HEADER
+from ..paged.queue import PagedQueue
+from ..paged.reader import PagedEntry
+from ..sharded.config import QueueConfig
+from ..sharded.envelope import Codec
+from ..sharded.queue import ShardedQueue
+from ..sharded.registry import QueueRegistry
+from .messages import pack, publish
+
+log = logging.getLogger(__name__)
+
+BATCH, BATCH_BYTES, STEP = 1_000, 8 * 1024 * 1024, 100
+"""Messages are read in steps. A batch ends with the step that reaches either limit, or with the last message: so a
+repeat of it is never shorter, whatever was put meanwhile, and the ledger relies on that. No limit may become less."""
+IDLE = 1.0
+"""Seconds at the most between two looks for messages that somebody else has put."""
+PAUSES = Poll(low=0.1, high=15.0, factor=2.0, jitter=0.3)
+"""How long the background task waits after each failure in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLag:
+    """What has not been forwarded yet.
+
+    messages: one larger than a page counts once for each of its pages.  bytes: of the files.  seconds: since the oldest
+    of them was put, by the wall clock; 0 where there is none.
+    """
+
+    messages: int
+    bytes: int
+    seconds: float
+
+
+def lag_of(found: Backlog, seams: Seams) -> OutboxLag:
+    """The lag that a backlog is now."""
+    seconds = 0.0 if found.oldest is None else max(0.0, seams.wall() - found.oldest)
+    return OutboxLag(found.messages, found.bytes, seconds)
+
+
+@dataclass(frozen=True)
+class UnopenedQueue:
+    """A queue that is opened, or created, when the store is first reached: a producer can start without its store."""
+
+    registry: QueueRegistry
+    config: QueueConfig
+
+    @property
+    def store(self) -> RecordStore:
+        """The store that the queue is in."""
+        return self.registry.store
+
+    @property
+    def codec(self) -> Codec:
+        """How its payloads are stored."""
+        return Codec(self.config.codec)
+
+    def open(self) -> ShardedQueue:
+        """The queue, as `QueueRegistry.create` gives it, with the errors of that."""
+        return self.registry.create(self.config)
+
+
+class Outbox:
+    """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6).
+
+    pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
+    forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
+    queue: where the messages go; an `UnopenedQueue` where the store may be away when the producer starts.
+    name: tells several outboxes over one local queue apart; each forwards all of its messages, to a queue of its own.
+    disk_budget: bytes of messages that may wait, None = no limit. Files come in whole pages, so the disk may hold up to
+    two pages more, and what the `lifetime` keeps.  ledger_ttl: seconds that the ledger is kept.
+
+    Messages of one key go to one shard in the order in which they were put, each when the one before it is safe there.
+    Exactly once holds as long as one batch, from its first attempt to its last, takes no longer than `ledger_ttl`; a
+    store that is away in between for longer may get the messages of that batch twice. Not promised: an order among
+    messages without a key.
+    """
+
+    def __init__(
+        self,
+        pq: PagedQueue,
+        queue: ShardedQueue | UnopenedQueue,
+        *,
+        name: str = "outbox",
+        disk_budget: int | None = None,
+        ledger_ttl: int = LEDGER_TTL,
+    ) -> None:
+        file_safe(name)
+        _check_queues(pq, queue)
+        if disk_budget is not None and not (is_int(disk_budget) and disk_budget >= 1):
+            raise InvalidRequest(f"disk_budget is {disk_budget!r}; it must be 1 byte or more, or None for no limit")
+        if not (is_int(ledger_ttl) and 1 <= ledger_ttl <= MAX_TTL):
+            raise InvalidRequest(f"ledger_ttl is {ledger_ttl!r}; it must be 1 to {MAX_TTL} s, longer than any outage")
+        self.name = name
+        self._pq, self._queue, self._codec = pq, queue, queue.codec
+        self._budget, self._ttl = disk_budget, ledger_ttl
+        self._seams = queue.store.seams
+        self._putting = self._seams.lock()
+        self._wake = self._seams.event()
+        self._background = Background(self._seams, self._run, f"outbox-{name}")
+        self._failure: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"Outbox({self.name!r})"
+
+    # ---- putting
+
+    def put(self, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> str:
+        """Keep a message on the disk, synced, until it is in the queue; the id that it will have there.
+
+        It never waits for the store. key: messages of one key keep their order.
+
+        Raises `InvalidRequest` where the queue's codec does not take the payload, `RecordTooBig` over 1,000,000 bytes,
+        and `QueueFull` with `size` and `budget` where the budget has no room: then nothing was written. After
+        `StorageFailed` it is not acknowledged, and may be forwarded nevertheless.
+        """
+        return self.put_many([payload], key=key, headers=headers)[0]
+
+    def put_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Keep many with one sync; their ids, in order. key, headers: for all of them.  keys: one for each.
+
+        All are checked before the first is written. A crash of this process, or `StorageFailed`, may leave the first
+        few of them to be forwarded. Raises what `put` raises.
+        """
+        if not _several(payloads) or (keys is not None and not (_several(keys) and len(keys) == len(payloads))):
+            raise InvalidRequest("put_many takes a sequence of payloads, as a list, and one of as many keys or none")
+        ids = [self._seams.unique() for _ in payloads]
+        rows = zip(payloads, ids, keys or [key] * len(ids), strict=True)
+        frames = [pack(self._codec, payload, message_id, k, headers) for payload, message_id, k in rows]
+        cursor = self._cursor
+        with self._putting:
+            self._admit(cursor, sum(HEADER + len(frame) for frame in frames))
+            self._pq.append_many(frames)
+        self._pq.force()
+        self._wake.set()
+        return ids
+
+    def _admit(self, cursor: Cursor, more: int) -> None:
+        if self._budget is None:
+            return
+        if more > self._budget:
+            raise InvalidRequest(f"the put takes {more} bytes, the whole disk_budget is {self._budget}: raise it")
+        size = cursor.bytes_behind()
+        if size + more > self._budget:
+            raise QueueFull(
+                f"outbox {self.name!r} has {size} of {self._budget} bytes waiting, and {more} more do not fit: put it "
+                "again when some are forwarded, or raise disk_budget",
+                size=size,
+                budget=self._budget,
+            )
+
+    # ---- forwarding
+
+    def forward(self, *, skip_corrupt: bool = False) -> int:
+        """Publish what waits now; how many messages that were. At best 5 calls per 1,000 messages.
+
+        As many calls again for each further message of the key that has most of them in a batch, which is what their
+        order costs. Raises the store's errors, and `Refused` where the queue is deactivated: whatever was published,
+        the next call goes on without losing or repeating it. `Corrupt` or `Unreadable` with the position for a message
+        that cannot be read: it stays, and those behind it wait. With `skip_corrupt` damage is passed over, which loses
+        what was there; `NonDeterministicInput` where that had been entered into the ledger already. Where such a call
+        fails, what it has begun to publish needs another such call; others raise `Corrupt`.
+        """
+        cursor, done = self._cursor, 0
+        until = cursor.tail
+        while cursor.committed < until and (count := self._forward_batch(skip_corrupt=skip_corrupt)):
+            done += count
+        return done
+
+    def start(self) -> Outbox:
+        """Forward in the background, as messages come. After a failure it pauses, longer each time, up to 20 s.
+
+        `InvalidRequest`: a `stop` was not waited for, and the task has not ended yet.
+        """
+        self._background.start()
+        return self
+
+    def stop(self, timeout: float | None = 30) -> bool:
+        """Stop before the next batch; whether it has within `timeout` seconds (None: waits until it has).
+
+        What waits stays on the disk. `InvalidRequest` for what is no length of time; then it goes on.
+        """
+        timeout = checked_timeout(timeout)
+        self._background.stopping.set()
+        self._wake.set()
+        return self._background.stop(timeout)
+
+    def lag(self) -> OutboxLag:
+        """What waits. It reads the indexes of the local queue, and asks no store."""
+        return lag_of(self._cursor.backlog(), self._seams)
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the background task's last attempt failed; None where it did not."""
+        return self._failure
+
+    @property
+    def _cursor(self) -> Cursor:
+        """Made before the first message is put: it keeps the messages from being reclaimed unforwarded.
+
+        Asked for each time, as that is refused where another process owns the files now: a forked child must not
+        forward what its parent forwards.
+        """
+        return self._pq.cursor(self.name)
+
+    def _run(self) -> None:
+        failures, stopping = 0, self._background.stopping
+        while True:
+            self._wake.clear()  # before the look at `stopping`, which is set before it wakes
+            if stopping.is_set():
+                return
+            try:
+                idle = not self._forward_batch()
+                failures, self._failure = 0, None
+            except LatchworkError as failure:
+                failures, self._failure = failures + 1, failure
+                log.warning("%r could not forward (%s), attempt %d: %s", self, failure.code, failures, failure)
+            except Exception as failure:  # a defect must not end what nobody would start again
+                failures, self._failure = failures + 1, failure
+                log.exception("%r could not forward, attempt %d", self, failures)
+            if failures:
+                stopping.wait(PAUSES.pause(failures, self._seams))
+            elif idle:
+                self._wake.wait(IDLE)
+
+    def _forward_batch(self, *, skip_corrupt: bool = False) -> int:
+        """Publish the next batch, then let go of it; how many messages it had. One at a time for each cursor."""
+        cursor = self._cursor
+        with cursor.turn:
+            cursor.rewind()
+            entries, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
+            if not entries:
+                return 0
+            # What is published must be on the disk: another message could take the place of one that a crash undoes.
+            self._pq.force()
+            try:
+                publish(self._target(), self.name, entries, ttl=self._ttl, gaps=gaps)
+            except NonDeterministicInput:
+                cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: that is the reason
+                raise
+            page = cursor.committed[0]
+            cursor.commit()
+        if cursor.committed[0] > page:
+            self._reclaim()
+        return len(entries)
+
+    def _target(self) -> ShardedQueue:
+        if isinstance(self._queue, UnopenedQueue):
+            self._queue = self._queue.open()
+        return self._queue
+
+    def _reclaim(self) -> None:
+        try:
+            self._pq.reclaim()
+        except LatchworkError as failure:
+            log.warning("%r could not free its disk: %s", self, failure)
+
+
+def _check_queues(pq: PagedQueue, queue: ShardedQueue | UnopenedQueue) -> None:
+    if not isinstance(pq, PagedQueue):
+        raise InvalidRequest(f"pq is a {type(pq).__name__}; give the PagedQueue that keeps the messages")
+    if not isinstance(queue, ShardedQueue | UnopenedQueue):
+        raise InvalidRequest(f"queue is a {type(queue).__name__}; give a ShardedQueue or an UnopenedQueue")
+
+
+def _several(values: Any) -> bool:
+    return isinstance(values, Collection) and not isinstance(values, str | bytes | bytearray | Mapping)
+
+
+def _batch(cursor: Cursor, *, skip_corrupt: bool) -> tuple[list[PagedEntry], bool]:
+    """The next messages, and whether damage ends them, or may be passed over; damage before the first is raised."""
+    found: list[PagedEntry] = []
+    size = 0
+    while len(found) < BATCH and size < BATCH_BYTES:
+        try:
+            more = cursor.read(STEP - len(found) % STEP, skip_corrupt=skip_corrupt)
+        except Corrupt:
+            if found:
+                return found, True
+            raise
+        if not more:
+            break
+        found += more
+        size += sum(len(entry.data) for entry in more)
+    return found, skip_corrupt

@@ -1,0 +1,126 @@
+"""What turns values into the bytes of a message and back, and moments into arrival times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from inspect import getattr_static
+from types import UnionType
+from typing import Annotated, Any, get_origin
+
+import msgspec
+
+from ...errors import InvalidRequest, Unreadable
+from ..undecodable import why
+from .layout import Place
+
+Encode = Callable[[Any], bytes]
+Decode = Callable[[bytes, Place], Any]
+
+_WAYS = ("encode", "decode")
+_LATEST = 10**12
+"""Seconds, as good as the end of time, and far less than what counts in milliseconds."""
+
+
+def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
+    """The two directions of `bytes`, of a type (JSON by msgspec), or of an object with `encode` and `decode`.
+
+    None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
+    does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
+    the way of all behind it. So too, where nothing is an instance of the type (`Any`, a TypedDict), for one that comes
+    back as another value. Decoding raises `Unreadable` with page and position. Both do so whatever error the codec
+    raises, and quote nothing of the message.
+    """
+    if codec is bytes:
+        return _raw, None
+    if _encodes(codec):
+        return _encoding(codec.encode), _decoding(codec.decode)
+    kind = get_origin(codec) or codec  # of dict[str, int] it is dict
+    if isinstance(kind, type) and kind not in (UnionType, Annotated):
+        decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
+        return _encoding(msgspec.json.encode, _checkable(kind), decode), _decoding(decode)
+    raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
+
+
+def _checkable(kind: type) -> type | None:
+    """The type; None for one of which nothing is an instance, as a TypedDict: what it takes shows in reading back."""
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        return None
+    return kind
+
+
+def _encodes(codec: Any) -> bool:
+    """Whether it has both directions itself; a class only where they need no instance."""
+    kind = get_origin(codec) or codec
+    if isinstance(kind, type):
+        return all(isinstance(getattr_static(kind, way, None), staticmethod | classmethod) for way in _WAYS)
+    return all(callable(getattr(codec, way, None)) for way in _WAYS)
+
+
+def milliseconds(moment: datetime | float) -> int:
+    """Whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds.
+
+    `InvalidRequest` for anything else, and for what lies beyond every calendar.
+    """
+    seconds = _timestamp(moment) if isinstance(moment, datetime) else moment
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not -_LATEST <= seconds <= _LATEST:
+        raise InvalidRequest(
+            f"a moment is a datetime or seconds since the epoch, at most {_LATEST} before or after, not {moment!r:.99}"
+        )
+    return math.floor(round(seconds * 1000, 3))  # a millisecond is not exact in floating seconds
+
+
+def _timestamp(moment: datetime) -> float:
+    try:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidRequest(
+            f"{moment!r} is no moment in local time ({error}): give it a timezone, or None for everything"
+        ) from error
+
+
+def _raw(data: Any) -> bytes:
+    if type(data) is bytes:
+        return data
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise InvalidRequest(f"a message is bytes, not {type(data).__name__}; open the queue with a codec for other values")
+
+
+def _encoding(
+    encode: Callable[[Any], bytes], kind: type | None = None, read_back: Callable[[bytes], Any] | None = None
+) -> Encode:
+    def run(value: Any) -> bytes:
+        if kind is not None and not isinstance(value, kind):
+            raise InvalidRequest(f"this queue takes {kind.__name__}, not {type(value).__name__}")
+        try:
+            data = _raw(encode(value))
+            back = value if read_back is None else read_back(data)
+        except InvalidRequest:
+            raise
+        except Exception as failure:  # noqa: BLE001 - the codec is anybody's, and may quote the message
+            # A plain TypeError is msgspec's own, of a type that it does not encode.
+            said = str(failure) if read_back is not None and type(failure) is TypeError else why(failure)
+            raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {said}") from None
+        if kind is None and back is not value and back != value:
+            raise InvalidRequest(f"this {type(value).__name__} would come back as another value: give what JSON has")
+        return data
+
+    return run
+
+
+def _decoding(decode: Callable[[bytes], Any]) -> Decode:
+    def run(data: bytes, place: Place) -> Any:
+        try:
+            return decode(data)
+        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
+            raise Unreadable(
+                f"the codec does not understand the message on page {place[0]} at {place[1]}: {why(failure)}",
+                page=place[0],
+                position=place[1],
+            ) from None
+
+    return run

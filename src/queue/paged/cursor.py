@@ -1,0 +1,127 @@
+"""A named, durable position of a consumer of the local queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import islice
+from sys import maxsize
+
+from ...errors import Corrupt, InvalidRequest, Unreadable
+from ...inputs import checked_timeout, is_int
+from ...seams import Lock
+from .backlog import Backlog, backlog, distance
+from .layout import Place, disk
+from .reader import PagedEntry, PageReader, View
+from .writer import PageWriter
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def file_safe(name: str) -> None:
+    """`InvalidRequest` for a name that a cursor cannot have."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {name!r}", name=name)
+
+
+class Cursor:
+    """Reads on from where it was last committed, in this process or an earlier one: at least once.
+
+    Threads may share a cursor; each message then goes to one of them, and `commit` covers what any of them has read.
+    `turn` is a lock for those who read, work and commit as one step.
+    Not promised: that a message read but not committed is not read again after the queue is opened anew.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        view: View,
+        writer: PageWriter,
+        *,
+        lock: Lock,
+        turn: Lock,
+        deadline: Callable[[float | None], float | None],
+        wait: Callable[[Place, float | None], bool],
+        store: Callable[[Cursor, Place | None], None],
+    ) -> None:
+        self.name, self.turn = name, turn
+        self._view, self._writer, self._store = view, writer, store
+        self._deadline, self._wait = deadline, wait
+        self._lock = lock
+        self._committed = self._read_to = place
+
+    @property
+    def committed(self) -> Place:
+        """Page and position from which a new process would read."""
+        return self._committed
+
+    @property
+    def tail(self) -> Place:
+        """Page and position at which the queue ends at this moment."""
+        return self._view.tail()
+
+    def read(self, n: int, *, timeout: float | None = 0, skip_corrupt: bool = False) -> list[PagedEntry]:
+        """The next messages, at most `n`; waits up to `timeout` seconds (None: for ever) for the first one.
+
+        An empty list if there is none. `Corrupt` if the next message fails its checks, `Unreadable` if the codec does
+        not understand it, `Expired` if its page was reclaimed by another means than this package; what precedes a
+        message of the first two kinds is returned first. With `skip_corrupt` the next good message is returned instead.
+        """
+        if not is_int(n) or n < 1:
+            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n!r}", n=n)
+        deadline = self._deadline(checked_timeout(timeout))
+        while True:
+            until = self._view.tail()
+            found = self._take(n, until, skip_corrupt=skip_corrupt)
+            if found or not self._wait(until, deadline):
+                return found
+
+    def commit(self) -> None:
+        """Make the position after the last message read durable; on return no crash makes it fall back.
+
+        Syncs the queue up to there first, so the position never outlives the messages before it. `StorageFailed`: not
+        acknowledged, and may be tried again unless the queue itself has failed. `InvalidRequest`: the queue is
+        closed. `NotFound`: the cursor was dropped.
+        """
+        with self._lock:
+            if self._committed < self._read_to:
+                self._writer.force(self._read_to)
+                self._store(self, self._read_to)
+                self._committed = self._read_to
+
+    def rewind(self) -> None:
+        """Read again from where it was last committed."""
+        with self._lock:
+            self._read_to = self._committed
+
+    def lag(self) -> int:
+        """How many messages are not committed yet; one larger than a page counts once for each of its pages."""
+        return self.backlog().messages
+
+    def backlog(self) -> Backlog:
+        """What is not committed yet: messages, bytes, and when the oldest of them arrived."""
+        with disk(self._view.layout):
+            return backlog(self._view, self._committed)
+
+    def bytes_behind(self) -> int:
+        """The bytes of the files that are not committed yet, unused ends of full pages included. Reads nothing."""
+        return distance(self._view, self._committed)
+
+    def drop(self) -> None:
+        """Forget the name, durably; it no longer holds pages back from being reclaimed. `NotFound`: it was dropped."""
+        with self._lock:
+            self._store(self, None)
+
+    def _take(self, n: int, until: Place, *, skip_corrupt: bool) -> list[PagedEntry]:
+        with self._lock:
+            reader = PageReader(self._view, self._read_to, skip_corrupt=skip_corrupt)
+            found: list[PagedEntry] = []
+            try:
+                with disk(self._view.layout):
+                    found.extend(islice(reader.entries(until), min(n, maxsize)))
+            except (Corrupt, Unreadable):
+                if not found:
+                    raise
+            self._read_to = reader.place
+            return found

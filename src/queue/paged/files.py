@@ -1,0 +1,208 @@
+"""The file layer of the local queue: the few file operations it is built on, and nothing else touches the disk.
+
+The port exists so that a test can put a recording layer in its place, which loses and reorders whatever was not
+synced, tears writes and fails on request. Every method raises plain `OSError`; the callers turn those into the
+package's errors where they know what they mean.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Protocol
+
+from ...forks import renew_in_child
+
+_DIRECTORY_MODE = 0o700
+_FILE_MODE = 0o600
+
+
+class File(Protocol):
+    """An open file, read and written at positions. Bytes beyond the end read as nothing."""
+
+    def read(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+
+    def write(self, data: bytes, position: int) -> None:
+        """All of `data` at `position`, visible to every reader at once; on disk only after `sync`."""
+
+    def allocate(self, size: int) -> None:
+        """Make the file exactly `size` bytes, new ones zero, with its room on the disk reserved."""
+
+    def truncate(self, size: int) -> None:
+        """Make the file exactly `size` bytes."""
+
+    def size(self) -> int:
+        """The length of the file in bytes."""
+
+    def sync(self) -> None:
+        """Return once everything written to this file is on the disk. After an error nothing is known of it."""
+
+    def close(self) -> None:
+        """Let go of the file; says nothing about the disk."""
+
+
+class Closable(Protocol):
+    """What holds a lock until it is closed."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """The directory operations, and the way to open files. New files and directories are private to the user."""
+
+    def names(self, directory: Path) -> list[str]:
+        """The names in a directory; none if there is no such directory."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Create a directory (and its parents) unless it is there, durably."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing, creating an empty file where there is none if `create`."""
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename over the target, atomically; on disk only after `sync_directory`."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file; one that is absent is no error."""
+
+    def sync_directory(self, directory: Path) -> None:
+        """Return once the names of the directory are on the disk."""
+
+    def lock(self, path: str) -> Closable:
+        """Own `path` until closed or until this process ends, however it ends. `BlockingIOError`: another owns it."""
+
+
+class SystemFile:
+    """A file of the operating system, by descriptor."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def read(self, size: int, position: int) -> bytes:
+        """See `File.read`."""
+        data = os.pread(self._fd, size, position)
+        while 0 < len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, data: bytes, position: int) -> None:
+        """See `File.write`."""
+        written = os.pwrite(self._fd, data, position)
+        while written < len(data):
+            written += os.pwrite(self._fd, data[written:], position + written)
+
+    def allocate(self, size: int) -> None:
+        """See `File.allocate`."""
+        os.ftruncate(self._fd, size)
+        if hasattr(os, "posix_fallocate"):  # macOS has none; there a full disk shows when a page is written
+            os.posix_fallocate(self._fd, 0, size)
+
+    def truncate(self, size: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `File.size`."""
+        return os.fstat(self._fd).st_size
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        _sync(self._fd)
+
+    def close(self) -> None:
+        """See `File.close`."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class SystemLock(SystemFile):
+    """A lock that a forked child lets go of at once, as it would otherwise last as long as the child."""
+
+    __slots__ = ("__weakref__",)
+
+    def close(self) -> None:
+        """Let go of the lock, also where a child that another thread forked within `lock` has the file open, too."""
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        super().close()
+
+    def begin_anew(self) -> None:
+        """In the child: the lock is the parent's, so only the file is closed.
+
+        It runs before `PagedQueue.disown` calls `close`, because `forks` is told of children first; so that unlocks
+        nothing.
+        """
+        super().close()
+
+    def __del__(self) -> None:
+        """Never unlock here: it may be a child's copy."""
+        super().close()
+
+
+class SystemFiles:
+    """The operating system's files."""
+
+    def names(self, directory: Path) -> list[str]:
+        """See `Files.names`."""
+        try:
+            return os.listdir(directory)  # noqa: PTH208 - names, not paths
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, directory: Path) -> None:
+        """See `Files.make_directory`."""
+        if directory.is_dir():
+            return
+        self.make_directory(directory.parent)
+        directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+        self.sync_directory(directory.parent)
+
+    def open(self, path: str, *, create: bool = False) -> SystemFile:
+        """See `Files.open`."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        return SystemFile(os.open(path, flags, _FILE_MODE))
+
+    def replace(self, source: str, target: str) -> None:
+        """See `Files.replace`."""
+        Path(source).replace(target)
+
+    def remove(self, path: str) -> None:
+        """See `Files.remove`."""
+        Path(path).unlink(missing_ok=True)
+
+    def sync_directory(self, directory: Path) -> None:
+        """See `Files.sync_directory`."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> SystemLock:
+        """See `Files.lock`. The kernel drops the lock with the process, so a killed owner leaves nothing behind."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
+        lock = SystemLock(fd)
+        renew_in_child(lock)  # before it is taken, as another thread may fork at any moment
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+        return lock
+
+
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
+
+SYSTEM_FILES = SystemFiles()
+"""The file layer of a program that runs for real."""

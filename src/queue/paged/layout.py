@@ -1,0 +1,226 @@
+"""The names and small files of a local queue: `<prefix>-N.page`, `-N.idx`, `-allMeta`, `-readMeta`, `-writeMeta`.
+
+What is replaced (all but writeMeta) is written beside, synced, renamed over and made durable by a sync of the
+directory, so it is found whole or as it was. writeMeta is written in place, eight bytes at position 0 of its file.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from google_crc32c import value
+
+from ...errors import Corrupt, Misconfigured, StorageFailed, Unreadable
+from .files import Files
+from .index import PageIndex, end_of, survey
+
+FORMAT_VERSION = 1
+
+Place: TypeAlias = tuple[int, int]
+"""A page number, from 1, and a position in that page."""
+
+_PAIR = struct.Struct(">ii")
+_ONE = struct.Struct(">i")
+_CURSOR = struct.Struct(">iiI")
+_OURS = re.compile(r"(\d+\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)?")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the files of one queue are, and how its small ones are read and written."""
+
+    files: Files
+    directory: Path
+    prefix: str
+
+    def path(self, rest: str) -> str:
+        """The file `<prefix>-<rest>`."""
+        return f"{self.directory}/{self.prefix}-{rest}"
+
+    def page(self, number: int) -> str:
+        """The page of that number."""
+        return self.path(f"{number}.page")
+
+    def index(self, number: int) -> str:
+        """The index of the page of that number."""
+        return self.path(f"{number}.idx")
+
+    def names(self) -> list[str]:
+        """What follows `<prefix>-` in the names of this queue's files; the lock is not one of them."""
+        start = len(self.prefix) + 1
+        found = [name[start:] for name in self.files.names(self.directory) if name.startswith(f"{self.prefix}-")]
+        return [name for name in found if _OURS.fullmatch(name)]
+
+    def pages(self) -> list[int]:
+        """The numbers of the pages that there are, in order."""
+        return sorted(int(name[:-5]) for name in self.names() if name.endswith(".page"))
+
+    def stored_page_size(self) -> int | None:
+        """The page size that the queue was created with; None if it was not created yet.
+
+        `Unreadable`: the files are not of this format, or of a newer one. They are left as they are.
+        """
+        data = self._read("allMeta")
+        if data is None:
+            if any(name.endswith((".page", ".idx", "Meta")) for name in self.names()):
+                raise Unreadable(f"{self.path('allMeta')} is missing beside other files of that prefix; take another")
+            return None
+        if len(data) != _PAIR.size:
+            raise Unreadable(f"{self.path('allMeta')} is not of a Latchwork queue; take another prefix")
+        page_size, version = _PAIR.unpack(data)
+        if version != FORMAT_VERSION or page_size <= 0:
+            raise Unreadable(
+                f"{self.path('allMeta')} has format version {version}, this program reads {FORMAT_VERSION}; "
+                "upgrade it or take another prefix",
+                version=version,
+            )
+        return int(page_size)
+
+    def store_page_size(self, page_size: int) -> None:
+        """Make the queue exist, durably."""
+        self._replace("allMeta", _PAIR.pack(page_size, FORMAT_VERSION))
+
+    def first_page(self) -> int | None:
+        """The first page that has not been reclaimed, as last stored; None if that cannot be read."""
+        data = self._read("readMeta")
+        return int(_ONE.unpack(data)[0]) if data is not None and len(data) == _ONE.size else None
+
+    def store_first_page(self, number: int) -> None:
+        """Reclaim every page before that one, durably; their files may still have to be deleted."""
+        self._replace("readMeta", _ONE.pack(number))
+
+    def synced_in(self, number: int) -> int:
+        """How far the page was on the disk for certain, as far as writeMeta knows; perhaps less than it was."""
+        data = self._read("writeMeta")
+        if data is None or len(data) != _PAIR.size:
+            return 0
+        position, page = _PAIR.unpack(data)
+        return max(0, int(position)) if page == number else 0
+
+    @staticmethod
+    def write_meta(place: Place) -> bytes:
+        """The content of writeMeta for that place."""
+        return _PAIR.pack(place[1], place[0])
+
+    def cursors(self) -> dict[str, Place]:
+        """The stored positions of the named cursors."""
+        names = [name[: -len(".cursor")] for name in self.names() if name.endswith(".cursor")]
+        return {name.replace("~", "-"): self._cursor(name) for name in names}
+
+    def store_cursor(self, name: str, place: Place) -> None:
+        """Make a cursor's position durable."""
+        head = _PAIR.pack(*place)
+        self._replace(_cursor_file(name), head + value(head).to_bytes(4, "big"))
+
+    def drop_cursor(self, name: str) -> None:
+        """Forget a cursor, durably."""
+        self.files.remove(self.path(_cursor_file(name)))
+        self.files.sync_directory(self.directory)
+
+    def remove_page(self, number: int) -> None:
+        """Delete a page and its index."""
+        self.files.remove(self.page(number))
+        self.files.remove(self.index(number))
+
+    def read_index(self, number: int, page_size: int | None) -> PageIndex:
+        """The index of a page; built from the page where it is not plausible, unless `page_size` is None.
+
+        FileNotFoundError if it has to be built and the page is missing.
+        """
+        index = PageIndex(self._read(f"{number}.idx") or b"")
+        return index if page_size is None or index.plausible(page_size) else self.build_index(number, page_size)
+
+    def build_index(self, number: int, page_size: int) -> PageIndex:
+        """The index of a page as its good records say."""
+        file = self.files.open(self.page(number))
+        try:
+            return PageIndex(survey(file, number, page_size, page_size).entries)
+        finally:
+            file.close()
+
+    def newest(self, number: int, page_size: int) -> int:
+        """The last arrival on a full page, in ms; 0 if nothing says when that was.
+
+        By its index where the page has nothing good left to check that with, or cannot be read. FileNotFoundError as
+        `read_index`.
+        """
+        index = self.read_index(number, page_size)
+        try:
+            return self.checked(number, index, len(index), page_size).newest() or index.newest()
+        except OSError:
+            return index.newest()
+
+    def checked(self, number: int, index: PageIndex, at: int, page_size: int) -> PageIndex:
+        """The index of a full page, or one built from the page if that does not agree with what is relied on.
+
+        That is the entry `at` and the one before it; where `at` is the end, that the page ends with the last one.
+        """
+        return index if self._agrees(number, index, at, page_size) else self.build_index(number, page_size)
+
+    def _agrees(self, number: int, index: PageIndex, at: int, page_size: int) -> bool:
+        try:
+            file = self.files.open(self.page(number))
+        except FileNotFoundError:
+            return True
+        try:
+            near = [index.entry(one) for one in (at - 1, at) if 0 <= one < len(index)]
+            ends = [end_of(file, number, entry, page_size, last=at == len(index)) for entry in near]
+            follows = len(near) < 2 or ends[0] == near[1][1]  # else there is a record between them, or none
+            return follows and None not in ends
+        finally:
+            file.close()
+
+    def _cursor(self, name: str) -> Place:
+        data = self._read(f"{name}.cursor") or b""
+        if len(data) != _CURSOR.size or value(data[: _PAIR.size]) != _CURSOR.unpack(data)[2]:
+            path = self.path(f"{name}.cursor")
+            raise Corrupt(f"{path} fails its check; delete it to read from the start", file=path, position=0)
+        page, position, _ = _CURSOR.unpack(data)
+        return page, position
+
+    def _read(self, rest: str) -> bytes | None:
+        try:
+            file = self.files.open(self.path(rest))
+        except FileNotFoundError:
+            return None
+        try:
+            return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def _replace(self, rest: str, data: bytes) -> None:
+        beside = self.path(f"{rest}.new")
+        file = self.files.open(beside, create=True)
+        try:
+            file.truncate(0)
+            file.write(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        self.files.replace(beside, self.path(rest))
+        self.files.sync_directory(self.directory)
+
+
+def _cursor_file(name: str) -> str:
+    """Without a hyphen, so that no cursor of one prefix has the file name of another prefix's file."""
+    return f"{name.replace('-', '~')}.cursor"
+
+
+@contextmanager
+def disk(layout: Layout) -> Iterator[None]:
+    """Turn what the operating system refuses into the package's errors."""
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:
+        raise Misconfigured(
+            f"no way to use {layout.directory}: {error}; give this user the directory, or take another",
+            directory=str(layout.directory),
+        ) from error
+    except OSError as error:
+        raise StorageFailed(f"{layout.path('*')}: {error}", directory=str(layout.directory)) from error

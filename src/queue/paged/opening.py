@@ -1,0 +1,78 @@
+"""What has to be true before a local queue may be touched: sane arguments, our format, and nobody else in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+
+from ...errors import AlreadyOpen, InvalidRequest
+from ...inputs import is_int
+from .files import Closable
+from .layout import Layout
+
+MIN_PAGE, MAX_PAGE = 64, 2**31 - 1
+MAX_LIFETIME = 10**14
+"""Seconds: as much as a timedelta holds, and so little that every clock can be counted back by it."""
+_PREFIX = re.compile(r"[^/\0]{1,100}")
+
+
+def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: float | None) -> None:
+    """`InvalidRequest` for what no queue can be opened with."""
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix) or not _nameable(prefix):
+        raise InvalidRequest(
+            f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {prefix!r}", prefix=prefix
+        )
+    if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
+        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
+    if not is_int(force_every) or force_every < 0:
+        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every!r}")
+    if lifetime is not None and (
+        not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME
+    ):
+        raise InvalidRequest(
+            f"lifetime is {lifetime!r}; it must be more than 0 seconds and at most {MAX_LIFETIME}, or None to keep "
+            "everything"
+        )
+
+
+def checked_directory(directory: str | os.PathLike[str]) -> Path:
+    """The directory as a path that stays the same when the process changes its own. Raises `InvalidRequest`."""
+    try:
+        path = Path(directory)
+    except TypeError as failure:
+        raise InvalidRequest(f"directory is {directory!r}; give a path") from failure
+    if not _nameable(str(path)):
+        raise InvalidRequest(f"directory is {directory!r}, which no file system takes; correct it")
+    try:
+        return path.expanduser().absolute()
+    except (RuntimeError, OSError) as failure:
+        raise InvalidRequest(f"directory is {directory!r}: {failure}; write the path in full") from failure
+
+
+def _nameable(name: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+
+
+def own(layout: Layout) -> Closable:
+    """The lock on the queue. It goes with the process that has it, so a killed owner needs no cleaning up."""
+    path = layout.path("lock")
+    try:
+        return layout.files.lock(path)
+    except BlockingIOError as error:
+        raise AlreadyOpen(f"{path} is held by whoever has the queue open; close it there first") from error
+
+
+def settle_page_size(layout: Layout, wanted: int) -> int:
+    """The page size of the queue, which is created with the one wanted if it does not exist yet."""
+    stored = layout.stored_page_size()
+    if stored is None:
+        layout.store_page_size(wanted)
+        return wanted
+    if stored != wanted:
+        warnings.warn(f"{layout.path('allMeta')} says pages of {stored} bytes; {wanted} is ignored", stacklevel=4)
+    return stored

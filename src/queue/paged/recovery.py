@@ -1,0 +1,129 @@
+"""Opening a queue after whatever happened to it: the last page is read, cut after its last good record, and synced.
+
+Only the last page can be in doubt, because a page is synced before the next one is created. Nothing here depends on
+having run to its end before, so recovery may itself be killed at any step and run again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ...errors import Unreadable
+from .files import File
+from .index import PageIndex, Survey, survey
+from .layout import Layout, Place
+
+_log = logging.getLogger(__name__)
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where a queue begins, where it goes on, and the newest arrival time that it holds, in ms."""
+
+    first: int
+    tail: Place
+    arrival: int
+
+
+def recover(layout: Layout, page_size: int) -> Recovered | None:
+    """Bring the files to a state from which appending can go on; None for a queue that has no page yet.
+
+    Keeps the last page up to its last good record. Damage before the position to which the page is known to have
+    been synced, with good records after it, is left for readers to report; from there on nothing after the first bad
+    record is kept. OSError if the disk refuses; `Unreadable`, with nothing changed, where a page of that size would
+    lose records.
+    """
+    numbers = layout.pages()
+    if not numbers:
+        return None
+    last = numbers[-1]
+    for number in numbers[-2:-1]:
+        _check_sealed(layout, number, page_size)
+    found = _recover_page(layout, last, page_size)
+    arrivals = [PageIndex(found.entries).newest(), *(layout.newest(number, page_size) for number in numbers[-2:-1])]
+    return Recovered(_first(layout, numbers), (last, found.end), max(arrivals))
+
+
+def _first(layout: Layout, numbers: list[int]) -> int:
+    """Where the queue begins: as readMeta says, unless that is past a cursor or the last page, as no reclaim goes."""
+    stored = layout.first_page()
+    most = min([numbers[-1], *(page for page, _ in layout.cursors().values())])
+    return stored if stored is not None and 1 <= stored <= most else numbers[0]
+
+
+def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
+    synced = layout.synced_in(number)
+    file = layout.files.open(layout.page(number))
+    try:
+        _fit(layout, number, file, page_size, synced)
+        found = survey(file, number, page_size, synced)
+        if found.end < synced:
+            _log.warning("%s: good up to %d, of %d bytes that were synced", layout.page(number), found.end, synced)
+        _zero(file, found.end, page_size)
+        _rewrite(file, min(synced, found.end), found.end)
+        file.sync()
+    finally:
+        file.close()
+    _repair_index(layout, number, found.entries)
+    layout.files.sync_directory(layout.directory)
+    return found
+
+
+def _fit(layout: Layout, number: int, file: File, page_size: int, synced: int) -> None:
+    """Make the page as long as all are. What is beyond, and no record, is nobody's; a record there is not cut off."""
+    size = file.size()
+    if size > page_size and survey(file, number, size, synced).end > page_size:
+        raise _too_long(layout, number, page_size, size)
+    if size != page_size:
+        file.allocate(page_size)
+
+
+def _check_sealed(layout: Layout, number: int, page_size: int) -> None:
+    """A page with another one after it is as long as all are, whatever the last one holds. One may be unreadable."""
+    try:
+        file = layout.files.open(layout.page(number))
+    except OSError:
+        return
+    try:
+        size = file.size()
+    finally:
+        file.close()
+    if size > page_size:
+        raise _too_long(layout, number, page_size, size)
+
+
+def _too_long(layout: Layout, number: int, page_size: int, size: int) -> Unreadable:
+    return Unreadable(
+        f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; write its "
+        f"size, {size}, there (the first 4 bytes, big-endian)",
+        file=layout.page(number),
+        size=size,
+    )
+
+
+def _zero(file: File, start: int, end: int) -> None:
+    """Leave nothing after the last record that a later crash could bring back."""
+    for position in range(start, end, _CHUNK):
+        size = min(_CHUNK, end - position)
+        zeros = bytes(size)
+        if file.read(size, position) != zeros:
+            file.write(zeros, position)
+
+
+def _rewrite(file: File, start: int, end: int) -> None:
+    """Make the bytes dirty again: after a failed sync the system may call pages clean that never reached the disk."""
+    for position in range(start, end, _CHUNK):
+        file.write(file.read(min(_CHUNK, end - position), position), position)
+
+
+def _repair_index(layout: Layout, number: int, entries: bytes) -> None:
+    file = layout.files.open(layout.index(number), create=True)
+    try:
+        if file.read(file.size(), 0) != entries:
+            file.truncate(0)
+            file.write(entries, 0)
+        file.sync()
+    finally:
+        file.close()

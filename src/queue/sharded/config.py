@@ -1,0 +1,232 @@
+"""What a sharded queue is made with, and the limits of each setting (docs/design.md section 4)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
+from typing import Any
+
+from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
+from ...inputs import checked_whole, is_int
+from ...retry import Poll
+from ...store.model.record import Key, checked_key
+from .envelope import Codec
+
+MAX_CONSUMERS = 100
+"""Consumers, and shovels, that one queue takes."""
+MAX_SHARDS = 512
+MAX_SHOVEL_INTERVAL = timedelta(days=1)
+MAX_SHOVEL_CONCURRENCY = 50
+MIN_SWEEP, MAX_SWEEP = timedelta(minutes=5), timedelta(minutes=300)
+MAX_EXPIRY = timedelta(days=365)
+MAX_NAME = 200
+"""Bytes in a queue's name, so that the keys made of it stay short."""
+SIDELINE, PARKED = "_SIDELINE", "_PARKED"
+SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+HANDLER_TIMEOUT = timedelta(minutes=10)
+"""The default, or half the sweep duration where that is less."""
+
+Span = timedelta
+"""A length of time. Numbers are taken as seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShovelConfig:
+    """How often the shovel brings the sideline back, and how many shovels run at once.
+
+    interval: 0 to 86,400 s between two passes, in whole seconds.  concurrency: 1 to 50.
+    """
+
+    interval: Span
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        try:
+            span = _whole("shovel interval", _span("shovel interval", self.interval), SECOND)
+        except InvalidRequest as failure:
+            raise InvalidShovelInterval(str(failure)) from None
+        object.__setattr__(self, "interval", span)
+        if not timedelta() <= span <= MAX_SHOVEL_INTERVAL:
+            raise InvalidShovelInterval(
+                f"the shovel interval is {span.total_seconds():g} s; it must be 0 to 86400 s: choose one in that range"
+            )
+        checked_whole("shovel concurrency", self.concurrency, 1, MAX_SHOVEL_CONCURRENCY)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingConfig:
+    """How many messages a batch handler gets at once, and how long it waits for a batch to fill.
+
+    max_size: 2 to 200,000 messages.  max_wait: 1 to 300 s, in whole seconds.
+    """
+
+    max_size: int
+    max_wait: Span
+
+    def __post_init__(self) -> None:
+        checked_whole("batch size", self.max_size, 2, 200_000)
+        span = _span("batch wait", self.max_wait)
+        object.__setattr__(self, "max_wait", span)
+        _between("batch wait", span, SECOND, timedelta(seconds=300))
+        _whole("batch wait", span, SECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """The settings of a sharded queue; checked when made, before any I/O.
+
+    name: 1 to 200 bytes.  shards: 1 to 512; fixed for the queue's life.  message_expiry: how long an unread message
+    lives.  queue_expiry: at least the message's; parked messages live so long, and a queue that is not used is
+    forgotten after twice that, but not while a sweeper runs: deactivate it.  concurrency: consumers, 0 (paused) to 100.
+    handler_type: a name for the kind of handler, for people.
+    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
+    to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
+    max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message
+    waits in the sideline: so long each time, 1 ms to a year, or by a `latchwork.retry.Poll` growing with its attempts;
+    None = until the shovel's next pass.  shovel, batching: None = none.  codec: "json", "bytes", or a type that msgspec
+    reads from JSON.  unsafe_limits: allows times of seconds, for demonstrations and tests; warns.  Expiries are whole
+    seconds, the other times whole milliseconds.
+
+    Raises `InvalidRequest`, `TooManyConsumers` (over 100 consumers) or `InvalidShovelInterval`.
+    """
+
+    name: str
+    _: KW_ONLY
+    shards: int = 32
+    message_expiry: Span = timedelta(days=2)
+    queue_expiry: Span = timedelta(days=2)
+    concurrency: int = 1
+    handler_type: str | None = None
+    sweep_duration: Span = timedelta(minutes=20)
+    handler_timeout: Span = HANDLER_TIMEOUT
+    max_deliveries: int = 5
+    backoff: Any = None
+    shovel: ShovelConfig | None = None
+    batching: BatchingConfig | None = None
+    codec: Any = "json"
+    unsafe_limits: bool = False
+
+    def __post_init__(self) -> None:
+        asked = self.handler_timeout is not HANDLER_TIMEOUT
+        for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
+            object.__setattr__(self, field, _span(field, getattr(self, field)))
+        if not asked:
+            object.__setattr__(self, "handler_timeout", default_timeout(self.sweep_duration))
+        _check_name(self.name)
+        checked_whole("shards", self.shards, 1, MAX_SHARDS)
+        check_concurrency(self.concurrency)
+        checked_whole("max_deliveries", self.max_deliveries, 1, 1_000_000)
+        _check_codec(self.codec)
+        _check_kinds(self)
+        object.__setattr__(self, "backoff", _backoff(self.backoff))
+        object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if self.unsafe_limits:
+            warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=4)
+        low = SECOND if self.unsafe_limits else MIN_SWEEP
+        _between("sweep_duration", self.sweep_duration, low, MAX_SWEEP)
+        _between("message_expiry", self.message_expiry, SECOND, MAX_EXPIRY)
+        _between("queue_expiry", self.queue_expiry, SECOND, MAX_EXPIRY)
+        if self.queue_expiry < self.message_expiry:
+            raise InvalidRequest(
+                f"queue_expiry {self.queue_expiry} is less than message_expiry {self.message_expiry}: a queue must "
+                "outlive its messages; raise queue_expiry"
+            )
+        if not timedelta() < self.handler_timeout <= self.sweep_duration / 2:
+            raise InvalidRequest(
+                f"handler_timeout {self.handler_timeout} must be more than 0 and at most half of sweep_duration "
+                f"{self.sweep_duration}: shorten the one or lengthen the other"
+            )
+        for field, unit in _UNITS.items():
+            _whole(field, getattr(self, field), unit)
+
+
+_KINDS: dict[str, type] = {
+    "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "unsafe_limits": bool,
+}  # fmt: skip
+
+# As the queue's record holds them.
+_UNITS = {
+    "message_expiry": SECOND, "queue_expiry": SECOND, "sweep_duration": MILLISECOND, "handler_timeout": MILLISECOND,
+}  # fmt: skip
+
+
+def check_concurrency(concurrency: int) -> int:
+    """The number of consumers, once it is 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
+    if is_int(concurrency) and concurrency > MAX_CONSUMERS:
+        raise TooManyConsumers(f"{concurrency} consumers: a queue takes at most {MAX_CONSUMERS}; use more queues")
+    checked_whole("concurrency", concurrency, 0, MAX_CONSUMERS)
+    return concurrency
+
+
+def default_timeout(sweep_duration: timedelta) -> timedelta:
+    """The handler timeout where none is said: at most half the sweep duration, in whole milliseconds."""
+    half = sweep_duration / 2
+    return min(HANDLER_TIMEOUT, half - half % MILLISECOND)
+
+
+def whole_seconds(span: timedelta) -> int:
+    """The length of time in whole seconds, rounded up, at least 1."""
+    return max(1, math.ceil(span.total_seconds()))
+
+
+def milliseconds(span: timedelta) -> int:
+    """The length of time in whole milliseconds."""
+    return round(span.total_seconds() * 1000)
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME:
+        raise InvalidRequest(f"queue name {name!r}: it must be text of 1 to {MAX_NAME} bytes")
+    if name.endswith((SIDELINE, PARKED)):
+        raise InvalidRequest(f"queue name {name!r} ends like the sideline or the parked messages of another: rename it")
+    checked_key(Key("-", name))
+
+
+def _check_codec(codec: Any) -> None:
+    if codec is None or (isinstance(codec, str) and codec not in ("json", "bytes")):
+        raise InvalidRequest(f"codec {codec!r}: use 'json', 'bytes', or a type that msgspec reads from JSON")
+    Codec(codec)
+
+
+def _check_kinds(config: QueueConfig) -> None:
+    for field, kind in _KINDS.items():
+        value = getattr(config, field)
+        if value is not None and not isinstance(value, kind):
+            raise InvalidRequest(f"{field} is {value!r}; give a {kind.__name__}, or None")
+
+
+def _span(what: str, value: Any) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e9:
+        return timedelta(seconds=value)
+    raise InvalidRequest(f"{what} is {value!r}; give a timedelta, or a number of seconds")
+
+
+def _backoff(value: Any) -> Poll | None:
+    """The pauses of failed messages; one length of time is the pause after every attempt."""
+    if value is None or isinstance(value, Poll):
+        return value
+    if not isinstance(value, timedelta | int | float):
+        raise InvalidRequest(f"backoff is {value!r}; give a timedelta, a number of seconds, a Poll, or None")
+    span = _span("backoff", value)
+    _between("backoff", span, MILLISECOND, MAX_EXPIRY)
+    seconds = span.total_seconds()
+    return Poll(seconds, seconds, factor=1, jitter=0)
+
+
+def _between(what: str, value: timedelta, low: timedelta, high: timedelta) -> None:
+    if not low <= value <= high:
+        raise InvalidRequest(f"{what} is {value}; it must be {low} to {high}: choose one in that range")
+
+
+def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
+    if value % unit:
+        units = "seconds" if unit == SECOND else "milliseconds"
+        raise InvalidRequest(f"{what} is {value}; it must be in whole {units}: round it")
+    return value

@@ -1,0 +1,316 @@
+"""A consumer: worker threads that call a handler for each message of a queue, or for each batch of messages."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....retry import Poll
+from ....seams import Task
+from ..config import BatchingConfig, check_concurrency
+from ..envelope import Reason
+from ..queue import ShardedQueue
+from ..subqueue import MAX_RECEIVE
+from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
+from .ordering import HeldShard, ShardLocks
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Any]
+ASK = 1.0
+"""Seconds for which an idle worker waits for a message before it looks around."""
+KEEP = 0.5
+"""Seconds at the most between two looks of the keeper."""
+HEED = 0.1
+"""Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
+TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
+"""Pauses after errors of the store."""
+
+
+class Consumer:
+    """Calls `handler(delivery)` for each message, in up to `concurrency` threads; with the queue's `batching`, calls
+    `handler([delivery, ...])` for each batch.
+
+    What the handler returns decides, where it has not acknowledged or failed the delivery by itself: True or None =
+    done, acknowledged; False = rejected, into the sideline; for a batch also a sequence of these, one for each. An
+    exception, even `SystemExit`, puts it into the sideline too, one of `ignorable` (a type, or several) acknowledges
+    it. While a handler runs its messages are extended; after the queue's `handler_timeout` they go to the sideline as
+    `timeout`, and what the handler returns later counts for nothing.
+    Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
+    twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
+    returns; what it still had goes to the sideline as `saturated`.
+
+    concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
+    on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
+    unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
+    later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
+    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  `with` starts and stops it.
+
+    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
+    """
+
+    def __init__(
+        self,
+        queue: ShardedQueue,
+        handler: Handler,
+        *,
+        concurrency: int | None = None,
+        ignorable: type[BaseException] | Collection[type[BaseException]] = (),
+        ordered: bool = False,
+        grace: float = 10.0,
+    ) -> None:
+        if not isinstance(queue, ShardedQueue):
+            raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
+        if not callable(handler):
+            raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
+        if not isinstance(grace, int | float) or not grace >= 0:
+            raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
+        self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
+        self._tally = Tally(queue.store.seams)
+        self.stats = self._tally.counts
+        self._wanted = None if concurrency is None else check_concurrency(concurrency)
+        self._seams = queue.store.seams
+        self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
+        self._runs = Runs(queue, self._tally)
+        self._stopping = self._seams.event()
+        # Plain flags: a signal may interrupt the very thread that holds the lock of an event.
+        self._drains = self._forced = self._gave_up = False
+        self._lock = self._seams.lock()
+        self._pid, self._before = 0, dict[int, Any]()
+        self._workers = 0
+        self._keeper: Task | None = None
+        self._tasks: list[Task] = []
+        self._locks = ShardLocks(queue) if ordered else None
+
+    def __repr__(self) -> str:
+        return f"Consumer({self.queue.name!r}, workers={self._workers}, stuck={self._runs.stuck})"
+
+    @property
+    def concurrency(self) -> int:
+        """Workers that are wanted now."""
+        return self.queue.concurrency if self._wanted is None else self._wanted
+
+    @property
+    def saturated(self) -> bool:
+        """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
+        return 0 < 2 * self.concurrency <= self._runs.stuck
+
+    # ---- life
+
+    def start(self) -> Consumer:
+        """Start in the background; itself. A consumer is started once."""
+        self._refuse_second_start()
+        self._pid = os.getpid()
+        self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
+        return self
+
+    def _refuse_second_start(self) -> None:
+        if self._keeper:
+            raise InvalidRequest(f"{self!r} was started before: make another")
+
+    def __enter__(self) -> Consumer:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self, grace: float | None = None) -> bool:
+        """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
+
+        True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
+        and so is what a worker that was just asking for messages gets after that: no handler is called any more.
+        When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
+        that was forked since the start it does nothing: what runs is the parent's.
+        """
+        if self._pid not in (0, os.getpid()):
+            return True
+        self._stopping.set()
+        self.queue.active.loaded(())  # wakes those that wait for messages
+        end = self._seams.monotonic() + (self.grace if grace is None else grace)
+        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self._forced:
+            self._seams.sleep(0.02)
+        self._gave_up = self._gave_up or self._workers > self._runs.stuck
+        self._runs.abandon_all("was still running when the consumer's grace period ended")
+        end = self._seams.monotonic() + KEEP
+        for task in filter(None, (*self._tasks, self._keeper)):
+            task.join(max(0.0, end - self._seams.monotonic()))
+        return not self._gave_up
+
+    def run(self) -> bool:
+        """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
+
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces. In a
+        child that a handler has forked they do what they did before.
+        """
+        self._refuse_second_start()
+        self._pid = os.getpid()
+        if threading.current_thread() is threading.main_thread():
+            self._before = {
+                number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
+            }
+        try:
+            self.start()
+            while not (self._drains or self._stopping.wait(HEED)):
+                pass
+            return self.stop()
+        finally:
+            self._restore_signals()
+
+    def _restore_signals(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _signalled(self, number: int, _frame: Any) -> None:
+        if os.getpid() != self._pid:  # a forked child, where nobody looks at the flags
+            self._restore_signals()
+            signal.raise_signal(number)
+            return
+        self._forced = self._forced or self._ends()
+        self._drains = True
+
+    def _ends(self) -> bool:
+        """Whether no more messages are to be taken."""
+        return self._drains or self._stopping.is_set()
+
+    # ---- the keeper
+
+    def _keep(self) -> None:
+        """Start workers as wanted, keep their messages alive, give up on handlers that hang."""
+        config = self.queue.config
+        pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
+        saturated = False
+        while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
+            try:
+                self._runs.keep()
+                if not self._ends():
+                    self.queue.registry.refresh_if_due()
+                    self._staff()
+                if self.saturated and not saturated:
+                    log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
+                saturated = self.saturated
+            except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
+                self._troubled(failure)
+            self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
+
+    def _staff(self) -> None:
+        """As many workers as are wanted."""
+        with self._lock:
+            missing = -self._surplus()
+        if missing > 0:
+            self._tasks = [task for task in self._tasks if task.is_alive()]
+        for number in range(missing):
+            self._hire(number)
+
+    def _hire(self, number: int) -> None:
+        self._count(1)
+        try:
+            self._tasks.append(self._seams.spawn(self._work, f"{self.queue.name}-worker-{number}"))
+        except BaseException:
+            self._count(-1)
+            raise
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._workers += more
+
+    def _surplus(self) -> int:
+        """Workers that there are beyond those wanted: `concurrency`, and one for each that hangs, up to as many again.
+
+        Those that hang cannot leave, so where more do than that, as after `scale`, all others are too many.
+        """
+        stuck, wanted = self._runs.stuck, self.concurrency
+        return self._workers - max(stuck, wanted + min(stuck, wanted))
+
+    def _retires(self) -> bool:
+        """Whether this worker is one too many; counts it out if it is."""
+        with self._lock:
+            over = self._surplus() > 0 or self._ends()
+            if over:
+                self._workers -= 1
+            return over
+
+    # ---- a worker
+
+    def _work(self) -> None:
+        troubles = 0
+        while not self._retires():
+            try:
+                self._once()
+                troubles = 0
+            except LatchworkError as failure:
+                troubles += 1
+                self._troubled(failure)
+                self._stopping.wait(TROUBLE.pause(troubles, self._seams))
+            except BaseException:
+                self._count(-1)
+                raise
+
+    def _once(self) -> None:
+        if self._locks is None:
+            self._handle(self._gather(None))
+            return
+        with self._locks.hold_one(self._stopping) as held:
+            while held is not None and held.mine() and self._may_take(held):
+                run = self._gather(held)
+                if run is None and not held.awaits():
+                    return
+                self._handle(run)
+
+    def _gather(self, held: HeldShard | None) -> Run | None:
+        """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
+        batching = self.queue.config.batching
+        shards, end, wait = (None, None, ASK) if held is None else ({held.shard}, held.end, 0.0)
+        first = self.queue.receive(
+            1 if batching is None else min(batching.max_size, MAX_RECEIVE), timeout=wait, shards=shards
+        )
+        if not first:
+            return None
+        run = self._runs.open(first, end)
+        if batching is not None:
+            self._fill(run, batching, held)
+        return run
+
+    def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
+        shards, ask = (None, ASK) if held is None else ({held.shard}, HEED)
+        while len(run.deliveries) < batching.max_size and self._may_take(held):
+            left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
+            if left <= 0:
+                return
+            wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
+            try:
+                more = self.queue.receive(wanted, timeout=min(left, ask), shards=shards)
+            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
+                self._troubled(failure)
+                return  # what has come is handled; the next look meets the same trouble
+            self._runs.add(run, more)
+
+    def _may_take(self, held: HeldShard | None) -> bool:
+        """Whether more messages may be taken; in order, not once others may have the shard."""
+        lost = held is not None and held.grant.lost.is_set()
+        return not (lost or self.saturated or self._ends())
+
+    def _handle(self, run: Run | None) -> None:
+        if run is None:
+            return
+        verdicts: list[Verdict] = []
+        try:
+            if self.saturated:
+                verdicts = [(Reason.SATURATED, f"{self._runs.stuck} handlers hang")] * len(run.deliveries)
+            elif self._runs.start(run):
+                verdicts = self._calls.verdicts(run.deliveries)
+        finally:  # a run that nobody closes counts as a handler that hangs, for ever
+            ours = self._runs.close(run)
+        if ours:
+            self._runs.settle(run.deliveries, verdicts)
+
+    def _troubled(self, failure: Exception) -> None:
+        self._tally.add("troubles")
+        if isinstance(failure, LatchworkError):
+            log.warning("%r met trouble (%s): %s", self, failure.code, failure)
+        else:
+            log.error("%r met trouble", self, exc_info=failure)

@@ -1,0 +1,130 @@
+"""Order within a key: one consumer at a time works a shard, under a fenced lock (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from ....coord.lock import FencedLock, Grant
+from ....errors import LatchworkError
+from ....seams import Event
+from ..queue import ShardedQueue
+
+log = logging.getLogger(__name__)
+
+LEASE = 10.0
+"""Seconds after which a dead consumer's shard is taken over."""
+TURN = 5.0
+"""Seconds after which a shard is given up, so that others are worked too where there are few workers."""
+ASK = 1.0
+"""Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
+
+
+@dataclass(frozen=True)
+class HeldShard:
+    """A shard that this worker has to itself, until its turn is over.
+
+    end: lets others have it, now rather than at the end of the turn; harmless when repeated.
+    """
+
+    shard: int
+    grant: Grant
+    until: float
+    queue: ShardedQueue
+    end: Callable[[], None]
+
+    def mine(self) -> bool:
+        """Whether the next message may be taken.
+
+        Not beyond the turn, unless this process waits for a message that it has claimed: whoever is next would handle
+        later ones before it.
+        """
+        in_turn = self.queue.store.seams.monotonic() < self.until
+        return not self.grant.lost.is_set() and (in_turn or self.awaits())
+
+    def awaits(self) -> bool:
+        """Whether a message of the shard is claimed, not there yet, and will be asked for."""
+        return self.queue.concurrency > 0 and self.queue.awaits({self.shard})
+
+
+class ShardLocks:
+    """The shards of a queue, to be held one by one by the workers of a consumer."""
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self._queue, self._seams = queue, queue.store.seams
+        self._guard = self._seams.lock()
+        self._busy: dict[int, Grant | None] = {}
+        self._locks: dict[int, FencedLock] = {}
+
+    @contextmanager
+    def hold_one(self, stopping: Event) -> Iterator[HeldShard | None]:
+        """A shard that has messages and that nobody else works; None, after a pause, where there is none."""
+        self._queue.used = True
+        shards = self._candidates()
+        held = self._take_one(shards)
+        if held is None:
+            if not stopping.is_set():
+                # Where others have what there is, or the queue is paused, it is not worth asking soon.
+                self._queue.active.wait(ASK, least=ASK if shards or self._queue.concurrency == 0 else 0.0, known=shards)
+            yield None
+            return
+        try:
+            yield held
+        finally:
+            held.end()
+
+    def _candidates(self) -> list[int]:
+        """Shards that may have something for this process: none while the queue is paused."""
+        if self._queue.concurrency == 0:
+            return []
+        # Where a claimed message is awaited there may be nothing else to claim.
+        return list(dict.fromkeys((*self._queue.aside.shards, *self._queue.active.candidates())))
+
+    def _take_one(self, shards: Sequence[int]) -> HeldShard | None:
+        for shard in shards:
+            if not self._reserve(shard):
+                continue
+            grant = None
+            try:
+                grant = self._lock_of(shard).try_acquire(keep_alive=True)
+            finally:
+                self._settle(shard, grant)
+            if grant is not None:
+                end = partial(self._end, shard, grant)
+                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._queue, end)
+        return None
+
+    def _end(self, shard: int, grant: Grant) -> None:
+        with self._guard:
+            if self._busy.get(shard) is grant:  # else it ended before, and may be under another grant by now
+                del self._busy[shard]
+        try:
+            grant.release()
+        except LatchworkError as failure:
+            log.warning("the lock of shard %d is left to its lease (%s): %s", shard, failure.code, failure)
+
+    def _reserve(self, shard: int) -> bool:
+        with self._guard:
+            if shard in self._busy:
+                return False
+            self._busy[shard] = None
+            return True
+
+    def _settle(self, shard: int, grant: Grant | None) -> None:
+        """What came of the reservation."""
+        with self._guard:
+            if grant is None:
+                del self._busy[shard]
+            else:
+                self._busy[shard] = grant
+
+    def _lock_of(self, shard: int) -> FencedLock:
+        """The same handle each time: only one that has watched a dead consumer's lease may break it (P2)."""
+        with self._guard:
+            if shard not in self._locks:
+                name = f"{self._queue.registry.client_id}/{self._queue.name}/{shard}"
+                self._locks[shard] = FencedLock(self._queue.store, name, lease=LEASE)
+            return self._locks[shard]

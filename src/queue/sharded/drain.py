@@ -1,0 +1,104 @@
+"""One pass over a side queue: every message that was in it when the pass began is taken once and moved somewhere.
+
+What a pass loads again at the tail of the same queue is beyond where it began, so it ends (docs/protocols.md P5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ...errors import LatchworkError
+from .envelope import Envelope
+from .shards import Found, Held, PointerQueue, ShardState, Slot
+from .subqueue import GRACE
+from .transfer import move
+
+BATCH = 1_000
+
+Route = Callable[[Held], tuple[PointerQueue, Envelope]]
+"""Where a message goes, and as what."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What came of a pass. taken: messages found.  moved: those of them that went to another queue.  postponed: those
+    loaded again at the tail.  tombstones: slots that held no message.  errors: messages that could not be moved and
+    stay for the sweeper.
+    """
+
+    taken: int = 0
+    moved: int = 0
+    postponed: int = 0
+    tombstones: int = 0
+    errors: tuple[LatchworkError, ...] = field(default=())
+
+    def __add__(self, other: PassReport) -> PassReport:
+        return PassReport(
+            self.taken + other.taken,
+            self.moved + other.moved,
+            self.postponed + other.postponed,
+            self.tombstones + other.tombstones,
+            (*self.errors, *other.errors),
+        )
+
+
+def sweep_through(
+    source: PointerQueue, state: ShardState, route: Route, *, enough: Callable[[], bool] = lambda: False
+) -> PassReport:
+    """Take the messages of one shard that were there in `state`, a batch at a time, and send each where `route` says.
+
+    enough: asked before each batch; True ends the pass early.
+    """
+    report = PassReport()
+    source.begin_firing([state])
+    fired = state.fired
+    while fired < state.loaded and not enough():
+        claim = source.claim(state.shard, min(BATCH, state.loaded - fired))
+        if claim is None:
+            break
+        fired = claim.last
+        slots = [Slot(state.shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
+        held, tombstones, errors = take(source, slots)
+        report += PassReport(taken=len(held), tombstones=tombstones, errors=tuple(errors)) + send(source, held, route)
+    return report
+
+
+def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, list[LatchworkError]]:
+    """The messages at claimed slots, how many slots were given up after the grace, and what could not be read."""
+    me = source.store.seams.unique()
+    found = dict(zip(slots, source.stamp(slots, me, count=False), strict=True))
+    absent = [slot for slot in slots if found[slot] is Found.ABSENT]
+    buried = 0
+    if absent:
+        source.store.seams.sleep(GRACE)
+        outcomes = dict(zip(absent, source.bury(absent), strict=True))
+        empty = [slot for slot in absent if outcomes[slot] is True]
+        source.count_expired(empty)
+        buried = len(empty)
+        came = [slot for slot in absent if outcomes[slot] is False]
+        found.update(dict.fromkeys(empty, Found.TAKEN))
+        found.update({slot: out for slot, out in outcomes.items() if isinstance(out, LatchworkError)})
+        found.update(zip(came, source.stamp(came, me, count=False) if came else [], strict=True))
+    held = [Held(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
+    return held, buried, [what for what in found.values() if isinstance(what, LatchworkError)]
+
+
+def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport:
+    """Move the messages where they belong, those of one target in one batch: loaded there first, then deleted here."""
+    report = PassReport()
+    for target, group in _by_target(held, route):
+        outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])
+        errors = tuple(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
+        done = len(outcomes) - len(errors)
+        away = target is not source
+        report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors)
+    return report
+
+
+def _by_target(held: Sequence[Held], route: Route) -> Iterator[tuple[PointerQueue, list[tuple[Held, Envelope]]]]:
+    groups: dict[int, tuple[PointerQueue, list[tuple[Held, Envelope]]]] = {}
+    for h in held:
+        target, envelope = route(h)
+        groups.setdefault(id(target), (target, []))[1].append((h, envelope))
+    yield from groups.values()

@@ -1,0 +1,293 @@
+"""The data record of a message: its bins, its codec, and why it is where it is (docs/design.md section 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...errors import InvalidRequest, Unreadable
+from ...store.model.expr import Param
+from ...store.model.form import Form
+from ...store.model.ops import Op, Put
+from ...store.model.values import taken
+from ...store.port import Exists, Key, Update
+from ..undecodable import why
+
+VERSION = 1
+"""The version of the layout, bin `v`."""
+
+BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
+"""What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
+CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS")
+"""What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
+MAX_ERROR = 1_000
+"""Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
+
+
+class Reason(str, Enum):
+    """Why a message is in the sideline or parked: a closed set."""
+
+    REJECTED = "rejected"
+    EXCEPTION = "exception"
+    TIMEOUT = "timeout"
+    UNREADABLE = "unreadable"
+    SATURATED = "saturated"
+    SWEPT = "swept"
+    EXHAUSTED = "exhausted"
+
+
+def reason_of(reason: str) -> str:
+    """The reason, once it is one of the closed set. Raises `InvalidRequest`."""
+    try:
+        return Reason(reason).value
+    except ValueError:
+        names = ", ".join(r.value for r in Reason)
+        raise InvalidRequest(f"reason {reason!r}: use one of {names}") from None
+
+
+class Envelope(Struct, frozen=True):
+    """A message as it is stored. Times in milliseconds since the epoch; 0 = none. The repr shows no content.
+
+    keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md P6).
+    """
+
+    data: str | bytes
+    msg_id: str
+    attempts: int = 0
+    enqueued_at: int = 0
+    not_before: int = 0
+    reason: str | None = None
+    last_error: str | None = None
+    headers: Mapping[str, str] | None = None
+    keep_id: int = 0
+
+    def __repr__(self) -> str:
+        return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"
+
+    @property
+    def bare(self) -> bool:
+        """Whether it has nothing but what every message has."""
+        return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id)
+
+    def ops(self, now_ms: int) -> tuple[Op, ...]:
+        """What writes it into a new record. Bins that would be empty are left out."""
+        written = (
+            Put("data", self.data),
+            Put("msgId", self.msg_id),
+            _put("attempts", self.attempts),
+            _put("enqueuedAt", self.enqueued_at),
+            _put("modified_at", now_ms),
+            _PUT_VERSION,
+        )
+        if self.bare:
+            return written
+        optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id)
+        return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
+
+
+@lru_cache(maxsize=256)
+def _put(bin: str, value: int) -> Put:
+    """The same object for the same value, so that the rows of a batch share it and it is compiled once."""
+    return Put(bin, value)
+
+
+_PUT_VERSION = Put("v", VERSION)
+_OPTIONAL = BINS[4:]
+
+
+@lru_cache(maxsize=256)
+def _writing_bare(ttl: int) -> Form:
+    written = [Put(bin, Param(bin)) for bin in ("data", "msgId", "attempts", "enqueuedAt", "modified_at")]
+    return Form(*written, _PUT_VERSION, exists=Exists.CREATE, ttl=ttl)
+
+
+def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
+    """What writes a bare message into a new record, as `Envelope.ops` does."""
+    return _writing_bare(ttl).fill(
+        key, data=envelope.data, msgId=envelope.msg_id, attempts=envelope.attempts, enqueuedAt=envelope.enqueued_at,
+        modified_at=now_ms,
+    )  # fmt: skip
+
+
+def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
+    """The message in these bins; None for a record without a payload: a tombstone, or an id that was kept."""
+    data, found = bins.get("data"), bins.get
+    if data is None:
+        return None
+    return Envelope(
+        data, found("msgId") or "", found("attempts") or 0, found("enqueuedAt") or 0, found("notBefore") or 0,
+        found("reason"), storable(found("lastError")), storable_headers(found("headers")), found("keepId") or 0,
+    )  # fmt: skip
+
+
+def storable(text: Any) -> Any:
+    """The text, with a replacement for what no store takes: an error of anybody's, or what an earlier version kept."""
+    if not isinstance(text, str) or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def kept_error(error: str) -> str:
+    """The beginning of an error that is kept with a message; it ends with a whole character."""
+    return str(storable(error[:MAX_ERROR])).encode()[:MAX_ERROR].decode(errors="ignore")
+
+
+def storable_headers(headers: Any) -> Mapping[str, str] | None:
+    """The same for headers. Another program's may be no map, which counts as none; of what is no text text is made."""
+    if not isinstance(headers, Mapping):
+        return None
+    if all(isinstance(text, str) and "\0" not in text for one in headers.items() for text in one):
+        return headers
+    return {storable(str(name)): storable(str(value)) for name, value in headers.items()}
+
+
+def tombstone(now_ms: int) -> tuple[Op, ...]:
+    """What writes a tombstone: a record without payload and without message id."""
+    return (Put("modified_at", now_ms), _PUT_VERSION)
+
+
+class Codec:
+    """How payloads become the bin `data`: JSON text, bytes as they are, or JSON text read as a msgspec type."""
+
+    def __init__(self, codec: Any = "json") -> None:
+        self.kind = codec
+        self.name = "bytes" if codec == "bytes" else "json"
+        self._decoder = None if codec == "bytes" else _decoder(codec)
+
+    def encode(self, payload: Any) -> str | bytes:
+        """The payload as it is stored. Raises `InvalidRequest` where it cannot be."""
+        if self._decoder is None:
+            if isinstance(payload, bytes | bytearray | memoryview):
+                return bytes(payload)
+            raise InvalidRequest(f"a {type(payload).__name__} is not bytes: this queue's codec is 'bytes'")
+        try:
+            encoded = _JSON.encode(payload)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as failure:
+            raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
+        if b"null" in encoded and not _finite(payload):
+            raise InvalidRequest(
+                "the payload holds a number that is not finite (nan or inf), for which JSON has nothing: publish "
+                "None or a text instead, or use a queue with codec='bytes'"
+            )
+        return encoded.decode()
+
+    def decode(self, data: str | bytes) -> Any:
+        """The payload. Raises `Unreadable`."""
+        if self._decoder is None:
+            if isinstance(data, bytes):
+                return data
+            raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
+        try:
+            return self._decoder.decode(data)
+        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
+            raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
+
+
+def _finite(payload: Any) -> bool:
+    """Whether no number in it is infinite or no number at all; `msgspec` writes null for such."""
+    try:
+        left = [msgspec.to_builtins(payload)]
+    except (TypeError, RecursionError):  # it holds `msgspec.Raw`, which is JSON already, or is as deep as can be
+        return True
+    while left:
+        value = left.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return False
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list | tuple):
+            left += value
+    return True
+
+
+_JSON = msgspec.json.Encoder()
+
+
+@lru_cache(maxsize=256)
+def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
+    try:
+        return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
+    except TypeError as failure:
+        raise InvalidRequest(f"codec {codec!r} is not a type that msgspec reads from JSON: {failure}") from failure
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as people see it.
+
+    payload: None where `unreadable`; then `raw` is what is stored.  attempts: how often it was handed out.
+    enqueued_at, not_before: UTC; not_before None = due.  reason, last_error: why it was sidelined or parked last.
+    The repr leaves out what may be confidential: payload, headers and errors.
+    """
+
+    payload: Any = field(repr=False)
+    message_id: str
+    headers: Mapping[str, str] = field(repr=False)
+    attempts: int
+    enqueued_at: datetime
+    shard: int
+    pointer: int
+    reason: str | None = None
+    last_error: str | None = field(default=None, repr=False)
+    not_before: datetime | None = None
+    unreadable: bool = False
+    raw: str | bytes = field(default="", repr=False)
+
+
+def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Message:
+    """The message in the envelope."""
+    payload, unreadable = None, False
+    try:
+        payload = codec.decode(envelope.data)
+    except Unreadable:
+        unreadable = True
+    return Message(
+        payload,
+        envelope.msg_id,
+        envelope.headers or {},
+        envelope.attempts,
+        date(envelope.enqueued_at),
+        shard,
+        pointer,
+        envelope.reason,
+        envelope.last_error,
+        date(envelope.not_before) if envelope.not_before else None,
+        unreadable,
+        envelope.data,
+    )
+
+
+def date(milliseconds: int) -> datetime:
+    """The time, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+
+
+def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
+    """The headers, once they are text to text that a store takes. Raises `InvalidRequest`."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidRequest(f"headers is a {type(headers).__name__}; give a dict of text to text, or None")
+    if not headers:
+        return None
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            kinds = f"a {type(name).__name__} and a {type(value).__name__}"
+            raise InvalidRequest(f"a header is {kinds}; names and values must be text")
+        taken(name)
+        taken(value)
+    return dict(headers)
+
+
+def checked_id(message_id: str) -> str:
+    """The message id, once it is text of 1 to 256 characters that a store takes. Raises `InvalidRequest`."""
+    if not isinstance(message_id, str) or not 1 <= len(message_id) <= 256:
+        raise InvalidRequest(f"message id {message_id!r}: it must be text of 1 to 256 characters")
+    taken(message_id)
+    return message_id

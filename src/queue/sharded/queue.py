@@ -1,0 +1,256 @@
+"""A sharded work queue: at least once, no broker, nothing acknowledged is lost (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
+from ...forks import renew_in_child
+from ...store import RecordStore
+from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
+from .envelope import Codec, Envelope, Message, checked_headers, checked_id
+from .record import Live
+from .shards import PointerQueue, ShardState, Slot
+from .subqueue import QueueView, Rules
+from .transfer import load
+from .upkeep.shovel import redrive
+
+if TYPE_CHECKING:
+    from .registry import QueueRegistry
+
+SPREAD = 100
+"""Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
+
+
+MAYBE_TOO_BIG, AROUND = 200_000, 2_048
+"""Characters from which a payload is measured, and bytes of a message's record around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """How much is in a queue, by its pointers.
+
+    ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
+    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
+    loaded, fired: slots reserved and received since the queue's name was first used.
+    """
+
+    ready: int
+    sideline: int
+    parked: int
+    expired: int
+    loaded: int
+    fired: int
+
+
+class ShardedQueue(QueueView):
+    """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
+
+    Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
+    messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
+    see `key`).
+    """
+
+    def __init__(self, registry: QueueRegistry, config: QueueConfig, live: Live) -> None:
+        self.registry, self.config, self.live = registry, config, live
+        main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
+        codec = Codec(config.codec)
+        rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
+        super().__init__(main, codec, rules, idle_look=registry.idle_look)
+        self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
+        self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
+        # Processes begin at different shards, or many short-lived publishers would all write to the first.
+        self._turn = int(self.store.seams.uniform(0, config.shards))
+        self.used = False
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """In a forked child: its lock anew, which a thread of the parent may have."""
+        self._lock = self.store.seams.lock()
+
+    def _open(self) -> bool:
+        self.used = True
+        self.registry.refresh_if_due()
+        return self.live.concurrency > 0
+
+    # ---- publishing
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+    ) -> str:
+        """Publish one message; its id once it is safe. Two calls.
+
+        key: messages of one key go to one shard, where an ordered consumer handles those that were published one after
+        the other in that order.  message_id: the caller's own id, for people: publishing it twice
+        makes two messages.  Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
+        deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
+        """
+        ids = None if message_id is None else [message_id]
+        return self.publish_many([payload], key=key, headers=headers, message_ids=ids)[0]
+
+    def publish_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Publish many; their ids, in order. Two calls per 1,000 messages.
+
+        key, headers: for all of them.  keys, message_ids: one for each.  An ordered consumer handles those of one key
+        in order unless one is written more than 250 ms after the others, as where its row has to be sent again: where
+        that matters, publish one by one.  Not atomic: where some could not be published
+        it raises the first error, whose `details["published"]` has the ids of those that were.
+        """
+        if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
+            raise InvalidRequest(
+                f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
+            )
+        seams, common = self.store.seams, checked_headers(headers)
+        with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
+            envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
+            self._publish(envelopes, self._shards(len(envelopes), key, keys))
+        return [envelope.msg_id for envelope in envelopes]
+
+    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
+        self.used = True
+        self.registry.refresh_if_due()
+        if not self.live.active:
+            raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
+        outcomes = load(self.pointers, envelopes, shards)
+        self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
+        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+        for done, n in (("published", len(outcomes) - len(failures)), ("failed", len(failures))):
+            if n:
+                self.store.seams.note("published", n, queue=self.name, outcome=done)
+        if failures:
+            safe = zip(envelopes, outcomes, strict=True)
+            failures[0].details["published"] = [envelope.msg_id for envelope, at in safe if isinstance(at, Slot)]
+            raise failures[0]
+
+    def _envelopes(
+        self, payloads: Sequence[Any], headers: dict[str, str] | None, message_ids: Sequence[str] | None
+    ) -> list[Envelope]:
+        if message_ids is not None and len(message_ids) != len(payloads):
+            raise InvalidRequest(
+                f"{len(message_ids)} message ids for {len(payloads)} payloads: give as many message ids"
+            )
+        seams, now = self.store.seams, self.pointers.now_ms()
+        ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
+        return [
+            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=headers)
+            for payload, msg_id in zip(payloads, ids, strict=True)
+        ]
+
+    def _fitting(self, data: str | bytes) -> str | bytes:
+        """The payload, if a record can hold it: else its pointer would be reserved in vain. Raises `RecordTooBig`."""
+        if len(data) > MAYBE_TOO_BIG:
+            size = len(data.encode() if isinstance(data, str) else data)
+            limit = self.store.describe().record_size_limit - AROUND
+            if size > limit:
+                raise RecordTooBig(
+                    f"a payload of {size} bytes, and records of queue {self.name!r} take {limit}: publish a reference",
+                    size=size,
+                    limit=limit,
+                )
+        return data
+
+    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
+        if keys is not None and len(keys) != n:
+            raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
+        wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
+        with self._lock:
+            start, self._turn = self._turn, self._turn + 1 + n // SPREAD
+        return [
+            (start + place // SPREAD) % self.config.shards if shard is None else shard
+            for place, shard in enumerate(wanted)
+        ]
+
+    def shard_of(self, key: str) -> int:
+        """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
+        if not isinstance(key, str):
+            raise InvalidRequest(f"key is {key!r}; it must be text")
+        return zlib.crc32(key.encode(errors="surrogatepass")) % self.config.shards
+
+    # ---- looking
+
+    def depth(self) -> QueueDepth:
+        """How much is in the queue, its sideline and among its parked messages. Three calls, whatever the shards."""
+        return depth_of(*self.states())
+
+    def states(self) -> tuple[list[ShardState], list[ShardState], list[ShardState]]:
+        """The pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
+        return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
+
+    def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
+        """Bring up to `limit` parked messages back, those parked for `reason` or for any; which they were.
+
+        They start again with no attempts; how often they had been handed out before is in the header
+        `latchwork-attempts`, their last reason and error stay with them. dry_run: change nothing, only say which would
+        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors.
+        """
+        return redrive(self, limit, reason=reason, dry_run=dry_run)
+
+    # ---- the number of consumers
+
+    @property
+    def concurrency(self) -> int:
+        """Consumers that are wanted, as last read from the queue's record; 0 = paused."""
+        return self.live.concurrency
+
+    def pause(self) -> None:
+        """Stop consumers everywhere, once each process has refreshed. Messages go on expiring, which a warning says."""
+        warnings.warn(
+            f"queue {self.name!r} is paused; its messages go on expiring, each after {self.config.message_expiry}",
+            stacklevel=2,
+        )
+        self.registry.set_concurrency(self, 0)
+
+    def resume(self) -> None:
+        """Go on with the number of consumers that was last asked for, at least 1."""
+        self.registry.resume(self)
+
+    def scale(self, n: int) -> None:
+        """Ask for `n` consumers, 0 to 100. Raises `TooManyConsumers`."""
+        self.registry.set_concurrency(self, check_concurrency(n))
+
+
+def pointer_queues(
+    store: RecordStore, client_id: str, config: QueueConfig
+) -> tuple[PointerQueue, PointerQueue, PointerQueue]:
+    """The main queue, the sideline and the parked messages of a queue."""
+    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
+    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
+    main, sideline, parked = (
+        PointerQueue(store, client_id, config.name + suffix, config.shards, ttl=ttl, sweep=sweep)
+        for suffix, ttl in lives.items()
+    )
+    return main, sideline, parked
+
+
+def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
+    """The depth that these pointers show."""
+    return QueueDepth(
+        _waiting(main),
+        _waiting(sideline),
+        _waiting(parked),
+        sum(state.expired for state in main + sideline),
+        sum(state.loaded for state in main),
+        sum(state.fired for state in main),
+    )
+
+
+def _waiting(states: list[ShardState]) -> int:
+    return sum(state.loaded - state.fired for state in states)

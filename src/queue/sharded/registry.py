@@ -1,0 +1,236 @@
+"""The queues of a client in a farm: made, found, listed, deactivated and kept up to date."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
+from ...forks import renew_in_child
+from ...inputs import farm_or_default
+from ...store import Key, MapPut, Put, RecordStore, Touch
+from ...store.connect import as_store
+from ...store.model.record import checked_key
+from .active import IDLE_LOOK
+from .config import QueueConfig
+from .queue import ShardedQueue, pointer_queues
+from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
+
+log = logging.getLogger(__name__)
+
+FIRST_REFRESH, REFRESH = 60.0, 300.0
+"""Seconds until the first refresh, and between later ones."""
+
+
+class QueueRegistry:
+    """The way to the sharded queues of `client_id` in a farm.
+
+    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of a queue
+    that was idle for long notice what other processes publish; each look costs a process one call. Nothing is read or
+    written before the first call. One queue is one object here, shared by all who ask for it; one that another has
+    replaced (with another codec, or as the queue was made anew) is kept up to date as well for as long as it is held.
+    """
+
+    def __init__(
+        self, store: RecordStore, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
+    ) -> None:
+        if not isinstance(idle_look, int | float) or isinstance(idle_look, bool) or not 0.05 <= idle_look <= 60:
+            raise InvalidRequest(f"idle_look is {idle_look!r} s; it must be 0.05 to 60")
+        self.idle_look = idle_look
+        self.store, self.client_id = as_store(store), client_id
+        self.farm_id = farm_or_default(farm_id)
+        self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))
+        # The index on a set is named after it, and its name has the same limit.
+        for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
+            checked_key(Key(set_name, "-"))
+        self._queues: dict[str, ShardedQueue] = {}
+        # Every object of a name that somebody holds: also those that `_queues` no longer has.
+        self._held: dict[str, WeakSet[ShardedQueue]] = {}
+        self.begin_anew()
+        renew_in_child(self)
+        self._indexed = False
+        self._next_refresh = store.seams.monotonic() + FIRST_REFRESH
+
+    def begin_anew(self) -> None:
+        """In a forked child: its lock anew, which a thread of the parent may have."""
+        self._lock = self.store.seams.lock()
+
+    def __repr__(self) -> str:
+        return f"QueueRegistry({self.store!r}, {self.client_id!r}, farm_id={self.farm_id!r})"
+
+    def create(self, config: QueueConfig) -> ShardedQueue:
+        """The queue of these settings: a new one, or the one that has them already (activated again if it was not).
+
+        To create it, or to `get` it while it is active, is to use it: its record lives on, if the store can be written.
+        A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
+        saying which settings differ, where the name is taken.
+        """
+        if not isinstance(config, QueueConfig):
+            raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
+        self._ensure_index()
+        record = self.records.find(config.name)
+        if record is None:
+            queues = pointer_queues(self.store, self.client_id, config)
+            self.records.create(config, [[state.fired for state in queue.states()] for queue in queues])
+            record = self.records.record(config.name)
+        bins = record.bins
+        unequal = differences(config, config_of(config.name, bins))
+        if unequal:
+            raise AlreadyExists(
+                f"there is a queue {config.name!r} with other settings ({'; '.join(unequal)}): use those, or another "
+                "name",
+                queue=config.name,
+            )
+        if bins.get("active") != "true":
+            self.records.change(config, Put("active", "true"))
+            bins["active"] = "true"
+        else:
+            self.records.renew(config, record)
+        return self._adopt(config, bins, asked=True)
+
+    def get(self, name: str) -> ShardedQueue:
+        """The queue of this name, active or not. Raises `NotFound`."""
+        queue = self._queues.get(_named("name", name))
+        if queue is not None:
+            if queue.live.active:
+                queue.used = True
+                self.refresh_if_due()
+            return queue
+        record = self.records.record(name)
+        queue = self._adopt(config_of(name, record.bins), record.bins)
+        if queue.live.active:
+            self.records.renew(queue.config, record)
+        return queue
+
+    def queues(self, active: bool | None = True) -> list[ShardedQueue]:
+        """All queues that are active, or not, or (None) both, as the store has them now, by name."""
+        return [queue for queue, _ in self.listed(active=active)]
+
+    def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
+        """The same, each with its record; those that cannot be read are left out, with a warning in the log."""
+        self._ensure_index()
+        wanted = ("true", "false") if active is None else ("true" if active else "false",)
+        # By name, as one that is deactivated between the two queries is in both.
+        records = {one.key.name: one for value in wanted for one in self.store.query(self.records.set, "active", value)}
+        found = []
+        for _, record in sorted(records.items()):
+            try:
+                queue = self._adopt(config_of(record.key.name, record.bins), record.bins)
+            except Unreadable as failure:
+                log.warning("left out: %s", failure)
+            else:
+                found.append((queue, record.bins))
+        return found
+
+    def deactivate(self, name: str) -> None:
+        """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.
+
+        Raises `NotFound`.
+        """
+        queue = self.get(name)
+        self.records.change(queue.config, Put("active", "false"))
+        self._reread(queue)
+
+    def refresh(self) -> None:
+        """Adopt queues made elsewhere, drop those that have expired, follow changed settings, keep those in use alive.
+
+        Queues in use ask for it by themselves: first after a minute, then every 5 minutes.
+        """
+        self._next_refresh = self.store.seams.monotonic() + REFRESH
+        found = {queue.name for queue in self.queues(active=None)}
+        for name in self._adopted().keys() - found:
+            self._look_again(name)
+        for queue in self._adopted().values():
+            self._keep_if_used(queue)
+
+    def refresh_if_due(self) -> None:
+        """Refresh where it is time to; a failure is logged, and tried again when it is time again."""
+        if self.store.seams.monotonic() < self._next_refresh:
+            return
+        try:
+            self.refresh()
+        except LatchworkError as failure:
+            log.warning("the queues of %s could not be refreshed: %s", self.records.set, failure)
+
+    def last_sweep(self, name: str) -> LastSweep:
+        """When the queue was last swept with success and without. Raises `NotFound`."""
+        return last_sweep_of(self.records.read(name, "lastSweep"))
+
+    # ---- the number of consumers
+
+    def set_concurrency(self, queue: ShardedQueue, n: int) -> None:
+        """Store how many consumers are wanted; a number above 0 is what `resume` goes back to."""
+        kept = (MapPut("settings", "resumeTo", n),) if n else ()
+        self.records.change(queue.config, Put("concurrency", n), *kept)
+        self._reread(queue)
+
+    def resume(self, queue: ShardedQueue) -> None:
+        """Store the number of consumers that was last wanted, at least 1."""
+        settings = self.records.read(queue.name, "settings").get("settings") or {}
+        self.set_concurrency(queue, settings.get("resumeTo") or queue.config.concurrency or 1)
+
+    # ----
+
+    def _ensure_index(self) -> None:
+        if not self._indexed:
+            self.store.ensure_index(self.records.set, "active")
+            self._indexed = True
+
+    def _adopted(self) -> dict[str, ShardedQueue]:
+        with self._lock:
+            return dict(self._queues)
+
+    def _look_again(self, name: str) -> None:
+        """A queue that was not listed is dropped if it is gone; one that was activated meanwhile was in no listing."""
+        with suppress(Unreadable, Corrupt):  # which the listing has told
+            record = self.records.find(name)
+            if record is not None:
+                self._adopt(config_of(name, record.bins), record.bins)
+                return
+            with self._lock:
+                self._queues.pop(name, None)
+                self._held = {name: held for name, held in self._held.items() if held}
+
+    def _keep_if_used(self, queue: ShardedQueue) -> None:
+        with self._lock:
+            used = [one for one in self._held[queue.name] if one.used]
+        if used:
+            with suppress(Corrupt):  # this one alone cannot be kept
+                self.records.change(queue.config, Touch())
+        for one in used:
+            one.used = False
+
+    def _reread(self, queue: ShardedQueue) -> None:
+        live = live_of(queue.name, self.records.read(queue.name))
+        with self._lock:
+            self._tell(queue.name, live)
+
+    def _tell(self, name: str, live: Live) -> None:
+        for queue in self._held.get(name, ()):
+            queue.live = live
+
+    def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
+        """The one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
+        live = live_of(config.name, bins)
+        with self._lock:
+            queue = self._queues.get(config.name)
+            other_codec = asked and queue is not None and queue.config.codec != config.codec
+            if queue is None or other_codec or differences(queue.config, config):
+                queue = self._queues[config.name] = self._object(config, live)
+            self._tell(config.name, live)
+            return queue
+
+    def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:
+        """The object of just these settings that somebody holds, or a new one."""
+        held = self._held.setdefault(config.name, WeakSet())
+        queue = next((one for one in held if one.config == config), None) or ShardedQueue(self, config, live)
+        held.add(queue)
+        return queue
+
+
+def _named(what: str, value: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {value!r}; it must be text that is not empty")
+    return value

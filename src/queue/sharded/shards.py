@@ -1,0 +1,308 @@
+"""One pointer queue: the shards of a name, a counter of what was loaded and of what was fired in each (P5).
+
+Pointers count from 1. A producer reserves pointers and writes data records at them; a consumer claims pointers and
+stamps the records it finds there. The main queue, its sideline and its parked messages are one pointer queue each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
+from ...store.model.expr import Bound, ListOf, smallest
+from ...store.model.form import Form, plain
+from ...store.model.ops import ReadAll
+from ..rows import delete_rows, settle
+from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
+
+CLAIMS = 64
+"""Claims that a shard remembers, fixed for the layout's life."""
+
+LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
+_UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
+_ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
+_CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
+_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
+
+SEEN = "seen"
+"""The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
+MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
+_NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
+_STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
+_STAMPING = {
+    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
+}
+_ANY_KEY = Key("set", "name")
+_DROP = tuple(Put(bin, None) for bin in CONTENT)
+
+
+class Slot(NamedTuple):
+    """Where a message is within a pointer queue."""
+
+    shard: int
+    pointer: int
+
+
+class Claim(NamedTuple):
+    """Pointers `after + 1` to `last` of a shard, now this caller's to stamp; `loaded` were reserved in all."""
+
+    after: int
+    last: int
+    loaded: int
+
+
+class ShardState(NamedTuple):
+    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
+
+    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
+    """
+
+    shard: int
+    loaded: int
+    fired: int
+    stream: str | None
+    expired: int
+    fire_missing: bool = False
+
+
+class Written(Enum):
+    """What became of a data record."""
+
+    DONE = "done"
+    SPENT = "spent"  # something else is at the pointer; it has to go to another
+
+
+class Found(Enum):
+    """What a stamp found instead of a message."""
+
+    ABSENT = "absent"
+    TAKEN = "taken"  # a tombstone, a message that is done, or somebody else's
+
+
+class Held(NamedTuple):
+    """A message that was stamped with a delivery id."""
+
+    slot: Slot
+    delivery: str
+    envelope: Envelope
+
+
+class PointerQueue:
+    """The records of one pointer queue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
+
+    def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
+        self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
+            store, client_id, name, shards, ttl, sweep,
+        )  # fmt: skip
+        self._data_set, self._meta_set, self._prefix = (
+            f"{client_id}_data_set",
+            f"{client_id}_meta_set",
+            f"{name}_SHARD_",
+        )
+        self._tombstone_ttl = int(sweep) + 1
+
+    def key(self, slot: Slot) -> Key:
+        """Where the data record of a slot is."""
+        return Key(self._data_set, f"{self._prefix}{slot[0]}_{slot[1]}")
+
+    def pointers_key(self, shard: int) -> Key:
+        """Where the pointers of a shard are."""
+        return Key(self._meta_set, f"{self._prefix}{shard}_POINTERS")
+
+    def now_ms(self) -> int:
+        """For stored dates, which no protocol compares."""
+        return int(self.store.seams.wall() * 1000)
+
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0."""
+        numbers = range(self.shards) if shards is None else shards
+        records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
+        found = [record.bins if record else {} for record in records]
+        return [
+            ShardState(
+                n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0),
+                LOAD in bins and FIRE not in bins,
+            )
+            for n, bins in zip(numbers, found, strict=True)
+        ]  # fmt: skip
+
+    def begin_firing(self, states: Sequence[ShardState]) -> None:
+        """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
+
+        To add 0 does no harm at any time. Where it fails the claim finds nothing yet, and the next look begins again.
+        """
+        missing = [Update(self.pointers_key(state.shard), (Add(FIRE, 0),)) for state in states if state.fire_missing]
+        if missing:
+            settle(self.store, missing)
+
+    # ---- the producer's side
+
+    def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
+        """Reserve pointers: for each shard the first of so many, or the error. One call.
+
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        """
+        rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
+        return {
+            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
+            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
+        }
+
+    def write(
+        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
+    ) -> list[Written | LatchworkError]:
+        """Create the data records. One call, and another where something is there already.
+
+        fired: they come from another queue, so they carry the time of this move in `fireTS`.
+        """
+        now = self.now_ms()
+        stamp = (Put("fireTS", now),) if fired else ()
+        if len(slots) == 1 and envelopes[0].bare and not fired:
+            rows = [bare_update(self.key(slots[0]), envelopes[0], now, self.ttl)]
+        else:
+            rows = [
+                Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
+                for slot, envelope in zip(slots, envelopes, strict=True)
+            ]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
+        if not taken:
+            return outcomes
+        ids = self._message_ids([rows[place].key for place in taken])
+        for place, found in zip(taken, ids, strict=True):
+            mine = found == envelopes[place].msg_id
+            outcomes[place] = found if isinstance(found, LatchworkError) else Written.DONE if mine else Written.SPENT
+        return outcomes
+
+    def _message_ids(self, keys: Sequence[Key]) -> list[str | LatchworkError | None]:
+        try:
+            records = self.store.get_many(keys, "msgId")
+        except LatchworkError as failure:
+            unknown = f"{self.name}: whether the message was written could not be read back: {failure}"
+            return [OutcomeUnknown(unknown) for _ in keys]
+        return [record.bins.get("msgId") if record else None for record in records]
+
+    # ---- the consumer's side
+
+    def claim(self, shard: int, n: int) -> Claim | None:
+        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call."""
+        try:
+            (result,) = self.store.once(_CLAIMING.fill(self.pointers_key(shard), n=n))
+        except (Refused, NotFound):
+            return None
+        return Claim(*result)
+
+    def stamp(
+        self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True
+    ) -> list[Envelope | Found | LatchworkError]:
+        """Put a delivery id on the records and read them, counting an attempt. One call.
+
+        me: the id, or one for each slot.  Update-only, and never onto a tombstone; a repeat with the same id
+        counts nothing, reads the same, and lets the sweep clock begin again.
+        """
+        ids = [me] * len(slots) if isinstance(me, str) else me
+        found = settle(self.store, self._stamps(slots, ids, count))
+        return [self._stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
+
+    def _stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
+        form, now = _STAMPING[count], self.now_ms()
+        if len(slots) == 1:
+            return [form.fill(self.key(slots[0]), me=ids[0], now=now)]
+        # The rows of a batch with the same id share their operations, which are compiled once.
+        stamps = {one: plain(form.fill(_ANY_KEY, me=one, now=now)) for one in set(ids)}
+        return [Update(self.key(slot), stamps[one].ops, stamps[one].when) for slot, one in zip(slots, ids, strict=True)]
+
+    def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+        if not isinstance(row, LatchworkError):
+            return from_bins(row[0]) or Found.TAKEN
+        if isinstance(row, NotFound):
+            return Found.ABSENT
+        return self._whose(slot, me) if isinstance(row, Refused) else row
+
+    def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
+        """After a refused stamp: mine from an earlier attempt, whose time begins again now; or not for us."""
+        renew, guard = Put("fireTS", self.now_ms()), Bound(MINE, {"me": me})
+        try:
+            (bins,) = self.store.operate(self.key(slot), renew, ReadAll(), when=guard, repeatable=True)
+        except (Refused, NotFound):
+            return Found.TAKEN
+        except LatchworkError as failure:
+            return failure
+        return from_bins(bins) or Found.TAKEN
+
+    def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
+        """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
+
+        keep: seconds that they must live at least; the sweep duration they live anyway.
+        """
+        ops, ttl = tombstone(self.now_ms()), max(keep, self._tombstone_ttl)
+        rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=ttl) for slot in slots]
+        return [
+            False if isinstance(row, AlreadyExists) else row if isinstance(row, LatchworkError) else True
+            for row in settle(self.store, rows)
+        ]
+
+    def count_expired(self, slots: Sequence[Slot]) -> None:
+        """Note that these claimed pointers held no message; about right only, as a repeat counts twice. One call."""
+        if not slots:
+            return
+        counts = Counter(slot.shard for slot in slots)
+        settle(self.store, [Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
+        self.store.seams.note("expired", len(slots), queue=self.name)
+
+    def extend(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Start the sweep clock of each again: True = done, False = absent or somebody else's. One call."""
+        renew = (Put("fireTS", self.now_ms()),)
+        rows = settle(self.store, [Update(self.key(h.slot), renew, Bound(MINE, {"me": h.delivery})) for h in held])
+        return [
+            False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
+            for row in rows
+        ]
+
+    # ---- the one place that deletes
+
+    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Delete messages that are still this delivery's: True = done, False = absent or somebody else's. One call.
+
+        A message with `keep_id` loses its payload, and its id stays for so many seconds (P6): a late retry of its
+        publisher finds it done. Tombstones are never deleted.
+        """
+        guards = {me: Bound(MINE, {"me": me}) for me in {h.delivery for h in held}}
+        marked = [h for h in held if h.envelope.keep_id]
+        if not marked:
+            return self._deleted(held, guards)
+        plain = [h for h in held if not h.envelope.keep_id]
+        outcomes = dict(zip((h.slot for h in plain), self._deleted(plain, guards), strict=True))
+        outcomes.update(zip((h.slot for h in marked), self._stripped(marked, guards), strict=True))
+        return [outcomes[h.slot] for h in held]
+
+    def _deleted(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
+        if not held:
+            return []
+        rows = delete_rows(self.store, [Removal(self.key(h.slot), guards[h.delivery]) for h in held])
+        return [False if isinstance(row, Refused) else row for row in rows]
+
+    def _stripped(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
+        """The messages lose all but their ids."""
+        drop = (*_DROP, Put("modified_at", self.now_ms()))
+        updates = [Update(self.key(h.slot), drop, guards[h.delivery], ttl=h.envelope.keep_id) for h in held]
+        return [self._dropped(h, row) for h, row in zip(held, settle(self.store, updates), strict=True)]
+
+    def _dropped(self, held: Held, row: Any) -> bool | LatchworkError:
+        if isinstance(row, NotFound):
+            return False
+        if isinstance(row, Refused) and row.details.get("doubt"):
+            try:
+                record = self.store.get(self.key(held.slot), "delivery", "data")
+            except LatchworkError as failure:
+                return failure
+            return record is not None and record.bins == {"delivery": held.delivery}
+        if isinstance(row, Refused):
+            return False
+        return row if isinstance(row, LatchworkError) else True

@@ -1,0 +1,66 @@
+"""What there is to say about a queue at one moment, for gauges and for people: a few calls, whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .queue import QueueDepth, ShardedQueue, depth_of
+from .record import LastSweep, last_sweep_of
+from .registry import QueueRegistry
+from .shards import ShardState, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """A queue at one moment.
+
+    oldest_age: seconds since the oldest of the messages that are next in their shards was published; None = there is
+    none.  balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even.
+    """
+
+    name: str
+    active: bool
+    consumers: int
+    depth: QueueDepth
+    oldest_age: float | None
+    balance: float | None
+    last_sweep: LastSweep
+
+
+def all_facts(registry: QueueRegistry) -> list[QueueFacts]:
+    """Those of every queue of the client, by name. Two calls, and four a queue."""
+    return [facts_of(queue, bins) for queue, bins in registry.listed(active=None)]
+
+
+def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueFacts:
+    """Those of one queue. bins: of its record, where they are known. Four calls, five without."""
+    main, sideline, parked = queue.states()
+    last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
+    oldest = _oldest(queue, main)
+    age = None if oldest is None else max(0.0, queue.store.seams.wall() - oldest / 1000)
+    return QueueFacts(
+        queue.name,
+        queue.live.active,
+        queue.concurrency,
+        depth_of(main, sideline, parked),
+        age,
+        _balance(main),
+        last,
+    )
+
+
+def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
+    """When the oldest of the shards' next messages was published, in ms since the epoch."""
+    heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
+    records = queue.store.get_many([queue.pointers.key(slot) for slot in heads], "enqueuedAt")
+    return min(
+        (record.bins["enqueuedAt"] for record in records if record and "enqueuedAt" in record.bins), default=None
+    )
+
+
+def _balance(states: Sequence[ShardState]) -> float | None:
+    loaded = [state.loaded for state in states]
+    messages = sum(loaded)
+    return max(loaded) * min(len(loaded), messages) / messages if messages else None

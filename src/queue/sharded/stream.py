@@ -1,0 +1,251 @@
+"""A queue as a stream sees it: which shards it owns, what a range of pointers holds, what it has acknowledged (P7).
+
+Nothing here knows Spark. A range is `(after, last]` of one shard; FIRE is moved only by acknowledgements, so until then
+every range can be read again, and reads the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
+from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
+from ...store.model.expr import Bound, largest
+from ..ledger.ledger import LEDGER_TTL
+from ..rows import delete_rows, settle
+from .envelope import BINS, CONTENT, Envelope, from_bins
+from .shards import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
+from .subqueue import GRACE
+
+EPOCH = "stream-epoch"
+STEP = 1_000
+"""Records read, or deleted, in one call."""
+GRACE_POLL = 0.05
+TAKEOVERS = 5
+EPOCHS = 2**20
+"""An epoch is the last one and a random number up to this: two that take over at once do not choose the same."""
+MAX_STREAM = 256
+
+_MINE = Bin(STREAM, str).eq(Param("stream", str))
+_NEWER = missing(EPOCH) | (Bin(EPOCH) < Param("epoch"))
+_TAKE = (missing(STREAM) | _MINE) & _NEWER
+_HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
+_FORWARD = largest(Bin(FIRE), Param("to"))
+_WHOLE = exists("data")
+_DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A stream, and the fence under which it owns the queue's shards."""
+
+    stream: str
+    epoch: int
+
+    @property
+    def params(self) -> dict[str, str | int]:
+        """What the guards name."""
+        return {"stream": self.stream, "epoch": self.epoch}
+
+
+def take(queue: PointerQueue, stream: str) -> Owner:
+    """Own all shards: consumers are refused from here on, and so is whoever owned them under the same name before.
+
+    Three calls. Raises `QueueOwned` with the name of another stream that owns a shard, having let go of all.
+    """
+    if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
+        raise InvalidRequest(f"streamId {str(stream)[:40]!r}: it must be text of 1 to {MAX_STREAM} characters")
+    for _ in range(TAKEOVERS):
+        owners = _owners(queue)
+        _refuse_others(queue, owners, stream)
+        seams = queue.store.seams
+        epoch = max((epoch for _, epoch in owners), default=0) + 1 + int(seams.uniform(0, EPOCHS))
+        owner = Owner(stream, epoch)
+        guard = Bound(_TAKE, owner.params)
+        ops = (Put(STREAM, stream), Put(EPOCH, epoch), Add(LOAD, 0), Add(FIRE, 0))
+        rows = [
+            Update(queue.pointers_key(n), ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
+            for n in range(queue.shards)
+        ]
+        for row in settle(queue.store, rows):
+            if isinstance(row, LatchworkError) and not isinstance(row, Refused):
+                raise row
+        found = _owners(queue)
+        if all(one == (stream, epoch) for one in found):
+            return owner
+        if any(name not in (None, stream) for name, _ in found):
+            let_go(queue, owner)
+            _refuse_others(queue, found, stream)
+    raise FencedOut(f"{queue.name}: other queries of the stream {stream!r} take it over all the time: start only one")
+
+
+def current(queue: PointerQueue, stream: str) -> Owner:
+    """The owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
+    found = set(_owners(queue))
+    if len(found) != 1 or next(iter(found))[0] != stream:
+        raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {_names(found)}")
+    return Owner(stream, next(iter(found))[1])
+
+
+def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
+    """The pointers of all shards. One call. Raises `FencedOut` where another query has taken one over."""
+    records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], LOAD, FIRE, STREAM, EPOCH)
+    found = [record.bins if record else {} for record in records]
+    for shard, bins in enumerate(found):
+        if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
+            raise _fenced(queue, shard, owner)
+    return [ShardState(n, bins[LOAD], bins[FIRE], bins[STREAM], 0) for n, bins in enumerate(found)]
+
+
+def let_go(queue: PointerQueue, owner: Owner) -> None:
+    """Give the shards back to consumers, those that are still this owner's. One call; errors are raised after all."""
+    guard = Bound(_HELD, owner.params)
+    rows = [Update(queue.pointers_key(n), (Put(STREAM, None),), guard, ttl=NEVER) for n in range(queue.shards)]
+    for row in settle(queue.store, rows):
+        if isinstance(row, LatchworkError) and not isinstance(row, Refused):
+            raise row
+
+
+def read(
+    queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None
+) -> list[tuple[int, Envelope]]:
+    """The messages of a range with their pointers, the same each time it is read.
+
+    A slot that is empty is given the grace of 250 ms; then a tombstone refuses its producer, who publishes again. Not
+    promised: the same again once a message has expired.
+
+    owner: who reads. Raises `FencedOut` where a slot has no message and somebody else has taken the shard over: that
+    one may have acknowledged the range, and what is left of it is not what it held.
+    """
+    pointers = range(after + 1, last + 1)
+    found: dict[int, Envelope | None] = {}
+    end = queue.store.seams.monotonic() + GRACE
+    absent = list(pointers)
+    while absent:
+        found.update(_present(queue, shard, absent))
+        absent = [pointer for pointer in absent if pointer not in found]
+        if absent and queue.store.seams.monotonic() >= end:
+            _owned(queue, shard, owner)  # or one that was fenced off would litter what others own
+            absent = _bury(queue, shard, absent)
+        elif absent:
+            queue.store.seams.sleep(GRACE_POLL)
+    there = [(pointer, envelope) for pointer in pointers if (envelope := found.get(pointer)) is not None]
+    if len(there) < len(pointers):
+        # After the read: nobody deletes the range who has not taken the shard over before.
+        _owned(queue, shard, owner)
+    return there
+
+
+def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tuple[int, Envelope]]:
+    """The messages that a range holds now; changes nothing."""
+    for start in range(after + 1, last + 1, STEP):
+        step = range(start, min(start + STEP, last + 1))
+        for pointer, envelope in _present(queue, shard, step).items():
+            if envelope is not None:
+                yield pointer, envelope
+
+
+def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:
+    """Delete what the shard holds up to the boundary, then move FIRE there; how many pointers that were.
+
+    One call where there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` where somebody else has
+    taken over.
+    """
+    fired = _owned(queue, shard, owner).get(FIRE)
+    assert isinstance(fired, int)  # noqa: S101 - taking the shard has put it there
+    if fired >= boundary:
+        return 0
+    for start in range(fired + 1, boundary + 1, STEP):
+        _discard(queue, [Slot(shard, pointer) for pointer in range(start, min(start + STEP, boundary + 1))])
+    forward = Put(FIRE, Bound(_FORWARD, {"to": boundary}))
+    try:
+        queue.store.operate(
+            queue.pointers_key(shard), forward, when=Bound(_HELD, owner.params), ttl=NEVER, repeatable=True
+        )
+    except Refused:
+        raise _fenced(queue, shard, owner) from None
+    return boundary - fired
+
+
+def _owners(queue: PointerQueue) -> list[tuple[str | None, int]]:
+    records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], STREAM, EPOCH)
+    found = [record.bins if record else {} for record in records]
+    return [(bins.get(STREAM), bins.get(EPOCH, 0)) for bins in found]
+
+
+def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]], stream: str) -> None:
+    others = {name for name, _ in owners if name not in (None, stream)}
+    if others:
+        raise QueueOwned(
+            f"{queue.name}: the stream {', '.join(map(repr, sorted(map(str, others))))} owns it; stop that one and let "
+            "go of the queue with latchwork.spark.acknowledge(spark, query), or latchwork.spark.release(queue, "
+            "streamId) where it never finished a batch; or use its streamId to take over",
+            owners=sorted(map(str, others)),
+        )
+
+
+def _owned(queue: PointerQueue, shard: int, owner: Owner | None) -> Mapping[str, object]:
+    """The shard's pointer record. One read, none without an owner. Raises `FencedOut` where it is somebody else's."""
+    if owner is None:
+        return {}
+    record = queue.store.get(queue.pointers_key(shard), FIRE, STREAM, EPOCH)
+    bins: Mapping[str, object] = record.bins if record else {}
+    if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
+        raise _fenced(queue, shard, owner)
+    return bins
+
+
+def _names(found: set[tuple[str | None, int]]) -> str:
+    names = sorted({str(name) for name, _ in found if name is not None})
+    return f"{', '.join(names)} does" if names else "nobody does"
+
+
+def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
+    return FencedOut(
+        f"{queue.name}: shard {shard} is no longer owned by the stream {owner.stream!r} under epoch {owner.epoch}: "
+        "another query has taken it over, or it was let go"
+    )
+
+
+def _present(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> dict[int, Envelope | None]:
+    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out."""
+    found: dict[int, Envelope | None] = {}
+    for start in range(0, len(pointers), STEP):
+        step = pointers[start : start + STEP]
+        records = queue.store.get_many([queue.key(Slot(shard, pointer)) for pointer in step], *BINS)
+        for pointer, record in zip(step, records, strict=True):
+            if record is not None:
+                found[pointer] = from_bins(record.bins)
+    return found
+
+
+def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
+    """Put tombstones; the pointers where something came at the last moment.
+
+    They live as long as the messages do, and as a ledger: a producer that wakes after a shorter life would add a row to
+    a replay, or leave it where no later batch reads.
+    """
+    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
+    for outcome in outcomes:
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+    return [pointer for pointer, buried in zip(pointers, outcomes, strict=True) if not buried]
+
+
+def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
+    """Delete messages, another library's too, which carry no id; tombstones stay (P5).
+
+    Of those that were published exactly once the id stays (P6).
+    """
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId")
+    there = [record for record in records if record is not None]
+    plain = [Removal(record.key, _WHOLE) for record in there if not record.bins.get("keepId")]
+    kept = [
+        Update(record.key, _DROP, _WHOLE, ttl=record.bins["keepId"]) for record in there if record.bins.get("keepId")
+    ]
+    outcomes: list[object] = list(delete_rows(queue.store, plain)) if plain else []
+    outcomes += settle(queue.store, kept) if kept else []
+    for outcome in outcomes:
+        if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
+            raise outcome

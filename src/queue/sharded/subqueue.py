@@ -1,0 +1,311 @@
+"""One pointer queue as a consumer sees it: receive, acknowledge, fail, peek. Main, sideline and parked alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+from msgspec.structs import replace
+
+from ...errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...inputs import checked_timeout
+from ...retry import Poll
+from .active import BUSY, IDLE_LOOK, ActiveShards
+from .delivery import Delivery
+from .envelope import Codec, Envelope, Message, Reason, reason_of
+from .peek import checked_count, peek, peek_all
+from .pending import Aside, Claimed
+from .settlement import Outcome, acknowledge, failed, raise_first, remember, tell, tell_each
+from .shards import Found, Held, PointerQueue, Slot
+from .transfer import CHUNK, move
+
+GRACE = 0.25
+"""Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
+GRACE_POLL = 0.02
+MAX_RECEIVE = 1_000
+"""Messages that are claimed, stamped and read at once."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What becomes of messages that fail: where they go, after how many deliveries they are parked, how long they wait.
+
+    sideline: where failed ones go.  parked: where messages go that were delivered more than `max_deliveries` times;
+    None = they are delivered for ever.
+    """
+
+    sideline: PointerQueue
+    parked: PointerQueue | None
+    max_deliveries: int
+    backoff: Poll | None
+
+
+_Stamped = tuple[list[Held], LatchworkError | None]
+"""The messages of some slots, and the first error of those that could not be read."""
+_FOR_A_WHILE = (Unavailable, OutcomeUnknown)
+"""Errors of a stamp after which it is worth while to try the same slot again."""
+
+
+class QueueView:
+    """Consume one pointer queue. Safe to share between threads; share it, for they look for messages together."""
+
+    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, *, idle_look: float = IDLE_LOOK) -> None:
+        self.pointers, self.codec, self.rules = pointers, codec, rules
+        self.store = pointers.store
+        self.active = ActiveShards(pointers, idle_look)
+        self.aside = Aside(self.store.seams)
+
+    @property
+    def name(self) -> str:
+        """The name in the keys of its records."""
+        return self.pointers.name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, shards={self.pointers.shards})"
+
+    # ---- receiving
+
+    def receive(
+        self,
+        max_messages: int = 1,
+        *,
+        timeout: float | None = 0,
+        shards: Collection[int] | None = None,
+    ) -> list[Delivery]:
+        """Up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = for ever).
+
+        shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
+        It costs one call to claim and one to stamp and read for up to 1,000 messages, and the same again for each
+        1,000 more, as long as they are there at once.
+        With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
+        queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a timeout of 0 looks
+        at once.
+
+        A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
+        return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
+        publishes again. A message that was delivered too often is parked instead, and one that cannot be decoded is put
+        into the sideline.
+
+        Raises `QueueOwned` where a stream owns the queue, and the store's errors where there is nothing to return;
+        what was claimed before an error is tried again by later calls, or comes back through the sweeper.
+        """
+        checked_count("max_messages", max_messages)
+        timeout = checked_timeout(timeout)
+        seams = self.store.seams
+        began = seams.monotonic()
+        while True:
+            opened, now = self._open(), timeout == 0 and not self.awaits(shards)
+            deliveries = self._rounds(max_messages, shards, now=now) if opened else []
+            left = None if timeout is None else began + timeout - seams.monotonic()
+            if deliveries:
+                return deliveries
+            if opened and self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
+                seams.sleep(GRACE_POLL)
+            elif left is not None and left <= 0:
+                return []
+            else:
+                self.active.wait(left, least=0.0 if opened else BUSY)  # nobody looks while none may be handed out
+
+    def _open(self) -> bool:
+        """Whether messages may be handed out now."""
+        return True
+
+    def awaits(self, shards: Collection[int] | None = None) -> bool:
+        """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
+        return self.aside.any(shards)
+
+    def _rounds(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
+        """Round after round while each is full; where a later one fails there is something to return."""
+        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), shards, now=now)
+        while len(more) == MAX_RECEIVE and (left := max_messages - len(deliveries)):
+            try:
+                more = self._round(min(left, MAX_RECEIVE), shards, now=False)
+            except LatchworkError:
+                break
+            deliveries = deliveries + more
+        return deliveries
+
+    def _round(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
+        held, failure = self._revisit(max_messages, shards)
+        if len(held) < max_messages and not (shards is not None and self.awaits(shards)):
+            try:
+                new, failed = self._fresh(max_messages - len(held), shards, now=now)
+                held, failure = held + new, failure or failed
+            except LatchworkError as failed:
+                failure = failed
+        if failure and not held:
+            raise failure
+        return self._deliverable(held)
+
+    def _fresh(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> _Stamped:
+        me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
+        slots = self._claim(wanted, shards, now=now)
+        return self._stamp([Claimed(slot, me, end) for slot in slots], in_order=shards is not None)
+
+    def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
+        """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
+        slots = self._claim_from(self.active.candidates(shards), wanted)
+        if not slots and now:
+            slots = self._claim_from(self.active.candidates(shards, look=True), wanted)
+        return slots
+
+    def _claim_from(self, shards: Iterable[int], wanted: int) -> list[Slot]:
+        slots: list[Slot] = []
+        for shard in shards:
+            try:
+                claim = self.pointers.claim(shard, wanted - len(slots))
+            except LatchworkError:
+                if slots:
+                    break  # what was claimed is handed out; the next look meets the same trouble
+                raise
+            self.active.claimed(shard, claim)
+            if claim is not None:
+                slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
+            if len(slots) >= wanted:
+                break
+        return slots
+
+    def _stamp(self, claimed: Sequence[Claimed], *, in_order: bool) -> _Stamped:
+        """The messages at claimed slots, and what kept one from being read. One call.
+
+        Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them; in
+        order, what is behind such a slot of its shard as well. A slot keeps its delivery id, so that a first stamp
+        that lands after a later one is refused (P5).
+        """
+        if not claimed:
+            return [], None
+        found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed])
+        held: list[Held] = []
+        again: list[Claimed] = []
+        failure: LatchworkError | None = None
+        behind: set[int] = set()
+        for entry, what in zip(claimed, found, strict=True):
+            if isinstance(what, LatchworkError):
+                failure = failure or what
+            if isinstance(what, Envelope) and entry.slot.shard not in behind:
+                held.append(Held(entry.slot, entry.me, what))
+            elif isinstance(what, Envelope) or self._waits(entry, what):
+                again.append(entry)
+                if in_order:
+                    behind.add(entry.slot.shard)
+        if again:
+            self.aside.add(again)
+        return held, failure
+
+    def _waits(self, entry: Claimed, what: Found | LatchworkError) -> bool:
+        """Whether it is worth while to look at the slot again."""
+        if isinstance(what, _FOR_A_WHILE):
+            return self.store.seams.monotonic() < entry.until + self.pointers.sweep / 2
+        return what is Found.ABSENT
+
+    # ---- slots that were empty
+
+    def _revisit(self, max_messages: int, shards: Collection[int] | None) -> _Stamped:
+        """Try slots of these shards that were set aside again; bury those whose grace is over."""
+        again = self.aside.take(max_messages, shards)
+        if not again:
+            return [], None
+        now = self.store.seams.monotonic()
+        over = [entry for entry in again if entry.until <= now]
+        full = set(self._bury([entry.slot for entry in over])) if over else set()
+        there = [entry for entry in again if entry.until > now or entry.slot in full]
+        return self._stamp(there, in_order=shards is not None)
+
+    def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
+        """The slots whose messages came at the last moment; all others get a tombstone and are counted."""
+        buried = self.pointers.bury(slots)
+        self.pointers.count_expired([slot for slot, outcome in zip(slots, buried, strict=True) if outcome is True])
+        return [slot for slot, outcome in zip(slots, buried, strict=True) if outcome is not True]
+
+    # ---- what was found
+
+    def _deliverable(self, held: Sequence[Held]) -> list[Delivery]:
+        received = self.store.seams.monotonic()
+        deliveries: list[Delivery] = []
+        for h in held:
+            if self.rules.parked is not None and h.envelope.attempts > self.rules.max_deliveries:
+                self._park(h, Reason.EXHAUSTED)
+                continue
+            try:
+                payload = self.codec.decode(h.envelope.data)
+            except Unreadable as failure:
+                self._unreadable(h, str(failure))
+                continue
+            deliveries.append(Delivery(payload, h, self, received))
+        return deliveries
+
+    def _unreadable(self, held: Held, error: str) -> None:
+        """Into the sideline once; the second time it is parked, as the shovel would bring it back for ever."""
+        if self.rules.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
+            self._park(held, Reason.UNREADABLE)
+        else:
+            envelope = failed(self.pointers, held, self.rules.backoff, Reason.UNREADABLE.value, error)
+            tell(self.pointers, move(self.pointers, [held], self.rules.sideline, [envelope]), Reason.UNREADABLE.value)
+            if self.rules.sideline is self.pointers:
+                self.active.put_back()
+
+    def _park(self, held: Held, reason: Reason) -> None:
+        assert self.rules.parked is not None  # noqa: S101 - both callers have asked
+        envelope = replace(held.envelope, reason=reason.value, not_before=0)
+        tell(self.pointers, move(self.pointers, [held], self.rules.parked, [envelope]), reason.value)
+
+    # ---- settling
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge them all, in one call; messages of its sideline, of the parked or of another queue take one each.
+
+        Raises as `Delivery.ack`, after all others were acknowledged.
+        """
+        acknowledge(deliveries)
+
+    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
+        """What `Delivery.nack` does."""
+        raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+
+    def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
+        """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.
+
+        For each: True = done; False = it is in the sideline, but was somebody else's or gone by now, so that it may
+        come twice, or this delivery was settled before and nothing changes; an error = it stays for the sweeper, or may
+        come twice. Raises `InvalidRequest` for a reason outside the closed set, or an error that is no text, before
+        anything is moved, and no error of the store.
+        """
+        envelopes = [
+            failed(self.pointers, delivery.held, self.rules.backoff, reason_of(reason), error)
+            for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
+        ]
+        outcomes: list[Outcome] = []
+        for begin in range(0, len(deliveries), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            outcomes += self._sidelined(deliveries[part], envelopes[part])
+        tell_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
+        return outcomes
+
+    def _sidelined(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+        """One move of those that are not settled, as they may be by now, while others were moved."""
+        open_ = [not delivery.settled for delivery in deliveries]
+        held = [delivery.held for delivery in compress(deliveries, open_)]
+        rows: list[Outcome]
+        try:
+            rows = move(self.pointers, held, self.rules.sideline, list(compress(envelopes, open_))) if held else []
+        except LatchworkError as failure:
+            rows = [failure] * len(held)
+        left = iter(rows)
+        outcomes = [next(left) if one else False for one in open_]
+        remember(deliveries, outcomes)
+        return outcomes
+
+    # ---- looking
+
+    def peek(self, limit: int = 10) -> list[Message]:
+        """Up to `limit` messages that nobody has received yet, the oldest of each shard first; nothing changes.
+
+        Two calls, and one for each further 1,000 slots where some that were read hold no message.
+        """
+        checked_count("limit", limit)
+        return peek(self.pointers, self.codec, limit)
+
+    def peek_all(self) -> list[Message]:
+        """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
+        return peek_all(self.pointers, self.codec)

@@ -1,0 +1,127 @@
+"""Getting messages into a pointer queue, and moving them from one to another without losing any (P5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from ...errors import LatchworkError, OutcomeUnknown, Unavailable
+from .envelope import Envelope
+from .shards import Held, PointerQueue, Slot, Written
+
+ROUNDS = 5
+"""How often a message is given another pointer before its publisher is told that it could not be published."""
+CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
+"""Records, and about bytes, written in one batch."""
+LARGE = 1024 * 1024
+"""Bytes that a payload counts for which is neither text nor bytes, as another program may write: a record's limit."""
+
+Loaded = Slot | LatchworkError
+
+
+def load(
+    queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool = False
+) -> list[Loaded]:
+    """Where each message now is, or why it is not: one reservation and one batch of creates per 1,000 messages.
+
+    shards: the shard of each.  moved: they come from another queue.  A slot that turns out spent (a consumer that gave
+    up waiting put a tombstone there), or a create that was acknowledged later than half the sweep duration after the
+    reservation was sent, does not count: the message gets another slot before it is acknowledged. `OutcomeUnknown`
+    means that it may be delivered nevertheless.
+    """
+    outcomes: list[Loaded] = []
+    for chunk in _chunks(envelopes):
+        outcomes += _load(queue, envelopes[chunk], shards[chunk], moved=moved)
+    return outcomes
+
+
+def move(
+    source: PointerQueue, held: Sequence[Held], target: PointerQueue, envelopes: Sequence[Envelope]
+) -> list[bool | LatchworkError]:
+    """Load the messages into the target, then delete those that were loaded.
+
+    For each: True = moved; False = loaded, but no longer this delivery's, so somebody else may have it too; an error =
+    not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may come twice.
+    """
+    loaded = load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
+    safe = [h for h, outcome in zip(held, loaded, strict=True) if isinstance(outcome, Slot)]
+    removed = dict(zip((h.slot for h in safe), source.remove(safe), strict=True))
+    return [
+        outcome if isinstance(outcome, LatchworkError) else removed[h.slot]
+        for h, outcome in zip(held, loaded, strict=True)
+    ]
+
+
+def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool) -> list[Loaded]:
+    outcomes: list[Loaded | None] = [None] * len(envelopes)
+    pending = list(range(len(envelopes)))
+    doubtful: set[int] = set()
+    for _ in range(ROUNDS):
+        # The clock starts before the reservation is sent, and counts suspended time: a consumer may wait from then on.
+        sent = queue.store.seams.boottime()
+        slots = _slots(queue, [shards[place] for place in pending])
+        places, reserved = [], []
+        for place, slot in zip(pending, slots, strict=True):
+            if isinstance(slot, LatchworkError):
+                outcomes[place] = slot
+            else:
+                places.append(place)
+                reserved.append(slot)
+        if not reserved:
+            break
+        written = queue.write(reserved, [envelopes[place] for place in places], fired=moved)
+        late = queue.store.seams.boottime() - sent > queue.sweep / 2
+        pending = []
+        for place, slot, result in zip(places, reserved, written, strict=True):
+            if result is Written.DONE and not late:
+                outcomes[place] = slot
+            elif isinstance(result, LatchworkError):
+                outcomes[place] = result
+            else:
+                pending.append(place)
+                if result is Written.DONE:
+                    doubtful.add(place)
+        if not pending:
+            break
+    return [at if type(at) is Slot else _told(queue, at, place in doubtful) for place, at in enumerate(outcomes)]
+
+
+def _told(queue: PointerQueue, at: Loaded | None, doubt: bool) -> Loaded:
+    """What a message that was not loaded came to."""
+    if doubt:
+        return OutcomeUnknown(
+            f"{queue.name}: the message was written, but too late to be sure that it will be delivered; the store "
+            "answers more slowly than half the sweep duration"
+        )
+    return at or Unavailable(f"{queue.name}: every slot was spent before the message was there")
+
+
+def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:
+    """A reserved slot for each, in the order of the shards' pointers."""
+    following = queue.reserve(Counter(shards))
+    slots: list[Loaded] = []
+    for shard in shards:
+        pointer = following[shard]
+        if isinstance(pointer, LatchworkError):
+            slots.append(pointer)
+        else:
+            slots.append(Slot(shard, pointer))
+            following[shard] = pointer + 1
+    return slots
+
+
+def _chunks(envelopes: Sequence[Envelope]) -> Iterator[slice]:
+    begin, size = 0, 0
+    for place, envelope in enumerate(envelopes):
+        more = _size(envelope.data)
+        size += more
+        if place > begin and (place - begin == CHUNK or size > CHUNK_BYTES):
+            yield slice(begin, place)
+            begin, size = place, more
+    if begin < len(envelopes):
+        yield slice(begin, len(envelopes))
+
+
+def _size(data: object) -> int:
+    """About how many bytes it is."""
+    return len(data) if isinstance(data, str | bytes) else LARGE

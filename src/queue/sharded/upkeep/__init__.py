@@ -1,0 +1,1 @@
+"""Upkeep of the sharded queue: the shovel and the sweeper."""

@@ -1,0 +1,156 @@
+"""What a sweep is told and what it did, as values that pickle and add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ....seams import Seams
+from ..config import QueueConfig
+
+TOLD = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
+"""The counts of a shard's report that are told to the outside."""
+
+
+class Kind(str, Enum):
+    """Which of a queue's three pointer queues is swept."""
+
+    MAIN = "main"
+    SIDELINE = "sideline"
+    PARKED = "parked"
+
+
+class Stop(str, Enum):
+    """Why the sweep of a shard went no further."""
+
+    DRAINED = "drained"  # everything that was fired is settled
+    LIVE = "live"  # the first message in the way is still in somebody's hands
+    YOUNG = "young"  # the first empty slot in the way may still be written to
+    REFUSED = "refused"  # the first message in the way could not be moved
+    DEPOSED = "deposed"  # another leader has taken over
+    FAILED = "failed"  # the store failed
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """What one shard's sweep is told; it pickles.
+
+    swept: the sweep pointer.  limit: scan up to this pointer.  passable: empty slots up to here are settled, as no
+    producer can still acknowledge a message there.  mark: note the pointer `limit` as fired by now.  age_ms: how long
+    a message must have been left alone.
+    """
+
+    client_id: str
+    farm_id: str
+    config: QueueConfig
+    kind: Kind
+    shard: int
+    swept: int
+    limit: int
+    passable: int
+    mark: bool
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What the sweep of one shard did.
+
+    scanned: slots looked at.  acked: empty ones, settled.  rehomed: messages put into the sideline, or parked again.
+    live: messages in somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep
+    duration from now.  tombstones: of producers that were too late.  refused: messages that could not be moved, and
+    stay for the next sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
+    """
+
+    queue: str
+    kind: Kind
+    shard: int
+    scanned: int = 0
+    acked: int = 0
+    rehomed: int = 0
+    live: int = 0
+    stamped: int = 0
+    tombstones: int = 0
+    refused: int = 0
+    swept: int = 0
+    marked: int = 0
+    stop: Stop = Stop.DRAINED
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What one sweep did. Reports of parts of a sweep add up with `+`.
+
+    epoch: of the leader, 0 = this process did not lead, so nothing was done.  queues: the names of those looked at.
+    shards: one entry for each shard that had something to sweep.  failures: (queue, error) of those that failed, or
+    have messages that could not be moved.
+    """
+
+    epoch: int
+    queues: tuple[str, ...] = ()
+    shards: tuple[ShardReport, ...] = ()
+    failures: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def led(self) -> bool:
+        """Whether this process led."""
+        return self.epoch > 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether this process led, every queue was swept as far as it could be, and every message could be moved."""
+        return self.led and not self.failures
+
+    @property
+    def scanned(self) -> int:
+        """Slots looked at."""
+        return sum(shard.scanned for shard in self.shards)
+
+    @property
+    def acked(self) -> int:
+        """Empty slots, settled."""
+        return sum(shard.acked for shard in self.shards)
+
+    @property
+    def rehomed(self) -> int:
+        """Messages put into a sideline, or parked again."""
+        return sum(shard.rehomed for shard in self.shards)
+
+    @property
+    def tombstones(self) -> int:
+        """Slots of producers that were too late."""
+        return sum(shard.tombstones for shard in self.shards)
+
+    @property
+    def refused(self) -> int:
+        """Messages that could not be moved, and stay for the next sweep."""
+        return sum(shard.refused for shard in self.shards)
+
+    def tell(self, seams: Seams, seconds: float) -> None:
+        """Tell the outside what became of each queue; `seconds` is how long it took."""
+        failed = dict(self.failures)
+        for queue in self.queues:
+            seams.note("sweeps", seconds, queue=queue, outcome="failed" if queue in failed else "swept")
+            if queue not in failed:
+                seams.note("last_sweep", seams.wall(), queue=queue)
+        for shard in self.shards:
+            for outcome in TOLD:
+                n = getattr(shard, outcome)
+                if n:
+                    seams.note("swept", n, queue=shard.queue, outcome=outcome)
+
+    def __add__(self, other: SweepReport) -> SweepReport:
+        return SweepReport(
+            max(self.epoch, other.epoch),
+            tuple(dict.fromkeys(self.queues + other.queues)),
+            self.shards + other.shards,
+            self.failures + other.failures,
+        )
+
+    def __str__(self) -> str:
+        if not self.led:
+            return "nothing was swept: this process does not lead"
+        counts = f"scanned {self.scanned}, re-homed {self.rehomed}, settled {self.acked}, refused {self.refused}"
+        failures = "".join(f"; {queue}: {error}" for queue, error in self.failures)
+        return f"swept {len(self.queues)} queues as epoch {self.epoch}: {counts}{failures}"

@@ -1,0 +1,150 @@
+"""The shovel brings failed messages back from the sideline, redrive those that were parked (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ....background import Background, shared
+from ....errors import InvalidRequest, InvalidShovelInterval, LatchworkError
+from ..drain import PassReport, sweep_through
+from ..envelope import Envelope, Message, message_of, reason_of
+from ..shards import Held, PointerQueue, ShardState
+
+if TYPE_CHECKING:
+    from ..queue import ShardedQueue
+
+log = logging.getLogger(__name__)
+
+LOOK = 5.0
+"""Seconds at the most between two looks at whether the shovel's interval was changed."""
+PREVIOUS_ATTEMPTS = "latchwork-attempts"
+"""The header in which a redriven message keeps how often it had been handed out before."""
+
+
+class Shovel:
+    """Moves what is due from the sideline back to its queue, with its attempts, reason and headers.
+
+    Messages whose `not_before` has not come are put at the sideline's tail again; parked ones are never touched. Any
+    number of processes may run one; each message is moved by one of them. A message moved while its mover dies comes
+    twice, never not at all.
+    """
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        if not hasattr(queue, "sideline"):
+            raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
+        self.queue = queue
+        self._seams = queue.store.seams
+        self._background = Background(self._seams, self._run, f"{queue.name}-shovel")
+        self._stop = self._background.stopping
+
+    def __repr__(self) -> str:
+        return f"Shovel({self.queue.name!r})"
+
+    def run_once(self) -> PassReport:
+        """One pass over the messages that are in the sideline now; what came of it.
+
+        Up to `ShovelConfig.concurrency` shards at once. Raises the store's errors; what was claimed before one comes
+        back through the sweeper.
+        """
+        source = self.queue.sideline.pointers
+        states = [state for state in source.states() if state.fired < state.loaded]
+        config = self.queue.live.shovel
+        at_once = config.concurrency if config else 1
+        report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
+        if report.moved:
+            self.queue.active.loaded({state.shard for state in states})
+        return report
+
+    def start(self) -> Shovel:
+        """Run a pass after every interval of the queue's `ShovelConfig`, which is followed at run time.
+
+        Raises `InvalidShovelInterval` where the queue has none.
+        """
+        if self.queue.live.shovel is None:
+            raise InvalidShovelInterval(f"the queue {self.queue.name!r} has no shovel: create it with shovel=...")
+        self._background.start()
+        return self
+
+    def stop(self, timeout: float | None = 30) -> bool:
+        """Stop before the next batch; whether it has within `timeout` seconds."""
+        return self._background.stop(timeout)
+
+    def _run(self) -> None:
+        last = self._seams.monotonic()
+        while not self._stop.is_set():
+            self._survive(self.queue.registry.refresh_if_due)
+            config = self.queue.live.shovel
+            # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
+            interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
+            left = last + interval - self._seams.monotonic()
+            if left > 0:
+                self._stop.wait(min(left, LOOK))
+                continue
+            last = self._seams.monotonic()
+            self._survive(self._pass)
+
+    def _pass(self) -> None:
+        report = self.run_once()
+        if report.errors:
+            log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+
+    def _survive(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except LatchworkError as failure:
+            log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
+        except Exception:  # a defect must not end what nobody would start again
+            log.exception("the shovel of %s failed", self.queue.name)
+
+    def _shard(self, state: ShardState) -> PassReport:
+        source, main = self.queue.sideline.pointers, self.queue.pointers
+
+        def route(held: Held) -> tuple[PointerQueue, Envelope]:
+            due = held.envelope.not_before <= source.now_ms()
+            return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
+
+        return sweep_through(source, state, route, enough=self._stop.is_set)
+
+
+def redrive(queue: ShardedQueue, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
+    """What `ShardedQueue.redrive` does."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
+        raise InvalidRequest(f"limit is {limit!r}; it must be a whole number from 1 to 1000000")
+    wanted = None if reason is None else reason_of(reason)
+    if dry_run:
+        parked = queue.parked.peek_all()
+        return [message for message in parked if wanted in (None, message.reason)][:limit]
+    return _Redrive(queue, limit, wanted).run()
+
+
+class _Redrive:
+    """One pass over the parked messages, which ends when enough have been brought back."""
+
+    def __init__(self, queue: ShardedQueue, limit: int, reason: str | None) -> None:
+        self._queue, self._left, self._reason = queue, limit, reason
+        self._chosen: list[Message] = []
+
+    def run(self) -> list[Message]:
+        source = self._queue.parked.pointers
+        for state in source.states():
+            report = sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
+            if report.errors:
+                raise report.errors[0]
+        self._queue.active.loaded({message.shard for message in self._chosen})
+        return self._chosen
+
+    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
+        envelope = held.envelope
+        if self._left <= 0 or self._reason not in (None, envelope.reason):
+            return self._queue.parked.pointers, envelope
+        self._left -= 1
+        self._chosen.append(message_of(envelope, self._queue.codec, *held.slot))
+        told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
+        # Anybody may have published such a header.
+        before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
+        headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
+        return self._queue.pointers, replace(envelope, attempts=0, headers=headers)

@@ -1,0 +1,297 @@
+"""Sweeping shards: what was handed out and never acknowledged goes to the sideline (docs/protocols.md P5).
+
+Parked messages that a redrive took, and did not bring anywhere, are parked again.
+
+`sweep_shards` needs nothing but a store, tasks, an epoch and a way to ask whether it still leads, so it runs in the
+sweeper's process or on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does the same
+at once: records are protected by stamps, the sweep pointer by the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from ....errors import FencedOut, LatchworkError, NotFound, Refused
+from ....store import Add, Bin, Compute, MapPut, Once, Param, Put, Read, RecordStore, Update, exists, lacks, missing
+from ....store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue, all_of
+from ....store.model.ops import Op, ReadAll
+from ...rows import settle
+from ..envelope import Envelope, Reason, from_bins
+from ..queue import pointer_queues
+from ..record import QueueRecords, lifetime, sweep_note
+from ..shards import SEEN, Held, PointerQueue, Slot
+from ..transfer import move
+from .report import Kind, ShardReport, ShardTask, Stop
+
+BATCH = 1_000
+"""Records in one step, the figure of the Java library."""
+POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
+
+_ABANDONED = exists("data") & exists("delivery") & (Param("age") < SINCE_UPDATE)
+"""Nobody has touched it for so long at the very moment of the take: stricter than that its delivery is as it was read,
+and it saves reading it first."""
+_STATE = (Read("delivery"), Compute(exists("data")))
+_UNSTAMPED = missing("delivery") & exists("data")
+_MARK = ListOf((Param("fired"), SERVER_NOW))
+_BINS = {
+    Kind.MAIN: ("sweepPointers", "sweptCounter", ""),
+    Kind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
+    Kind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
+}
+EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
+"""No later leader has written to the queue's record."""
+
+
+@lru_cache(maxsize=64)
+def _forward(bin: str, shards: int) -> Expr:
+    """No later leader has, and none of so many sweep pointers would go back."""
+    parts = [EPOCH_GUARD]
+    for n in range(shards):
+        shard = Param(f"shard{n}", str)
+        parts.append(lacks(bin, shard) | (MapValue(bin, shard) <= Param(f"to{n}")))
+    return all_of(*parts)
+
+
+def mark_name(kind: Kind, shard: int) -> str:
+    """The name of a shard's mark in the bin `sweepMarks`."""
+    return f"{_BINS[kind][2]}{shard}"
+
+
+def pointer_bin(kind: Kind) -> str:
+    """The bin with the sweep pointers, by shard."""
+    return _BINS[kind][0]
+
+
+def sweep_shards(
+    store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]
+) -> list[ShardReport]:
+    """Sweep shards of one queue, each from its sweep pointer, 1,000 slots at a step whatever their shards.
+
+    check: raises a `LatchworkError` once this is no longer the leader; asked before every step. Never raises for what
+    the store does: the reports say why it stopped. A step costs five calls where everything is abandoned, one more
+    where something is not, two where everything is settled.
+    """
+    reports: list[ShardReport] = []
+    for kind in Kind:
+        chosen = [task for task in tasks if task.kind is kind]
+        if chosen:
+            reports += _Sweep(store, chosen, epoch, check).run()
+    return reports
+
+
+@dataclass(slots=True)
+class _Shard:
+    """How far the sweep of a shard has come, and the first slot in its way.
+
+    scanned: the last slot looked at.  over: the last slot whose step is over, its outcome written where it has one.
+    """
+
+    task: ShardTask
+    swept: int
+    scanned: int
+    over: int
+    blocked: tuple[int, Stop] | None = None
+    marked: int = 0
+    tally: dict[str, int] = field(default_factory=dict)
+
+    def count(self, what: str, n: int = 1) -> None:
+        self.tally[what] = self.tally.get(what, 0) + n
+
+    def keep(self, pointer: int, stop: Stop, what: str | None = None) -> None:
+        """The slot is not settled: the sweep pointer stops before the first such, the scan does not."""
+        if self.blocked is None or pointer < self.blocked[0]:
+            self.blocked = pointer, stop
+        if what:
+            self.count(what)
+
+    @property
+    def reached(self) -> int:
+        """Where the sweep pointer may go."""
+        return self.blocked[0] - 1 if self.blocked else self.scanned
+
+    @property
+    def marks(self) -> bool:
+        """Whether what was fired is to be noted now."""
+        return self.task.mark and self.scanned == self.task.limit > self.reached
+
+    def report(self, stop: Stop | None, error: str | None) -> ShardReport:
+        if stop is None or self.over == self.task.limit:
+            stop, error = self.blocked[1] if self.blocked else Stop.DRAINED, None
+        return ShardReport(
+            self.task.config.name,
+            self.task.kind,
+            self.task.shard,
+            swept=self.swept,
+            marked=self.marked,
+            stop=stop,
+            error=error,
+            **self.tally,
+        )
+
+
+def _from_and_to(
+    kind: Kind, main: PointerQueue, sideline: PointerQueue, parked: PointerQueue
+) -> tuple[PointerQueue, PointerQueue]:
+    """What is swept, and where its messages go."""
+    if kind is Kind.PARKED:
+        return parked, parked
+    return (main if kind is Kind.MAIN else sideline), sideline
+
+
+class _Sweep:
+    """One run over shards of one pointer queue."""
+
+    def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
+        first = tasks[0]
+        self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
+        self.queue, self.target = _from_and_to(first.kind, *pointer_queues(store, first.client_id, first.config))
+        self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
+        self.age_ms = first.age_ms
+        self.me = f"sweep-{epoch}-{store.seams.unique()}"
+        self.shards = {task.shard: _Shard(task, task.swept, task.swept, task.swept) for task in tasks}
+
+    def run(self) -> list[ShardReport]:
+        stop, error = None, None
+        try:
+            for slots in self._steps():
+                self._check()
+                rehomed = self._step(slots)
+                self._write_pointers(slots, rehomed)
+        except FencedOut as failure:
+            stop, error = Stop.DEPOSED, str(failure)
+        except LatchworkError as failure:
+            stop, error = Stop.FAILED, f"{failure.code}: {failure}"
+        return [shard.report(stop, error) for shard in self.shards.values()]
+
+    def _check(self) -> None:
+        try:
+            self.check()
+        except LatchworkError as failure:
+            raise FencedOut(f"the sweep of {self.queue.name} stopped: {failure}") from failure
+
+    def _steps(self) -> Iterator[list[Slot]]:
+        slots: list[Slot] = []
+        for shard in self.shards.values():
+            for pointer in range(shard.task.swept + 1, shard.task.limit + 1):
+                slots.append(Slot(shard.task.shard, pointer))
+                if len(slots) == BATCH:
+                    yield slots
+                    slots = []
+        if slots:
+            yield slots
+
+    # ---- one step
+
+    def _step(self, slots: Sequence[Slot]) -> int:
+        """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
+        ops = (*self._stamp_ops(self.me), ReadAll())
+        guard = Bound(_ABANDONED, {"age": self.age_ms})
+        taken: list[Held] = []
+        others: list[Slot] = []
+        rows = self.store.operate_many(Update(self.queue.key(slot), ops, guard) for slot in slots)
+        for slot, row in zip(slots, rows, strict=True):
+            self.shards[slot.shard].scanned = slot.pointer
+            self.shards[slot.shard].count("scanned")
+            if isinstance(row, NotFound):
+                self._empty(slot)
+            elif isinstance(row, Refused):
+                others.append(slot)
+            elif isinstance(row, LatchworkError):
+                self._refused(slot)
+            else:
+                envelope = from_bins(row[0])
+                assert envelope is not None  # noqa: S101 - the guard asks for a payload
+                taken.append(Held(slot, self.me, envelope))
+        self._not_abandoned(others)
+        return self._rehome(taken)
+
+    def _empty(self, slot: Slot) -> None:
+        """Acknowledged; or nothing was written yet, where only age makes sure that nothing will be."""
+        shard = self.shards[slot.shard]
+        if slot.pointer <= shard.task.passable:
+            shard.count("acked")
+        else:
+            shard.keep(slot.pointer, Stop.YOUNG)
+
+    def _refused(self, slot: Slot) -> None:
+        self.shards[slot.shard].keep(slot.pointer, Stop.REFUSED, "refused")
+
+    def _not_abandoned(self, slots: Sequence[Slot]) -> None:
+        """Tombstones are settled; messages in somebody's hands are not; those never stamped get one duration."""
+        if not slots:
+            return
+        unstamped: list[Slot] = []
+        rows = settle(self.store, [Update(self.queue.key(slot), _STATE) for slot in slots])
+        for slot, row in zip(slots, rows, strict=True):
+            shard = self.shards[slot.shard]
+            if isinstance(row, NotFound):
+                shard.count("acked")
+            elif isinstance(row, LatchworkError):
+                self._refused(slot)
+            elif not row[1]:
+                shard.count("tombstones")
+            elif row[0] is None:
+                unstamped.append(slot)
+                shard.keep(slot.pointer, Stop.LIVE, "stamped")
+            else:
+                shard.keep(slot.pointer, Stop.LIVE, "live")
+        ops = self._stamp_ops(SEEN)
+        settle(self.store, [Update(self.queue.key(slot), ops, _UNSTAMPED) for slot in unstamped])
+
+    def _rehome(self, taken: Sequence[Held]) -> int:
+        if not taken:
+            return 0
+        outcomes = move(self.queue, taken, self.target, [self._swept(held.envelope) for held in taken])
+        for held, outcome in zip(taken, outcomes, strict=True):
+            if outcome is True:
+                self.shards[held.slot.shard].count("rehomed")
+            else:
+                self._refused(held.slot)
+        return sum(outcome is True for outcome in outcomes)
+
+    def _swept(self, envelope: Envelope) -> Envelope:
+        if self.kind is Kind.PARKED:
+            return envelope  # with the reason for which it was parked
+        error = f"not acknowledged within {self.age_ms / 1000:g} s"
+        return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
+
+    def _stamp_ops(self, delivery: str) -> tuple[Op, ...]:
+        return Put("delivery", delivery), Put("fireTS", self.queue.now_ms())
+
+    # ---- the sweep pointers
+
+    def _write_pointers(self, slots: Sequence[Slot], rehomed: int) -> None:
+        """Note what came of the step, if this epoch still may, and that it is over."""
+        touched = [self.shards[number] for number in dict.fromkeys(slot.shard for slot in slots)]
+        moving = [shard for shard in touched if shard.reached > shard.swept or shard.marks]
+        if moving or rehomed:
+            self._write(moving, rehomed)
+        for shard in touched:
+            shard.over = shard.scanned
+
+    def _write(self, moving: Sequence[_Shard], rehomed: int) -> None:
+        """Advance the pointers to the first slots in the way, unless one is further already."""
+        bin, counter, _ = _BINS[self.kind]
+        ops: list[Op] = [Put("epoch", self.epoch), Add(counter, rehomed)]
+        if not any("refused" in shard.tally for shard in self.shards.values()):
+            ops += sweep_note(success=True)
+        params: dict[str, Any] = {"epoch": self.epoch}
+        for n, shard in enumerate(moving):
+            name = str(shard.task.shard)
+            params |= {f"shard{n}": name, f"to{n}": shard.reached}
+            ops.append(MapPut(bin, name, shard.reached))
+            if shard.marks:
+                noted = Bound(_MARK, {"fired": shard.task.limit})
+                ops.append(MapPut("sweepMarks", mark_name(self.kind, shard.task.shard), noted))
+        guard = Bound(_forward(bin, len(moving)), params)
+        try:
+            self.store.operate(self.record, *ops, when=guard, ttl=lifetime(self.config), once=POINTER_WRITES)
+        except Refused as failure:
+            raise FencedOut(f"the sweep pointers of {self.queue.name} belong to a later leader") from failure
+        for shard in moving:
+            shard.swept, shard.marked = shard.reached, shard.task.limit if shard.marks else shard.marked

@@ -1,0 +1,294 @@
+"""The sweeper: the safety net of all queues of a client, run by one elected leader (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from threading import TIMEOUT_MAX
+from typing import Any, NamedTuple, Protocol
+
+from ....background import Background, shared
+from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....inputs import is_int
+from ....store import KEEP, Compute, Put, Read, Update
+from ....store.model.expr import SERVER_NOW, Bound
+from ...rows import settle
+from ..config import milliseconds
+from ..queue import ShardedQueue
+from ..record import lifetime, sweep_note
+from ..registry import QueueRegistry
+from ..shards import FIRE
+from .report import Kind, ShardReport, ShardTask, Stop, SweepReport
+from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
+
+log = logging.getLogger(__name__)
+
+INITIAL_DELAY, INTERVAL = 600.0, 900.0
+"""Seconds until the first sweep, and between sweeps: the figures of the Java library."""
+PARALLELISM = 64
+SHORTEST = 0.01
+"""Seconds between sweeps at the least."""
+
+Bins = dict[str, Any]
+Listed = tuple[ShardedQueue, Bins]
+"""A queue and its record."""
+
+
+class Leads(Protocol):
+    """What a sweep needs of a leadership."""
+
+    @property
+    def epoch(self) -> int: ...
+    def check(self) -> None: ...
+
+
+class Elects(Protocol):
+    """What the sweeper needs of an election."""
+
+    @property
+    def leadership(self) -> Leads | None: ...
+
+
+class _Seen(NamedTuple):
+    """A fire pointer, and when it was seen at the latest, on this process's monotonic clock."""
+
+    fired: int
+    at: float
+
+
+class _Shard(NamedTuple):
+    """A shard with something to sweep: its sweep pointer and its fire pointer."""
+
+    kind: Kind
+    shard: int
+    swept: int
+    fired: int
+
+
+class Sweeper:
+    """Sweeps all queues of a registry while `election` says that this process leads.
+
+    election: the same for all sweepers of a client, best named `{client_id}-sweeper`, as the commands `queue sweep` and
+    `stats` name it. The epochs of two elections mean nothing to each other: the sweeper with the lower ones is deposed
+    by the other, and says so.  parallelism: queues swept at once.  initial_delay, interval: seconds, for `start`. Any
+    number of processes may run one; only the leader's does anything, and two that both believe to lead do no harm.
+    """
+
+    def __init__(
+        self,
+        registry: QueueRegistry,
+        election: Elects,
+        *,
+        parallelism: int = PARALLELISM,
+        initial_delay: float = INITIAL_DELAY,
+        interval: float = INTERVAL,
+    ) -> None:
+        if not isinstance(registry, QueueRegistry) or not hasattr(election, "leadership"):
+            kinds = f"{type(registry).__name__} and {type(election).__name__}"
+            raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
+        if not is_int(parallelism) or not 1 <= parallelism <= PARALLELISM:
+            raise InvalidRequest(f"parallelism is {parallelism!r}; it must be 1 to {PARALLELISM}")
+        _check_pause("initial_delay", initial_delay, 0)
+        _check_pause("interval", interval, SHORTEST)
+        self.registry, self.election, self.parallelism = registry, election, parallelism
+        self.initial_delay, self.interval = initial_delay, interval
+        self._seams = registry.store.seams
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._background = Background(self._seams, self._run, "latchwork-sweeper")
+        self._stop = self._background.stopping
+
+    # ---- running
+
+    def run_once(self) -> SweepReport:
+        """Sweep every queue once, active or not, if this process leads; what came of it.
+
+        Raises only where the queues cannot be listed.
+        """
+        leadership = self.election.leadership
+        if leadership is None:
+            return SweepReport(0)
+        with self._seams.span("sweep", epoch=leadership.epoch):
+            listed = self.registry.listed(active=None)
+            parts = shared(
+                self._seams, lambda one: self._told(*one, leadership), listed, self.parallelism, "latchwork-sweep"
+            )
+        return sum(parts, SweepReport(leadership.epoch))
+
+    def start(self) -> Sweeper:
+        """Sweep in the background: first after 10 minutes, then every 15."""
+        self._background.start()
+        return self
+
+    def stop(self, timeout: float | None = 30) -> bool:
+        """Stop before the next queue's next batch; whether it has within `timeout` seconds."""
+        return self._background.stop(timeout)
+
+    def _run(self) -> None:
+        pause = self.initial_delay
+        while not self._stop.wait(pause):
+            pause = self.interval
+            try:
+                report = self.run_once()
+                if report.led:
+                    log.log(logging.INFO if report.ok else logging.WARNING, "%s", report)
+            except Exception:
+                log.exception("the sweep failed; the next one is in %g s", self.interval)
+
+    # ---- one queue
+
+    def _told(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        began = self._seams.monotonic()
+        report = self._survived(queue, bins, leadership)
+        report.tell(self._seams, self._seams.monotonic() - began)
+        return report
+
+    def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        try:
+            return self._sweep(queue, bins, leadership)
+        except LatchworkError as failure:
+            return self.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
+        except Exception as failure:  # a defect in one queue must not stop the others' sweep
+            log.exception("the sweep of %s failed", queue.name)
+            return self.failed(queue, leadership.epoch, repr(failure))
+
+    def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+        self._check(leadership)
+        tasks = self.tasks(queue, bins)
+        shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
+        return self.finish(queue, leadership.epoch, tasks, shards)
+
+    def finish(
+        self, queue: ShardedQueue, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
+    ) -> SweepReport:
+        """The report of a queue whose tasks were swept, here or elsewhere; its marks and how it went are noted."""
+        self.swept(shards)
+        error = next((_complaint(shard) for shard in shards if shard.refused or shard.stop in _FAILURES), None)
+        # A write of the sweep pointers has noted the success already.
+        if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
+            error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
+        return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
+
+    def failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
+        """The report of a queue that could not be swept, which is noted."""
+        try:
+            self.note(queue, epoch, error)
+        except LatchworkError as failure:
+            log.warning("the failed sweep of %s could not be noted: %s", queue.name, failure)
+        return SweepReport(epoch, (queue.name,), (), ((queue.name, error),))
+
+    def _check(self, leadership: Leads) -> None:
+        if self._stop.is_set():
+            raise LatchworkError("the sweeper was stopped")
+        leadership.check()
+
+    def tasks(self, queue: ShardedQueue, bins: Bins) -> list[ShardTask]:
+        """What there is to sweep in a queue whose record holds `bins`: one call, whatever the number of shards.
+
+        Bins that are a little old do no harm: sweep pointers never go back, and a mark stays true.
+        """
+        marks = bins.get("sweepMarks") or {}
+        fired = self._fired(queue)
+        tasks = []
+        for (kind, shard), (fire, now) in fired.items():
+            swept = (bins.get(pointer_bin(kind)) or {}).get(str(shard), 0)
+            if swept < fire:
+                tasks.append(
+                    self._plan(queue, _Shard(kind, shard, swept, fire), marks.get(mark_name(kind, shard)), now)
+                )
+        return tasks
+
+    def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
+        """The fire pointers of all pointer queues, and the server's time when they were read."""
+        sides = {
+            Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers, Kind.PARKED: queue.parked.pointers,
+        }  # fmt: skip
+        places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
+        ops = (Read(FIRE), Compute(SERVER_NOW))
+        rows = settle(self.registry.store, [Update(sides[kind].pointers_key(shard), ops) for kind, shard in places])
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                raise row
+        return {
+            place: (row[0] or 0, row[1])
+            for place, row in zip(places, rows, strict=True)
+            if not isinstance(row, LatchworkError)
+        }
+
+    def _plan(self, queue: ShardedQueue, at: _Shard, mark: list[int] | None, now: int) -> ShardTask:
+        duration = milliseconds(queue.config.sweep_duration)
+        fired, since = mark if mark and mark[0] > at.swept else (0, 0)
+        limit, passable, old = at.fired, 0, True
+        if fired:
+            known = self._known(queue.name, mark_name(at.kind, at.shard), fired)
+            aged = now - since >= duration
+            old = aged and known * 1000 >= duration
+            # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
+            limit = at.fired if aged else min(fired, at.fired)
+            passable = min(fired, at.fired) if old else 0
+        return ShardTask(
+            self.registry.client_id,
+            self.registry.farm_id,
+            queue.config,
+            at.kind,
+            at.shard,
+            at.swept,
+            limit,
+            passable,
+            old,
+            duration,
+        )
+
+    def _known(self, queue: str, name: str, fired: int) -> float:
+        """Seconds, on this process's own clock, that the mark has been known here: a stepped server clock ages none."""
+        now = self._seams.monotonic()
+        seen = self._seen.get((queue, name))
+        if seen is None or seen.fired != fired:
+            seen = self._seen[queue, name] = _Seen(fired, now)
+        return now - seen.at
+
+    def swept(self, reports: Iterable[ShardReport]) -> None:
+        """Take note of the marks that were set, wherever the shards were swept."""
+        now = self._seams.monotonic()
+        for report in reports:
+            if report.marked:
+                self._seen[report.queue, mark_name(report.kind, report.shard)] = _Seen(report.marked, now)
+
+    def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> bool:
+        """Store when the queue was swept, and what went wrong if anything did; False where a later leader has.
+
+        A deactivated queue from which nothing was moved has no more time to live than before.
+        """
+        guard = Bound(EPOCH_GUARD, {"epoch": epoch})
+        ops = (*sweep_note(success=error is None, error=error), Put("epoch", epoch))
+        ttl = lifetime(queue.config) if queue.live.active or error else KEEP
+        try:
+            self.registry.store.operate(
+                self.registry.records.key(queue.name), *ops, when=guard, ttl=ttl, repeatable=True
+            )
+        except Refused:
+            log.warning(
+                "the sweep of %s by epoch %d was not noted: a later leader has taken over, or a sweeper that another "
+                "election chose, as the command's, named %s-sweeper: let all use one",
+                queue.name, epoch, self.registry.client_id,
+            )  # fmt: skip
+            return False
+        return True
+
+
+_FAILURES = (Stop.DEPOSED, Stop.FAILED)
+
+
+def _check_pause(what: str, seconds: float, least: float) -> None:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= TIMEOUT_MAX:
+        raise InvalidRequest(f"{what} is {seconds!r}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
+
+
+def _complaint(shard: ShardReport) -> str:
+    what = shard.error or f"{shard.refused} messages could not be moved"
+    return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
+
+
+def _written(tasks: Sequence[ShardTask], shards: Sequence[ShardReport]) -> bool:
+    """Whether the sweep has written to the queue's record."""
+    began = {(task.kind, task.shard): task.swept for task in tasks}
+    return any(shard.rehomed or shard.marked or shard.swept > began[shard.kind, shard.shard] for shard in shards)

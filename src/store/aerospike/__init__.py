@@ -1,0 +1,5 @@
+"""The Aerospike backend."""
+
+from .store import AerospikeStore
+
+__all__ = ["AerospikeStore"]

@@ -1,0 +1,143 @@
+"""What the servers say about a namespace, and the indexes of it: the info protocol."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import aerospike
+from aerospike import exception as driver
+
+from ...errors import InvalidRequest, Misconfigured, WaitTimeout
+from ...retry import Poll
+from ...seams import Seams
+from ..port import Key, StoreInfo
+from .results import INDEX_EXISTS, error_of, fault_of
+
+INDEX_TIMEOUT = 60.0
+"""Seconds that a new index may take before it can be asked."""
+MAX_INDEX_NAME = 63
+PARTITIONS = 4096
+_KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC, "numeric")}
+"""Of each kind: its number in the client, and its name in what the servers say."""
+
+
+def describe(client: Any, namespace: str) -> StoreInfo:
+    """Edition, consistency and limits. Raises `Unavailable`, or `Misconfigured` where there is no such namespace."""
+    settings = _settings(_ask(client, f"namespace/{namespace}", namespace))
+    if "replication-factor" not in settings:
+        raise Misconfigured(f"no namespace {namespace!r} on this server: check the last part of the store's URL")
+    edition = _ask(client, "edition", namespace)
+    return StoreInfo(
+        "aerospike",
+        edition.removeprefix("Aerospike ").removesuffix(" Edition").lower(),
+        settings.get("strong-consistency") == "true",
+        _number(settings, "nsup-period"),
+        _number(settings, "default-ttl"),
+        _number(settings, "replication-factor"),
+        _number(settings, "max-record-size") or 1024 * 1024,
+        {"build": _ask(client, "build", namespace)},
+    )
+
+
+def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], seams: Seams) -> None:
+    """Make the index and wait until every node can be asked.
+
+    Raises `InvalidRequest` where its name is taken by the index of another set, bin or kind, and `WaitTimeout` after
+    `INDEX_TIMEOUT` seconds.
+    """
+    set_name, bin_name, kind = wanted
+    name = f"{set_name}_{bin_name}"
+    if kind not in _KINDS:
+        raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
+    if len(name.encode()) > MAX_INDEX_NAME:
+        raise InvalidRequest(f"index name {name!r} has more than {MAX_INDEX_NAME} bytes: use shorter ids")
+    number, called = _KINDS[kind]
+    definition = f"set={set_name}:bin={bin_name}:type={called}"
+    created = (namespace, set_name, bin_name, number, name)
+    if not _is_there(client, namespace, name, definition) and not _create_index(client, created):
+        _is_there(client, namespace, name, definition)  # somebody else has just made it, or another of that name
+    ready = Poll().until(seams, lambda: _is_ready(client, namespace, name) or None, timeout=INDEX_TIMEOUT)
+    if not ready:
+        raise WaitTimeout(f"the index {name} is still being built after {INDEX_TIMEOUT:.0f} s: try again later")
+
+
+def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]:
+    """Of how many of these records each node is the master now. Raises `Unavailable`."""
+    wanted = Counter(partition_of(namespace, key) for key in keys)
+    answers = _by_node(client, "replicas", namespace)
+    return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
+
+
+def partition_of(namespace: str, key: Key) -> int:
+    """The partition of a record: the first 12 bits of its digest, as the server counts them (little-endian)."""
+    digest = aerospike.calc_digest(namespace, key.set, key.name)
+    return (digest[0] + (digest[1] << 8)) & (PARTITIONS - 1)
+
+
+def _masters_of(answer: str, namespace: str) -> list[int]:
+    """The partitions of which a node is the master: `namespace:regime,copies,bits of the masters,bits of the rest`."""
+    told = dict(one.split(":", 1) for one in answer.split(";") if ":" in one)
+    bits = base64.b64decode(told[namespace].split(",")[2]) if namespace in told else bytes(PARTITIONS // 8)
+    return [number for number in range(PARTITIONS) if bits[number >> 3] & (0x80 >> (number & 7))]
+
+
+def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
+    """Asked first, because the client waits two seconds after each creation, also of an index that exists.
+
+    Raises `InvalidRequest` where the one of that name is another: a_b_c is that of bin b_c in set a, and of c in a_b.
+    """
+    # The text is compared, as the names in it may have any of its separators in them.
+    start = f"ns={namespace}:indexname={index}:"
+    told = _ask(client, f"sindex-list:namespace={namespace}", index).split(";")
+    found = [one.removeprefix(start) for one in told if one.startswith(f"{start}set=")]
+    if found and not found[0].startswith(f"{definition}:"):
+        other = found[0].partition(":indextype=")[0]
+        raise InvalidRequest(
+            f"the index {index} is one of {other}, not of {definition}: an index is named after its set and bin, so "
+            "give one of them another name"
+        )
+    return bool(found)
+
+
+def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
+    """Whether the name was free."""
+    try:
+        client.index_single_value_create(*wanted, {})
+    except driver.AerospikeError as failure:
+        fault = fault_of(failure)
+        if fault.code != INDEX_EXISTS:
+            raise error_of(fault, f"index {wanted[-1]}", write=False) from None
+        return False
+    return True
+
+
+def _is_ready(client: Any, namespace: str, index: str) -> bool:
+    answers = _by_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
+
+
+def _ask(client: Any, command: str, what: str) -> str:
+    try:
+        answer: str = client.info_random_node(command)
+    except driver.AerospikeError as failure:
+        raise error_of(fault_of(failure), what, write=False) from None
+    return answer.rpartition("\t")[2].strip()
+
+
+def _by_node(client: Any, command: str, what: str) -> dict[str, str]:
+    try:
+        answers: dict[str, tuple[Any, str | None]] = client.info_all(command)
+    except driver.AerospikeError as failure:
+        raise error_of(fault_of(failure), what, write=False) from None
+    return {node: (text or "").rpartition("\t")[2].strip() for node, (_, text) in answers.items()}
+
+
+def _settings(answer: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in answer.split(";") if "=" in pair)
+
+
+def _number(settings: dict[str, str], name: str) -> int:
+    return int(settings.get(name, "0"))

@@ -1,0 +1,42 @@
+"""What a namespace does not promise, said in the log when a process first connects to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ..model.record import StoreInfo
+from .info import describe
+
+log = logging.getLogger(__name__)
+_said: set[str] = set()
+"""The namespaces of which this process has spoken."""
+
+
+def introduced(client: Any, namespace: str) -> StoreInfo | None:
+    """What the servers say of the namespace, where this process has not asked before; its warnings go to the log."""
+    if namespace in _said:
+        return None
+    _said.add(namespace)  # before it asks, or another thread would say it too
+    try:
+        info = describe(client, namespace)
+    except Exception:  # noqa: BLE001 - a call does not fail for its warning; the client may be anything
+        _said.discard(namespace)
+        return None
+    _warn(info, namespace)
+    return info
+
+
+def _warn(info: StoreInfo, namespace: str) -> None:
+    if not info.strong_consistency:
+        log.warning(
+            "namespace %s is not strongly consistent (AP mode): both sides of a network split accept writes, and one "
+            "side's are lost when it heals; docs/reliability.md says what then fails",
+            namespace,
+        )
+    if info.nsup_period == 0:
+        log.warning(
+            "namespace %s has nsup-period 0: writes with a time to live fail, unless allow-ttl-without-nsup is true; "
+            "set nsup-period, say 120, in the server's configuration",
+            namespace,
+        )

@@ -1,0 +1,314 @@
+"""The Aerospike backend: operations and guards become one `operate` with a filter expression, without UDFs.
+
+Nothing here retries: the port does, which knows what may be repeated. What Aerospike itself does not promise: on a
+community-edition (AP) cluster both sides of a network split accept writes and one side's are dropped when they meet,
+and deletes are not durable (a cold restart can bring records back). `require_sc=True` refuses to work on such a
+namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import aerospike
+from aerospike import exception as driver
+from aerospike import predicates
+from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
+
+from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
+from ...seams import SYSTEM, Seams
+from ..model import ops as o
+from ..model.form import Form, plain
+from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from . import info
+from .connection import Link, parse, shared
+from .default_ttl import either, either_many, may_make
+from .expr import NOT_EXPIRED, compiled
+from .ops import RowShape, RowShapes, request_of
+from .prepared import Ready
+from .results import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+
+_WRITE = {
+    "max_retries": 0,
+    "key": aerospike.POLICY_KEY_SEND,
+    "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL,
+}
+_ROW = {name: _WRITE[name] for name in ("key", "commit_level")}
+_ONE_TRY = {"max_retries": 0}
+_NO_BINS: dict[str, Any] = {}
+_EXISTS = {
+    Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
+    Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
+    Exists.ANY: aerospike.POLICY_EXISTS_IGNORE,
+}
+_UPDATE, _ANY = aerospike.POLICY_EXISTS_UPDATE, Exists.ANY
+_TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
+_FAILURES = (driver.AerospikeError, TypeError, ValueError, OverflowError)
+"""What a call of the client can raise; the builtin ones before anything is sent."""
+
+
+class AerospikeStore(RecordStore):
+    """Records of one namespace, through a client that the caller made, owns and closes.
+
+    Such a store cannot be pickled and does not survive a fork; `from_url` makes one that does both.
+    """
+
+    def __init__(self, client: Any, namespace: str, *, require_sc: bool = False, seams: Seams = SYSTEM) -> None:
+        super().__init__()
+        self.seams = seams
+        self.namespace = namespace
+        self._link = Link(client=client, namespace=namespace, seams=seams)
+        self._require_sc = require_sc
+
+    @classmethod
+    def from_url(cls, url: str) -> AerospikeStore:
+        """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
+
+        The options are those of `aerospike_link.parse`. The store connects once per process, pickles as its URL
+        (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
+        """
+        target = parse(url)
+        store = cls(None, target.namespace, require_sc=target.options.get("require_sc", False))
+        store._link = shared(target)
+        return store
+
+    def __reduce__(self) -> Any:
+        if self._link.target is None:
+            raise InvalidRequest("a store around a client that you own cannot be pickled; use AerospikeStore.from_url")
+        return AerospikeStore.from_url, (self._link.target.url,)
+
+    def __repr__(self) -> str:
+        return f"AerospikeStore({self._link.target or self.namespace})"
+
+    def close(self) -> None:
+        """Let go of this process's connection, for every store of the same URL; a client that you own stays open."""
+        self._link.drop()
+
+    def describe(self) -> StoreInfo:
+        """Edition, consistency and limits of the namespace, as its servers say; asked again after a minute."""
+        return self._link.describe()
+
+    def mastered(self, keys: Sequence[Key]) -> dict[str, int]:
+        """Of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
+        return info.mastered(self._client(), self.namespace, keys)
+
+    def _client(self) -> Any:
+        client = self._link.client or self._link.connect()
+        if self._require_sc:
+            self._check_sc()
+        return client
+
+    def _check_sc(self) -> None:
+        if not self.describe().strong_consistency:
+            raise Misconfigured(
+                f"namespace {self.namespace} is not strongly consistent, and require_sc was asked for: set "
+                "strong-consistency true (an Enterprise feature), or do without the promise"
+            )
+
+    # ---- one record
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        where = (self.namespace, key.set, key.name)
+        try:
+            client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
+            found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
+        except _FAILURES as failure:
+            fault = fault_of(failure)
+            if fault.code == NOT_FOUND:
+                return None
+            raise error_of(fault, key, write=False) from None
+        return _record(key, found)
+
+    def _operate(self, update: Update) -> Values:
+        if update.exists is _ANY and update.ttl == KEEP and self._ages():
+            return either(update, self._operate)
+        form = update.form
+        if form is None:
+            (built, answers), policy = request_of(update.ops), _policy(_WRITE, update)
+        else:
+            ready = form.ready or _made_ready(form)
+            (built, policy), answers = ready.filled(update.params), ready.answers
+        try:
+            found = self._client().operate_ordered(
+                (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
+            )
+        except _FAILURES as failure:
+            raise self._error(fault_of(failure), update) from None
+        return answers.results(found[2]) if answers.any else ()
+
+    def _delete(self, removal: Removal) -> bool:
+        key = removal.key
+        policy = _removing(_WRITE, removal)
+        try:
+            self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
+        except _FAILURES as failure:
+            outcome = _removed(removal, fault_of(failure))
+            if isinstance(outcome, bool):
+                return outcome
+            raise outcome from None
+        return True
+
+    def _error(self, fault: Fault, update: Update) -> LatchworkError:
+        writing = o.writes(update.ops)
+        no_ttl = fault.code == FORBIDDEN and update.ttl not in (KEEP, NEVER) and self._refuses_ttl()
+        return error_of(fault, update.key, write=writing, no_ttl=no_ttl)
+
+    def _refuses_ttl(self) -> bool:
+        try:
+            return self.describe().nsup_period == 0
+        except LatchworkError:
+            return False
+
+    def _ages(self) -> bool:
+        """Whether a record that is made without a time to live expires here, or may, as nobody says."""
+        try:
+            return self.describe().default_ttl != 0
+        except Misconfigured:
+            return True
+
+    # ---- batches
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        wanted = [(self.namespace, key.set, key.name) for key in keys]
+        try:
+            client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
+            rows = client.batch_read(wanted, list(bins) or None, policy).batch_records
+        except _FAILURES as failure:
+            raise error_of(fault_of(failure), keys[0], write=False) from None
+        return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        if any(map(may_make, updates)) and self._ages():
+            return either_many(updates, self._operate_many)
+        shapes, policies = RowShapes(), _Policies()
+        made: list[Update] = []  # kept while the batch lasts, since shapes and policies go by identity
+        rows = [self._row(update, shapes, policies, made) for update in updates]
+        whole = self._batch([row for row, _ in rows if row is not None])
+        return [self._row_outcome(update, *row, whole) for update, row in zip(updates, rows, strict=True)]
+
+    def _row(
+        self, update: Update, shapes: RowShapes, policies: _Policies, made: list[Update]
+    ) -> tuple[Any, RowShape | LatchworkError]:
+        """The row as the client takes it and its shape, or what is wrong with it."""
+        try:
+            if update.form is not None:
+                update = plain(update)
+                made.append(update)
+            shape = shapes.of(update.key, update.ops)
+            policy = policies.of(update, shape.writes)
+        except LatchworkError as failure:
+            return None, failure
+        return (Write if shape.writes else Read)((self.namespace, *update.key), shape.built, policy=policy), shape
+
+    def _row_outcome(self, update: Update, row: Any, shape: RowShape | LatchworkError, whole: Fault | None) -> Row:
+        if isinstance(shape, LatchworkError):
+            return shape
+        if whole is not None or row.result:
+            return self._error(whole or _row_fault(row), update)
+        return shape.results(row.record[2] if row.record else _NO_BINS)
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        # Rows with the same guard share its policy.
+        made = {id(removal.when): _removing(_ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
+        rows = [Remove((self.namespace, *removal.key), policy=made[id(removal.when)]) for removal in removals]
+        whole = self._batch(rows)
+        return [
+            _removed(removal, whole or _row_fault(row)) if whole or row.result else True
+            for removal, row in zip(removals, rows, strict=True)
+        ]
+
+    def _batch(self, rows: list[Any]) -> Fault | None:
+        """Send the rows; None where each carries its own outcome, else what became of all of them."""
+        try:
+            if rows:
+                self._client().batch_write(BatchRecords(rows), self._link.times.of_many(_ONE_TRY))
+        except _FAILURES as failure:
+            fault = fault_of(failure)
+            return Fault(fault.code, fault.in_doubt, fault.message, row=True)
+        return None
+
+    # ---- queries
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        try:
+            query = self._client().query(self.namespace, set)
+            query.where(predicates.equals(bin, equals))
+            found = query.results(self._link.times.of_many(_ONE_TRY))
+        except _FAILURES as failure:
+            raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
+        return [_record(_named(set, row), row) for row in found]
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
+        info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
+
+
+class _Policies:
+    """The policies of the rows of one batch; rows with the same guard share one."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def of(self, update: Update, writing: bool) -> dict[str, Any]:
+        kind = (id(update.when), id(update.exists), update.ttl, writing)
+        policy = self._made.get(kind)
+        if policy is None:
+            policy = self._made[kind] = _policy(_ROW, update) if writing else _guarded({}, update.when)
+        return policy
+
+
+def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
+    policy, when = _writing(base, update.exists, update.ttl), update.when
+    if when is not None:
+        policy["expressions"] = compiled(when)
+    return policy
+
+
+def _writing(base: dict[str, Any], exists: Exists, ttl: int) -> dict[str, Any]:
+    if exists is Exists.CREATE and ttl == KEEP:  # the server would take the namespace's default-ttl
+        ttl = NEVER
+    return {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
+
+
+def _made_ready(form: Form) -> Ready:
+    ready = form.ready = Ready(form, _writing(_WRITE, form.exists, form.ttl))
+    return ready
+
+
+def _guarded(base: dict[str, Any], when: Guard | None) -> dict[str, Any]:
+    return base if when is None else {**base, "expressions": compiled(when)}
+
+
+def _removing(base: dict[str, Any], removal: Removal) -> dict[str, Any]:
+    return {**base, "expressions": NOT_EXPIRED if removal.when is None else compiled(removal.when)}
+
+
+def _record(key: Key, found: tuple[Any, Any, dict[str, Any]]) -> Record:
+    meta = found[1]
+    ttl = meta["ttl"]
+    return Record(key, found[2], meta["gen"], NEVER if ttl == aerospike.TTL_NEVER_EXPIRE else ttl)
+
+
+def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
+    name = row[0][2]
+    if name is None:
+        raise Unreadable(f"a record of set {set} has no key stored with it: write it with the send-key policy")
+    return Key(set, name)
+
+
+def _row_fault(row: Any) -> Fault:
+    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True)
+
+
+def _row_record(key: Key, row: Any) -> Record | None:
+    if not row.result:
+        return _record(key, row.record)
+    if row.result == NOT_FOUND:
+        return None
+    raise error_of(_row_fault(row), key, write=False)
+
+
+def _removed(removal: Removal, fault: Fault) -> bool | LatchworkError:
+    error = error_of(fault, removal.key, write=True)
+    expired = removal.when is None and isinstance(error, Refused)
+    return False if expired or isinstance(error, NotFound) else error

@@ -1,0 +1,91 @@
+"""The contract of forms: updates that are made once and filled in for each call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import InvalidRequest, Refused
+from ..model.expr import Bin, ListOf, Param
+from ..model.form import Form
+from ..model.ops import Add, Compute, ListAppend, ListRange, ListSet, MapAdd, MapGet, MapPut, Op, Put, Read
+from ..port import Exists, RecordStore, Update
+from .once import ONCE, Unreliable
+from .records import Contract, bins, make, new_key, raises
+
+_N, _K, _V = Param("n"), Param("k", str), Param("v", str)
+_SUM = Bin("i") + _N
+
+
+def _operations(n: Any, k: Any, v: Any, total: Any, pair: Any) -> tuple[Op, ...]:
+    """Every place where a parameter may stand."""
+    return (
+        Put("i", n),
+        Add("i", n),
+        Put("sum", total),
+        Put("text", v),
+        MapPut("m", k, v),
+        MapPut("m", "pair", pair),
+        MapPut("named", k, pair),
+        MapAdd("count", k, n),
+        ListSet("l", n, v),
+        ListAppend("l", v),
+        Compute(total),
+        MapGet("m", k),
+        ListRange("l", n, n),
+    )
+
+
+class FormContract(Contract):
+    """A form does what the same update does, with the values of each call."""
+
+    def test_a_form_does_what_the_update_does(self, store: RecordStore) -> None:
+        form = Form(*_operations(_N, _K, _V, _SUM, ListOf((Bin("i"), _N))), exists=Exists.ANY)
+        for n, k, v in ((1, "a", "x"), (2, "b", "é"), (1, "c", "")):
+            filled, plain = new_key(), new_key()
+            total, pair = _SUM.bind(n=n), ListOf((Bin("i"), _N)).bind(n=n)
+            expected = store.operate(plain, *_operations(n, k, v, total, pair), exists=Exists.ANY)
+            assert store.repeat(form.fill(filled, n=n, k=k, v=v)) == expected
+            assert bins(store, filled) == bins(store, plain)
+
+    def test_the_answers_of_a_form_are_told_apart(self, store: RecordStore) -> None:
+        key, form = make(store, Put("n", 1)), Form(Read("absent"), Read("n"), Put("text", _V))
+        assert store.repeat(form.fill(key, v="x")) == (None, 1)
+
+    def test_a_form_is_filled_in_anew_for_each_call(self, store: RecordStore) -> None:
+        key, form = make(store, Put("l", [])), Form(Put("l", _V), Read("l"))
+        first = form.fill(key, v=[1])
+        assert store.repeat(form.fill(key, v=[2, [3]])) == ([2, [3]],)
+        assert store.repeat(first) == ([1],)
+
+    def test_a_form_is_guarded(self, store: RecordStore) -> None:
+        key, form = make(store, Put("n", 5)), Form(Put("n", _N), when=Bin("n") < _N)
+        store.repeat(form.fill(key, n=7))
+        raises(Refused, store.repeat, form.fill(key, n=7))
+        assert bins(store, key) == {"n": 7}
+
+    def test_forms_may_be_rows_of_a_batch(self, store: RecordStore) -> None:
+        one, two, three = (make(store, Put("n", n)) for n in range(3))
+        form = Form(Add("n", _N), Read("n"), when=Bin("n") < _N)
+        plain = Update(two, (Add("n", 1), Read("n")))
+        rows = store.operate_many([form.fill(one, n=1), plain, form.fill(three, n=2), form.fill(new_key())])
+        assert rows[:2] == [(1,), (2,)]
+        assert [type(row) for row in rows[2:]] == [Refused, InvalidRequest]
+
+    def test_a_form_with_a_token_happens_once(self, store: RecordStore) -> None:
+        key, form = make(store, Put("n", 10)), Form(Add("n", _N), when=Bin("n") >= _N, once=ONCE)
+        assert Unreliable(store, "lost").once(form.fill(key, n=3)) == (13,)
+        slow = Unreliable(store, "late")
+        assert slow.once(form.fill(key, n=4)) == (17,)
+        slow.land()
+        assert (bins(store, key) or {})["n"] == 17
+        raises(Refused, store.once, form.fill(key, n=18))
+        raises(InvalidRequest, store.once, Form(Add("n", 1)).fill(key))
+
+    def test_a_value_that_is_missing_or_wrong_is_refused(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1), Put("l", [0]))
+        form = Form(Put("n", _N), ListSet("l", Param("at"), _V))
+        for params in ({"n": 2, "at": 0}, {"n": object(), "at": 0, "v": 1}, {"n": 2, "at": -1, "v": 1}, {"at": 0}):
+            raises(InvalidRequest, store.repeat, form.fill(key, **params))
+        raises(InvalidRequest, store.repeat, Form(Add("n", _N)).fill(key, n=2**63))
+        raises(InvalidRequest, store.repeat, Form(MapPut("m", _K, 1)).fill(key, k=1.5))
+        assert bins(store, key) == {"n": 1, "l": [0]}

@@ -1,0 +1,118 @@
+"""A store in this process's memory: for tests and simulations, with whatever clock they inject."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...errors import InvalidRequest, LatchworkError
+from ...forks import renew_in_child
+from ...seams import SYSTEM, Seams
+from ..model.ops import check_row
+from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from . import apply as local
+
+
+class MemoryStore(RecordStore):
+    """Records in a dictionary. Gone with the process; two stores share nothing. `seams.wall` is the server's clock.
+
+    `server` may be given to let the server's clock differ from the client's. Safe to share between threads; refuses
+    to be pickled, since a copy in another process would be another store. A forked child has such a copy, which works.
+    """
+
+    def __init__(self, seams: Seams = SYSTEM, *, server: Seams | None = None) -> None:
+        super().__init__()
+        self.seams = seams
+        self._server = server or seams
+        self._records: dict[Key, local.Stored] = {}
+        self.begin_anew()
+        renew_in_child(self)
+
+    def begin_anew(self) -> None:
+        """A lock of its own; another thread of the parent may have held the one that a forked child has got."""
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        raise InvalidRequest("a memory: store lives in one process; use sqlite:PATH or aerospike:// to share one")
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self._records)} records)"
+
+    def describe(self) -> StoreInfo:
+        """One process, one copy, so strongly consistent; expired records are gone at once."""
+        return StoreInfo("memory", "local", True, 0, 0, 1, local.RECORD_SIZE_LIMIT)
+
+    def _now(self) -> int:
+        return int(self._server.wall() * 1000)
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        with self._lock:
+            now = self._now()
+            stored = self._live(key, now)
+            return None if stored is None else local.as_record(key, stored, bins, now)
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        return [self._get(key, bins) for key in keys]
+
+    def _operate(self, update: Update) -> Values:
+        with self._lock:
+            now = self._now()
+            before = self._live(update.key, now)
+            after, values = local.apply(before, update, now)
+            if after is None:
+                self._records.pop(update.key, None)
+            elif after is not before:
+                self._records[update.key] = after
+            return values
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        return [outcome(self._row, update) for update in updates]
+
+    def _row(self, update: Update) -> Values:
+        check_row(update.key, update.ops)
+        return self._operate(update)
+
+    def _delete(self, removal: Removal) -> bool:
+        with self._lock:
+            now = self._now()
+            stored = self._live(removal.key, now)
+            if stored is None:
+                return False
+            local.check_guard(stored, removal.when, now, removal.key)
+            del self._records[removal.key]
+            return True
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        return [outcome(self._delete, removal) for removal in removals]
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        with self._lock:
+            now = self._now()
+            return [
+                local.as_record(key, stored, (), now)
+                for key, stored in self._records.items()
+                if key.set == set and not stored.expired(now) and _same(stored.bins.get(bin), equals)
+            ]
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
+        """Every bin can be asked for here."""
+
+    def _live(self, key: Key, now: int) -> local.Stored | None:
+        stored = self._records.get(key)
+        if stored is not None and stored.expired(now):
+            del self._records[key]
+            return None
+        return stored
+
+
+def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
+    """What one row of a batch came to: its result or its error."""
+    try:
+        return attempt(row)
+    except LatchworkError as failure:
+        return failure
+
+
+def _same(value: Any, equals: str | int) -> bool:
+    return type(value) is type(equals) and bool(value == equals)

@@ -1,0 +1,1 @@
+"""The values that a store understands: records, expressions, operations, prepared updates."""

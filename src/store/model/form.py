@@ -1,0 +1,99 @@
+"""Forms: an update that is made once, with a `Param` for whatever differs from call to call, and filled in for each.
+
+What does not differ from call to call is checked once, and made ready for the Aerospike client once; that is worth it
+on paths that every message takes. A parameter may stand for the amount of an `Add`, the key of a `MapPut`, `MapGet` or
+`MapAdd`, the place in a `ListSet` or `ListRange`, the value of any of them, or be part of an expression:
+
+    TAKE = Form(Put("owner", Param("me", str)), Put("locked", 1), when=FREE, ttl=NEVER)
+    store.repeat(TAKE.fill(key, me="w1", grant="g1"))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict, replace
+
+from ...errors import InvalidRequest
+from .expr import Bound, Expr, Param
+from .ops import Compute, MapPut, Op, Put, check_kinds
+from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
+
+if TYPE_CHECKING:
+    from ..once import Once
+
+_ANY_KEY = Key("set", "name")
+
+
+class Form:
+    """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
+
+    once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and
+    `aerospike_form.py` have made of it, kept here for the next call.
+    """
+
+    __slots__ = ("exists", "once", "ops", "or_absent", "ready", "tokened", "ttl", "when")
+
+    def __init__(
+        self,
+        *ops: Op,
+        when: Expr | None = None,
+        exists: Exists = Exists.UPDATE,
+        or_absent: bool = False,
+        ttl: int = KEEP,
+        once: Once | None = None,
+    ) -> None:
+        checked(Update(_ANY_KEY, ops, when, exists, or_absent, ttl))
+        check_kinds(tuple(map(type, ops)))
+        if isinstance(when, Bound) or (once is not None and isinstance(once.result, Bound)):
+            raise InvalidRequest("a form binds its parameters itself: give the expression without bind")
+        for op in ops:
+            _check_params(op)
+        self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
+        self.once = once
+        self.tokened: Form | None = None
+        self.ready: Any = None
+
+    def fill(self, key: Key, /, **params: Any) -> Update:
+        """The update of one record with these values."""
+        when = None if self.when is None else Bound(self.when, params)
+        return Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params)
+
+
+def _check_params(op: Op) -> None:
+    """Raises `InvalidRequest` for an expression or a parameter where a form cannot put a value in."""
+    for name, value in asdict(op).items():
+        computed = name in _COMPUTED.get(type(op), ())
+        wrong = isinstance(value, Expr) and not (computed or (isinstance(value, Param) and name in FILLED))
+        if wrong or isinstance(value, Bound) or (name == "keys" and any(isinstance(key, Expr) for key in value)):
+            raise InvalidRequest(f"{op!r} in a form: {name} cannot be that; a form puts values in for {FILLED}")
+
+
+FILLED = ("value", "amount", "key", "index", "count")
+"""The fields of operations that a parameter may stand for."""
+_COMPUTED: dict[type, tuple[str, ...]] = {Put: ("value",), MapPut: ("value",), Compute: ("expr",)}
+
+
+def plain(update: Update) -> Update:
+    """The update as if it had been made without a form: every parameter of its operations replaced by its value."""
+    if update.form is None:
+        return update
+    ops = tuple([_filled(op, update.params) for op in update.ops])
+    return update._replace(ops=ops, form=None, params=NO_PARAMS)
+
+
+def _filled(op: Op, params: dict[str, Any]) -> Op:
+    changed = {name: _value(value, params) for name, value in asdict(op).items() if isinstance(value, Expr)}
+    return replace(op, **changed) if changed else op
+
+
+def _value(value: Expr, params: dict[str, Any]) -> Any:
+    return param_of(value, params) if isinstance(value, Param) else Bound(value, params)
+
+
+def param_of(param: Param, params: dict[str, Any]) -> Any:
+    """The parameter's value. Raises `InvalidRequest` where it has none."""
+    try:
+        return params[param.name]
+    except KeyError:
+        raise InvalidRequest(f"the parameter {param.name!r} has no value: fill it in") from None

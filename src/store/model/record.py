@@ -1,0 +1,209 @@
+"""What goes into the record-store port and comes out of it: keys, records, updates and their limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
+
+from ...errors import InvalidRequest, LatchworkError
+from .expr import EXPRESSIONS, Guard
+from .ops import Op
+from .values import NO_BIN, checked_bin, known_bins
+
+if TYPE_CHECKING:
+    from .form import Form
+
+KEEP = -2
+"""Leave the time to live as it is; a record that is made so never expires, whatever the namespace's default is.
+
+In a namespace that has one, a write with `Exists.ANY` that makes the record takes two calls. A default of a set alone
+is not seen by such writes: name a time to live, or `NEVER`.
+"""
+NEVER = -1
+"""Never expire, whatever the namespace's default is."""
+MAX_TTL = 10 * 365 * 86_400
+"""Seconds; the server's own limit."""
+
+MAX_SET = 63
+"""Bytes in the name of a set, the server's limit."""
+
+
+class Key(NamedTuple):
+    """Where a record is: its set and its key within the set."""
+
+    set: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read. `generation` is 16 bits and wraps: for comparing for equality only, never a fence."""
+
+    key: Key
+    bins: dict[str, Any]
+    generation: int = 0
+    ttl: int = NEVER
+
+
+class Exists(Enum):
+    """What a write expects to find."""
+
+    UPDATE = "update"  # the record must be there
+    CREATE = "create"  # it must not be there
+    ANY = "any"
+
+
+NO_PARAMS: dict[str, Any] = {}
+
+
+class Update(NamedTuple):
+    """One row of `operate_many`; the fields are the arguments of `operate`.
+
+    form, params: where it was filled in (`form.py`), and with what; its operations then have parameters in them.
+    """
+
+    key: Key
+    ops: tuple[Op, ...]
+    when: Guard | None = None
+    exists: Exists = Exists.UPDATE
+    or_absent: bool = False
+    ttl: int = KEEP
+    form: Form | None = None
+    params: dict[str, Any] = NO_PARAMS
+
+
+class Removal(Struct, frozen=True):
+    """One row of `delete_many`."""
+
+    key: Key
+    when: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What a store is and what it can promise. Times in seconds, sizes in bytes; None = the backend cannot say."""
+
+    backend: str
+    edition: str
+    strong_consistency: bool
+    nsup_period: int | None
+    default_ttl: int
+    replication_factor: int
+    record_size_limit: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Values = tuple[Any, ...]
+"""What the reading operations of one update returned, in order."""
+Row = Values | LatchworkError
+"""The outcome of one row of a batch: what it read, or the error that the single verb would have raised."""
+
+
+_known_sets: set[str] = set()
+"""Names that have been checked before; a namespace has at most 4,095 sets."""
+_BIN = attrgetter("bin")
+
+
+def checked_key(key: Key) -> Key:
+    """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
+    try:
+        set_name, name = key
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"{key!r} is no key: give Key(set, name)") from None
+    plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
+    if plain and set_name in _known_sets and "\0" not in name:
+        return key
+    if not isinstance(set_name, str) or not isinstance(name, str):
+        raise InvalidRequest(f"{key!r}: the set and the name of a record are text")
+    try:
+        name.encode()
+        size = len(set_name.encode())
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(f"{key!r} is no valid Unicode ({failure.reason})") from None
+    if "\0" in set_name or "\0" in name:
+        raise InvalidRequest(f"{key!r}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
+    if not 0 < size <= MAX_SET:
+        raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
+    if not name:
+        raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
+    _known_sets.add(set_name)
+    return key if type(key) is Key else Key(set_name, name)
+
+
+def checked_removal(removal: Removal) -> Removal:
+    """The removal, once it is one that every backend takes. Raises `InvalidRequest`."""
+    if not isinstance(removal, Removal):
+        raise InvalidRequest(f"{removal!r} is no removal: give Removal(key, when)")
+    _check_guard(removal.when)
+    key = checked_key(removal.key)
+    return removal if key is removal.key else Removal(key, removal.when)
+
+
+def _check_bins(ops: tuple[Op, ...]) -> None:
+    try:
+        if known_bins.issuperset(map(_BIN, ops)):
+            return
+    except (AttributeError, TypeError):  # of something that is no operation, or a name that is no text
+        pass
+    for op in ops:
+        if not isinstance(op, Op):
+            raise InvalidRequest(f"{op!r} is no operation: use those of latchwork.store.model.ops")
+        if op.bin is not NO_BIN:
+            checked_bin(op.bin)
+
+
+def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of bins to be read, once each is one that a bin can have. Raises `InvalidRequest`."""
+    for name in names:
+        if type(name) is not str or name not in known_bins:
+            checked_bin(name)
+    return names
+
+
+def _check_guard(when: Any) -> None:
+    if when is not None and not isinstance(when, EXPRESSIONS):
+        raise InvalidRequest(f"when is {when!r}; it must be an expression of latchwork.store.model.expr")
+
+
+def checked_rows(updates: Iterable[Update]) -> list[Update]:
+    """The updates, once all are such that every backend takes them. Raises `InvalidRequest`."""
+    rows = list(updates)
+    ops: tuple[Op, ...] | None = None
+    for update in rows:
+        checked(update, known_ops=ops is not None and getattr(update, "ops", None) is ops)
+        ops = update.ops
+    return rows
+
+
+def checked(update: Update, *, known_ops: bool = False) -> Update:
+    """The update, once it is one that every backend takes. Raises `InvalidRequest`.
+
+    known_ops: its operations were checked before.
+    """
+    if type(update) is not Update:
+        raise InvalidRequest(f"{update!r} is no update: give Update(key, ops), or what a form was filled to")
+    if update.form is not None:  # which was checked when it was made
+        checked_key(update.key)
+        return update
+    key, ops, when, exists, or_absent, ttl, _, _ = update
+    checked_key(key)
+    if not ops:
+        raise InvalidRequest(f"no operation for {key}: name at least one")
+    if not known_ops:
+        _check_bins(ops)
+    if type(exists) is not Exists:
+        raise InvalidRequest(f"exists is {exists!r}; it must be Exists.UPDATE, CREATE or ANY")
+    _check_guard(when)
+    if when is not None and exists is not Exists.UPDATE and not or_absent:
+        raise InvalidRequest(
+            f"a guard on {key} with exists={exists.value}: the server skips guards where there is no record; use "
+            "exists=UPDATE, or say or_absent=True"
+        )
+    if type(ttl) is not int or (not 1 <= ttl <= MAX_TTL and ttl not in (KEEP, NEVER)):
+        raise InvalidRequest(f"ttl is {ttl!r} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
+    return update

@@ -1,0 +1,227 @@
+"""What a bin can hold: integers of 64 bits, floats, str, bytes, bool, None inside lists and maps, and lists and maps of
+these, whose keys are str, int or bytes. No text holds a NUL, where the Aerospike client would cut it.
+
+The local stores keep values that nobody changes in place: one comes in by `taken`, a checked copy, and goes out by
+`given`, a copy, so that neither side can reach into the other's lists. Scalars are shared, which is what makes the
+simulations fast. Map bins are kept in key order, the server's, so that its smallest key is its first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from ...errors import Corrupt, InvalidRequest
+
+NO_BIN = object()
+MAX_BIN = 15
+"""Bytes in the name of a bin, the server's limit."""
+known_bins: set[object] = {NO_BIN}
+"""Names that have been checked before; a namespace has few. `NO_BIN` is that of an operation without a bin."""
+MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
+NESTED = (list, dict)
+"""The kinds of values that hold others."""
+HEADER = 9
+"""Bytes that no scalar but text exceeds, and no header of a text, list or map."""
+MAX_DEPTH = 62
+"""Levels of lists and maps in a value. The Aerospike client reads 64, and stores more that it can never read; an
+operation may put the value into a map, and what `Once` remembers of it into a list."""
+
+
+def taken(value: Any, room: int = MAX_DEPTH) -> Any:
+    """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it.
+
+    room: levels of lists and maps that it may have; fewer where a layout keeps it within others.
+    """
+    kind = type(value)
+    # Nearly every value is one of these; they go through here with each message several times.
+    if (
+        (kind is int and MIN_INT <= value <= MAX_INT)
+        or (kind is str and value.isascii() and "\0" not in value)
+        or kind is bytes
+    ):
+        return value
+    scalar = _SCALARS.get(kind)
+    return _nested(value, room) if scalar is None else scalar(value)
+
+
+def given(value: Any) -> Any:
+    """A copy of a kept value that the caller may change."""
+    kind = type(value)
+    if kind is list:
+        return [given(item) for item in value]
+    if kind is dict:
+        return {key: given(item) for key, item in value.items()}
+    return value
+
+
+def bound(value: Any) -> int:
+    """Bytes that the value does not exceed when encoded; found without encoding it."""
+    kind = type(value)
+    if kind is str:
+        return HEADER + len(value) * (1 if value.isascii() else 4)
+    if kind is bytes:
+        return HEADER + len(value)
+    if kind is list:
+        return HEADER + sum(map(bound, value))
+    if kind is dict:
+        return HEADER + sum(map(bound, value)) + sum(map(bound, value.values()))
+    return HEADER
+
+
+def encode(bins: dict[str, Any]) -> bytes:
+    """The bins as bytes."""
+    return _ENCODER.encode(bins)
+
+
+def decode(data: bytes, bins: Collection[str] = ()) -> dict[str, Any]:
+    """The bins that `encode` wrote, or those of them that are named. Raises `Corrupt`."""
+    try:
+        if not bins:
+            return _DECODER.decode(data)
+        # A bin that is passed over costs little, however large it is.
+        found = _PASSING.decode(data)
+        return {name: _VALUE.decode(found[name]) for name in bins if name in found}
+    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+        raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(dict[str, Any])
+_PASSING = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_VALUE = msgspec.msgpack.Decoder()
+
+
+# ---- maps in key order
+
+_KEY = itemgetter(0)
+
+
+def rank(key: Any) -> tuple[int, Any]:
+    """The server's order of map keys: integers, then strings, then bytes."""
+    return (1 if isinstance(key, str) else 2 if isinstance(key, bytes) else 0, key)
+
+
+def ordered(entries: dict[Any, Any]) -> dict[Any, Any]:
+    """The map in key order."""
+    try:
+        return dict(sorted(entries.items(), key=_KEY))
+    except TypeError:  # keys of several types
+        return {key: entries[key] for key in sorted(entries, key=rank)}
+
+
+def with_entry(entries: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
+    """The ordered map with one entry set; cheap for a new largest key, which is what tokens are."""
+    in_place = not entries or key in entries or rank(key) > rank(next(reversed(entries)))
+    changed = entries.copy()
+    changed[key] = value
+    return changed if in_place else ordered(changed)
+
+
+def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
+    """The ordered map without its first so many entries."""
+    changed = entries.copy()
+    for key in islice(entries, count):
+        del changed[key]
+    return changed
+
+
+def map_key(key: Any) -> Any:
+    """The key, where a map can have it. Raises `InvalidRequest`."""
+    if not isinstance(key, str | int | bytes) or isinstance(key, bool):
+        raise InvalidRequest(f"{key!r} cannot be a map key; use str, int or bytes")
+    return taken(key)
+
+
+# ---- checking
+
+
+def checked_bin(name: str) -> str:
+    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    if not isinstance(name, str):
+        raise InvalidRequest(f"bin name {name!r}: it must be text")
+    size = len(_text(name).encode())
+    if not 0 < size <= MAX_BIN:
+        raise InvalidRequest(f"bin name {name!r} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name")
+    known_bins.add(name)
+    return name
+
+
+def amount(number: int) -> int:
+    """What can be added to an integer. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or isinstance(number, bool) or not MIN_INT <= number <= MAX_INT:
+        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
+    return number
+
+
+def element(number: int) -> int:
+    """A place in a list, or a number of places. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or number < 0:
+        raise InvalidRequest(
+            f"{number!r} as a place in a list, or as a number of places: it must be an integer, 0 or more"
+        )
+    return number
+
+
+def _integer(value: int) -> int:
+    if MIN_INT <= value <= MAX_INT:
+        return value
+    raise InvalidRequest(f"the integer {value} has more than 64 bits: store it as text")
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise InvalidRequest(f"{value[:100]!r}: text with a NUL cannot be stored; give bytes, or leave the NUL out")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as failure:
+            raise InvalidRequest(f"a text that is no valid Unicode ({failure.reason}): store it as bytes") from None
+    return value
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _nested(value: Any, room: int) -> Any:
+    """A list or a map, whose parts are taken, or a value of a kind that is none of a bin's own."""
+    if type(value) not in NESTED:
+        return taken(_plain(value), room)
+    if not room:
+        raise InvalidRequest(
+            f"lists and maps nested too deeply: a bin holds {MAX_DEPTH} levels of them, with those that a queue puts "
+            "around a value; store it as JSON text or bytes"
+        )
+    if type(value) is list:
+        return [taken(item, room - 1) for item in value]
+    return ordered({map_key(key): taken(item, room - 1) for key, item in value.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A subclass, such as an enumeration's member or a number of numpy, becomes what it is a kind of."""
+    for kind, plain in _KINDS.items():
+        if isinstance(value, kind):
+            return plain(value)
+    raise InvalidRequest(f"a {type(value).__name__} cannot be stored; use int, float, str, bytes, list, dict")
+
+
+_SCALARS: dict[type, Callable[[Any], Any]] = {
+    int: _integer,
+    str: _text,
+    bytes: _itself,
+    float: _itself,
+    bool: _itself,
+    type(None): _itself,
+}
+_KINDS: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    str: str.__str__,
+    list: list,
+    dict: dict,
+}

@@ -1,0 +1,206 @@
+"""The embedded store: one SQLite file that many threads and processes share.
+
+Each update is one transaction that takes the write lock first, and is on the disk when it is acknowledged
+(`synchronous=full`, the default; docs/design.md section 2). Reads take no lock that a writer waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...seams import SYSTEM, Seams
+from ..local import apply as local
+from ..local.memory import outcome
+from ..model.ops import writes
+from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from . import rows as sqlite_rows
+from .pool import SQLitePool
+from .rows import Batch, Found
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SYNCHRONOUS = ("full", "normal", "off")
+"""How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
+SWEEP_EVERY = 5_000
+"""Milliseconds between two removals of expired records by one process, where one has removed all that there were."""
+
+
+class SQLiteStore(RecordStore):
+    """Records in the file `path`, which is made, readable by its owner only, at the first call; its directory must be
+    there. Pickles as its URL; every process makes its own connections.
+
+    synchronous: `full` survives a power cut with every acknowledged write, `normal` may lose the newest, `off` may
+    lose the file. All survive the death of the process. busy_timeout: seconds that one attempt waits for other
+    writers before it raises `Unavailable`; the retry policy may make several attempts.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: str = "full", busy_timeout: float = 5.0,
+        seams: Seams = SYSTEM,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if synchronous not in SYNCHRONOUS:
+            raise InvalidRequest(f"synchronous is {synchronous!r}; it must be one of {', '.join(SYNCHRONOUS)}")
+        if not 0 <= busy_timeout <= 3600:
+            raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
+        self.path = _absolute(path)
+        self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
+        self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
+        self._sweep_after = 0
+        self._damaged: set[int] = set()
+        self._passed_over: set[Key] = set()
+
+    @property
+    def url(self) -> str:
+        """What `connect` takes to get at the same file from anywhere on this machine."""
+        return f"sqlite:{quote(str(self.path))}?synchronous={self.synchronous}&busy_timeout={self.busy_timeout:g}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (str(self.path), self.synchronous, self.busy_timeout)
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({self.url!r})"
+
+    def describe(self) -> StoreInfo:
+        """One file, one copy, one writer at a time, so strongly consistent."""
+        extra = {"path": str(self.path), "synchronous": self.synchronous, "sqlite": sqlite3.sqlite_version}
+        return StoreInfo("sqlite", "local", True, SWEEP_EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+
+    def close(self) -> None:
+        """Close this process's idle connections; the next call makes another."""
+        self._pool.close()
+
+    # ---- reading
+
+    def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        return self._read(lambda connection, now: _record(sqlite_rows.find(connection, key), bins, now))
+
+    def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        def ask(connection: sqlite3.Connection, now: int) -> list[Record | None]:
+            found = {row.key: row for row in sqlite_rows.find_many(connection, keys)}
+            return [_record(found.get(key), bins, now) for key in keys]
+
+        return self._read(ask)
+
+    def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
+        question = (
+            f"SELECT name, id, generation, updated, expires, bins FROM records WHERE set_name = {_text(set)} "  # noqa: S608 - quoted
+            f"AND latchwork_bin(bins, {_text(bin)}) = ?"
+        )
+
+        def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
+            rows = connection.execute(question, (equals,))
+            found = [Found(connection, Key(set, name), *columns) for name, *columns in rows]
+            return [record for row in found if (record := self._readable(row, now)) is not None]
+
+        return self._read(ask)
+
+    def _readable(self, found: Found, now: int) -> Record | None:
+        """A record that a query has found. A damaged one is told once in the log; the others do not wait for it."""
+        try:
+            return _record(found, (), now)
+        except Corrupt as failure:
+            if found.key not in self._passed_over:
+                self._passed_over.add(found.key)
+                log.warning("passed over by queries: %s", failure)
+            return None
+
+    # ---- writing
+
+    def _operate(self, update: Update) -> Values:
+        if writes(update.ops):
+            return self._write(lambda connection, now: sqlite_rows.operate(connection, update, now))
+        return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
+
+    def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        return self._batch(updates, Batch.operate)
+
+    def _delete(self, removal: Removal) -> bool:
+        return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
+
+    def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        return self._batch(removals, Batch.delete)
+
+    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any]) -> list[Any]:
+        """What each row came to; all of them are one transaction."""
+
+        def change(connection: sqlite3.Connection, now: int) -> list[Any]:
+            batch = Batch(connection, [row.key for row in rows], now)
+            outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
+            batch.write()
+            return outcomes
+
+        return self._write(change)
+
+    def _ensure_index(self, set: str, bin: str, kind: type) -> None:  # noqa: ARG002 - one index serves both kinds
+        name = "by_" + f"{set}\0{bin}".encode().hex()  # any two differ, though SQLite ignores case
+        make = (
+            f"CREATE INDEX IF NOT EXISTS {name} ON records (latchwork_bin(bins, {_text(bin)})) "
+            f"WHERE set_name = {_text(set)}"
+        )
+        self._write(lambda connection, _: connection.execute(make) and None)
+
+    # ---- transactions
+
+    def _now(self) -> int:
+        return int(self.seams.wall() * 1000)
+
+    def _read(self, ask: Callable[[sqlite3.Connection, int], T]) -> T:
+        return self._pool.read(lambda connection: ask(connection, self._now()))
+
+    def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
+        def run(connection: sqlite3.Connection) -> T:
+            now = self._now()
+            result = change(connection, now)
+            self._sweep(connection, now)
+            return result
+
+        return self._pool.write(run)
+
+    def _sweep(self, connection: sqlite3.Connection, now: int) -> None:
+        # A clock that was set back puts nothing off: the next sweep is never further away than this.
+        if not self._sweep_after - SWEEP_EVERY <= now < self._sweep_after:
+            self._sweep_after = now + SWEEP_EVERY
+            if sqlite_rows.sweep(connection, now, self._damaged):
+                self._sweep_after = now
+
+
+def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
+    if found is None or found.expired(now):
+        return None
+    return local.as_record(found.key, found.record(bins), bins, now)
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
+    except RuntimeError:
+        raise InvalidRequest(f"{str(path)!r}: ~ names no user's folder here; write the path in full") from None
+    if "\0" in str(absolute):
+        raise InvalidRequest(f"{str(path)!r}: no file has a NUL in its name")
+    try:
+        str(absolute).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(
+            f"{str(absolute)!r}: SQLite opens files by names in UTF-8 only; use another name"
+        ) from None
+    return absolute
+
+
+def _text(value: str) -> str:
+    """A name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _rebuild(path: str, synchronous: str, busy_timeout: float) -> SQLiteStore:
+    return SQLiteStore(path, synchronous=synchronous, busy_timeout=busy_timeout)

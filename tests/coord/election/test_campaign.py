@@ -1,0 +1,198 @@
+"""A candidate whose store fails, at each step of its campaign: what goes on, what ends, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+import pytest
+
+from latchwork.coord import LeaseElection
+from latchwork.coord.election.election import RECOVERY
+from latchwork.coord.lock import LOCKS
+from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, StorageFailed
+from latchwork.retry import RetryPolicy
+from latchwork.store import Key, MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
+
+
+class Hand(ManualClock):
+    """The campaign, and its reports to the roster, are kept, and run when the test says so."""
+
+    campaign = reports = None
+    joined = ()
+
+    def spawn(self, run, name):
+        if name.startswith("latchwork-election"):
+            self.campaign = run
+        if name.startswith("latchwork-roster"):
+            self.reports = run
+        return self
+
+    def join(self, timeout=None):
+        self.joined = (*self.joined, timeout)
+
+    def is_alive(self):
+        return False
+
+
+@pytest.fixture
+def store():
+    made = FaultyStore(MemoryStore(Hand()))
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+@pytest.fixture
+def election(store):
+    return LeaseElection(store, "office", candidate="me")
+
+
+def stand(election, lead):
+    assert election.start(lead)
+    election._seams.campaign()
+
+
+def locked(store):
+    return store.inner.get(Key(LOCKS, "office")).bins["locked"]
+
+
+def test_a_store_that_is_away_delays_the_campaign_and_does_not_end_it(store, election, caplog):
+    terms = []
+
+    def lead(leadership):
+        terms.append(election.leadership is leadership)
+        election.stop()
+
+    store.plan = {1: "dropped", 3: "reply_lost", 4: "dropped"}
+    stand(election, lead)
+    assert terms == [True]
+    assert store.seams.slept.count(RECOVERY) == 2
+    assert caplog.text.count(f"goes on in {RECOVERY} s") == 2
+    assert locked(store) == 0
+
+
+def disk_fails():
+    raise StorageFailed("the disk failed")
+
+
+def test_a_disk_that_fails_once_delays_the_campaign_and_does_not_end_it(store, election):
+    terms = []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        election.stop()
+
+    store.plan = {1: disk_fails}
+    stand(election, lead)
+    assert len(terms) == 1
+    assert store.seams.slept.count(RECOVERY) == 1
+
+
+@pytest.mark.parametrize("failure", [asyncio.CancelledError, SystemExit, ZeroDivisionError])
+def test_a_leaders_function_that_fails_in_whichever_way_lets_the_candidate_stand_again(election, caplog, failure):
+    terms = []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        if len(terms) == 2:
+            election.stop()
+        raise failure
+
+    stand(election, lead)
+    assert len(set(terms)) == 2
+    assert caplog.text.count("the leader's function failed") == 2
+
+
+def test_a_campaign_that_failed_reports_to_the_roster_no_more(store, election):
+    store.plan = {1: lambda: {}["a fault of a client library"]}
+    stand(election, None)
+    store.seams.max_sleeps = len(store.seams.slept)
+    store.seams.reports()
+    assert election.contenders() == []
+
+
+def test_a_campaign_that_ended_has_waited_for_its_last_report(election):
+    """Else a candidate that stands again at once might be struck off by the leave of its earlier campaign."""
+    stand(election, lambda leadership: election.stop())
+    assert election._seams.joined[-1] == RECOVERY
+
+
+def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(store, election, caplog):
+    def refuse():
+        raise Misconfigured("no such namespace")
+
+    def campaign():
+        election._seams.campaign()
+
+    store.plan = {1: refuse}
+    election._seams.at(0.01, campaign)
+    with pytest.raises(Misconfigured, match="no such namespace"):
+        election.run(lambda leadership: None, timeout=5)
+    assert "does not stand any more" in caplog.text
+    assert store.total == 1
+
+
+@pytest.mark.parametrize("failure", [KeyError("a fault of a client library"), SystemExit("a fault")])
+def test_an_error_of_any_kind_that_ends_the_campaign_is_told_to_who_waits(store, election, caplog, failure):
+    def campaign():
+        election._seams.campaign()
+
+    def fail():
+        raise failure
+
+    store.plan = {1: fail}
+    election._seams.at(0.01, campaign)
+    with pytest.raises(LatchworkError, match=re.escape(f"ended with {failure!r}")):
+        election.run(lambda leadership: None, timeout=5)
+    assert "does not stand any more" in caplog.text
+
+
+def test_a_campaign_that_fails_once_it_was_stopped_is_no_failure_of_a_later_one(election):
+    of_an_earlier_one = election._seams.event()
+    election._fail(of_an_earlier_one, KeyError("too late"))
+    assert election._failure is None
+    election._fail(election._stop, KeyError("in time"))
+    assert "in time" in str(election._failure)
+
+
+def test_who_is_elected_while_it_is_stopped_never_leads(store, election):
+    store.plan = {1: election.stop}
+    seen = []
+    stand(election, lambda leadership: seen.append((leadership.lost.is_set(), election.leadership)))
+    assert seen == [(True, None)]
+    assert locked(store) == 0
+
+
+def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, caplog):
+    def lead(leadership):
+        store.next("dropped")
+        election.stop()
+
+    with caplog.at_level(logging.INFO, "latchwork"):
+        stand(election, lead)
+    assert "could not say so to the store" in caplog.text
+    assert "is over" in caplog.text
+    assert election.leadership is None
+    assert locked(store) == 1, "until its lease is over"
+
+
+def test_a_leaders_function_that_is_none_is_refused_before_anything_is_asked(store, election):
+    with pytest.raises(InvalidRequest, match="lead is a int"):
+        election.start(7)
+    assert store.total == 0
+
+
+def test_a_campaign_whose_report_cannot_begin_ends_and_says_so(election, monkeypatch, caplog):
+    def spawn(run, name):
+        if name.startswith("latchwork-roster"):
+            raise RuntimeError("can't start new thread")
+        return Hand.spawn(election._seams, run, name)
+
+    monkeypatch.setattr(election._seams, "spawn", spawn)
+    stand(election, lambda leadership: None)
+    assert election._seams.joined == ()
+    assert "does not stand any more" in caplog.text
+    assert "new thread" in str(election._failure)

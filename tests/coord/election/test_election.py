@@ -1,0 +1,294 @@
+"""What every election promises, whichever way the candidate is chosen: one contract, run over each of them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from functools import partial
+
+import pytest
+
+from latchwork.coord import LeaseElection, ZooKeeperElection
+from latchwork.errors import FencedOut, InvalidRequest, WaitTimeout
+from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
+from tests.support import waiting
+
+until = partial(waiting.until, timeout=15.0)
+
+LEASE = 1.0
+SESSION = 2.0
+LONG = 40.0
+"""Longer than any test waits: whoever is elected was not elected because a lease ran out."""
+RESOURCE = Key("resources", "r")
+
+
+class Stand:
+    """Makes candidates for one office, and stops them all in the end."""
+
+    def __init__(self, store, make):
+        self.store, self._make = store, make
+        self.name = f"office-{uuid.uuid4().hex[:8]}"
+        self.made = []
+        self.closing = []
+
+    def __call__(self, candidate, *, start=False, **rest):
+        election = self._make(self, candidate, **rest)
+        self.made.append(election)
+        if start:
+            election.start()
+        return election
+
+    def fresh(self):
+        """A resource that no other test has seen."""
+        return Key("resources", self.name)
+
+
+def _lease(stand, candidate, *, long=False):
+    return LeaseElection(stand.store, stand.name, candidate=candidate, lease=LONG if long else LEASE)
+
+
+def _client(hosts, session):
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts, timeout=session)
+    try:
+        client.start(timeout=10)
+    except client.handler.timeout_exception:  # a server that has just begun may leave a first connection unanswered
+        client.start(timeout=20)
+    return client
+
+
+@pytest.fixture(params=["lease-memory", "lease-sqlite", "lease-aerospike", "zookeeper"])
+def stand(request, tmp_path):
+    kind, _, backend = request.param.partition("-")
+    if backend == "sqlite":
+        store = SQLiteStore(tmp_path / "store.db", synchronous="off")
+    elif backend == "aerospike":
+        store = request.getfixturevalue("aerospike_store")
+    else:
+        store = MemoryStore()
+
+    def zookeeper(stand, candidate, *, long=False):
+        client = _client(request.getfixturevalue("zookeeper").hosts, LONG if long else SESSION)
+        stand.closing.append(client)
+        return ZooKeeperElection(stand.store, stand.name, client, candidate=candidate)
+
+    stand = Stand(store, zookeeper if kind == "zookeeper" else _lease)
+    yield stand
+    for election in stand.made:
+        assert election.stop(timeout=10)
+    for client in stand.closing:
+        assert client.connected, "a client that was given is left as it was"
+        client.stop()
+        client.close()
+    if backend == "sqlite":
+        store.close()
+
+
+def leader(*elections):
+    def probe():
+        return next((election for election in elections if election.leadership is not None), None)
+
+    return until(probe)
+
+
+# ---- the contract
+
+
+def test_one_candidate_is_elected_and_only_one(stand):
+    crowd = [stand(f"c{number}", start=True, long=True) for number in range(3)]
+    first = leader(*crowd)
+    epoch = first.leadership.epoch
+    until(lambda: set(first.contenders()) == {"c0", "c1", "c2"})
+    assert [election.leadership is not None for election in crowd].count(True) == 1
+    assert first.leadership.candidate == first.candidate
+    for _ in range(3):
+        first._grant.renew()
+    assert first.leadership.epoch == epoch, "a leader that is well stays"
+    first.leadership.check()
+    assert not first.leadership.lost.is_set()
+
+
+def test_the_epoch_is_the_fence_of_the_record_of_that_name(stand):
+    election = stand("c", start=True)
+    leadership = leader(election).leadership
+    record = stand.store.get(Key("latchwork_locks", stand.name))
+    assert record.bins["fencing-ctr"] == leadership.epoch
+    assert record.bins["lock-owner"] == "c"
+    assert record.bins["locked"] == 1
+    assert record.ttl == -1
+
+
+def test_resigning_hands_over_at_once(stand):
+    first = leader(stand("a", start=True, long=True))
+    old = first.leadership
+    second = stand("b", start=True, long=True)
+    until(lambda: len(first.contenders()) == 2)
+    assert first.resign() is True
+    assert first.leadership is None
+    assert old.lost.is_set()
+    new = until(lambda: second.leadership)
+    assert new.epoch > old.epoch
+    assert first.leadership is None
+    with pytest.raises(FencedOut):
+        old.check()
+    assert first.resign() is False
+
+
+def test_epochs_increase_over_many_terms(stand):
+    crowd = [stand(name, start=True) for name in "ab"]
+    epochs = []
+    for _ in range(4):
+        present = leader(*crowd)
+        epochs.append(present.leadership.epoch)
+        present.resign()
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_leaders_write_is_refused_once_a_later_epoch_was_seen(stand):
+    resource = stand.fresh()
+    first = leader(stand("a", start=True))
+    old = first.leadership
+    old.operate(resource, Put("by", "a"))
+    second = stand("b", start=True)
+    first.resign()
+    new = until(lambda: second.leadership)
+    new.seal(resource)
+    old.lost.is_set = lambda: False  # it believes still, as if paused between the check and the write
+    with pytest.raises(FencedOut, match=str(new.epoch)):
+        old.operate(resource, Put("by", "a"))
+    assert stand.store.get(resource).bins["by"] == "a"
+    new.operate(resource, Put("by", "b"))
+
+
+def test_run_calls_the_function_once_elected_and_gives_the_term_up(stand):
+    election, other = stand("a"), stand("b")
+    seen = election.run(lambda leadership: (leadership.check(), leadership.epoch, leadership), timeout=15)
+    assert seen[2].lost.is_set()
+    assert election.leadership is None
+    assert other.run(lambda leadership: leadership.epoch, timeout=15) > seen[1]
+    until(lambda: election.contenders() == [])
+
+
+def test_run_of_a_function_that_raises_gives_the_term_up_and_raises(stand):
+    election, other = stand("a", long=True), stand("b", long=True)
+
+    def fails(leadership):
+        raise KeyError(leadership.epoch)
+
+    with pytest.raises(KeyError):
+        election.run(fails, timeout=15)
+    assert election.leadership is None
+    other.run(lambda leadership: leadership.check(), timeout=15)
+
+
+def test_run_says_so_when_it_is_not_elected_in_time(stand):
+    leader(stand("a", start=True))
+    with pytest.raises(WaitTimeout, match="not elected"):
+        stand("b").run(lambda _: pytest.fail("was not elected"), timeout=0.3)
+
+
+def test_run_is_ended_by_stop_while_it_waits(stand):
+    leader(stand("a", start=True))
+    waiting = stand("b")
+    threading.Timer(0.2, waiting.stop).start()
+    with pytest.raises(WaitTimeout, match="stopped"):
+        waiting.run(lambda _: pytest.fail("was not elected"), timeout=15)
+
+
+def test_run_while_standing_uses_the_term_and_goes_on_standing(stand):
+    election = stand("a", start=True)
+    first = election.run(lambda leadership: leadership.epoch, timeout=15)
+    assert leader(election).leadership.epoch > first
+
+
+def test_stopping_ends_the_term_at_once_and_another_is_elected(stand):
+    first = leader(stand("a", start=True))
+    old = first.leadership
+    second = stand("b", start=True)
+    until(lambda: len(first.contenders()) == 2)
+    assert first.stop() is True
+    assert old.lost.is_set()
+    assert first.leadership is None
+    assert until(lambda: second.leadership).epoch > old.epoch
+    until(lambda: second.contenders() == ["b"])
+
+
+def test_a_candidate_that_stopped_may_stand_again(stand):
+    election = stand("a", start=True)
+    first = leader(election).leadership.epoch
+    assert election.stop() is True
+    assert election.start() is True
+    assert election.start() is False
+    assert leader(election).leadership.epoch > first
+
+
+def test_the_leaders_function_is_told_and_joined(stand):
+    """Losing the term tells it; only when it has returned does the candidate stand again."""
+    told, may_return, terms = threading.Event(), threading.Event(), []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        leadership.lost.wait()
+        told.set()
+        may_return.wait(15)
+
+    election = stand("a", long=True)
+    election.start(lead)
+    leader(election)
+    election.resign()
+    assert told.wait(5)
+    leader(stand("b", start=True, long=True))
+    assert len(terms) == 1
+    assert election.leadership is None
+    assert election.stop(timeout=0.05) is False, "it has not returned"
+    may_return.set()
+    assert election.stop() is True
+
+
+def test_a_leaders_function_that_fails_costs_the_term_only(stand, caplog):
+    terms = []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        if len(terms) < 3:
+            raise ValueError("some bug")
+        leadership.lost.wait()
+
+    election = stand("a")
+    election.start(lead)
+    until(lambda: len(terms) == 3)
+    assert terms == sorted(set(terms))
+    assert "some bug" in caplog.text
+
+
+def test_a_term_that_was_taken_over_in_the_store_is_lost(stand):
+    """Whatever the reason: a higher epoch ends a lower one, by the next renewal."""
+    election = stand("a", start=True)
+    leadership = leader(election).leadership
+    stand.store.operate(Key("latchwork_locks", stand.name), Add("fencing-ctr", 1), Put("locked", 0), ttl=-1)
+    assert leadership.lost.wait(5) is True
+    assert leader(election).leadership.epoch > leadership.epoch + 1
+
+
+def test_bad_input_is_refused_before_anything_is_asked(stand):
+    election = stand("a")
+    with pytest.raises(InvalidRequest, match="fn is a int"):
+        election.run(3)
+    with pytest.raises(InvalidRequest, match="timeout"):
+        election.run(print, timeout=-1)
+    with pytest.raises(InvalidRequest, match="owner"):
+        stand("")
+    assert election.contenders() == []
+
+
+@pytest.mark.parametrize("lease", [0, -1, "10", 1e9])
+def test_a_lease_out_of_bounds_is_refused(lease):
+    with pytest.raises(InvalidRequest, match="lease"):
+        LeaseElection(MemoryStore(), "office", lease=lease)
+
+
+@pytest.mark.parametrize(("who", "path"), [("", "/x"), (None, "/x"), (7, "/x"), ("h:1", "x"), ("h:1", "/x/")])
+def test_a_zookeeper_election_needs_a_client_or_hosts_and_an_absolute_path(who, path):
+    with pytest.raises(InvalidRequest):
+        ZooKeeperElection(MemoryStore(), "office", who, path=path)

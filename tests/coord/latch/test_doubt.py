@@ -1,0 +1,150 @@
+"""Latches that cannot be read when it matters, that are there already, or are gone; and the bar for people."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+
+import pytest
+
+from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailed, Unavailable
+from latchwork.retry import RetryPolicy
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
+
+TWICE = RetryPolicy(attempts=2)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock))
+
+
+def before(store, plan):
+    """What happens at the calls with these numbers, counted from now."""
+    store.plan = {store._number + call: fault for call, fault in plan.items()}
+
+
+def test_a_count_in_doubt_whose_latch_cannot_be_read_afterwards_is_unknown(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    before(store, {1: "reply_lost", 3: "dropped", 4: "dropped"})
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        latch.count_down(party="a")
+    assert latch.count_down(party="a") == 2, "with a party, calling again is harmless"
+
+
+def disk_fails():
+    raise StorageFailed("the disk failed")
+
+
+def test_a_count_in_doubt_whose_latch_a_failing_disk_cannot_show_is_unknown(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    before(store, {1: "reply_lost", 3: disk_fails})
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        latch.count_down(party="a")
+    assert latch.count() == 2
+
+
+def test_a_creation_in_doubt_that_a_failing_disk_cannot_show_is_unknown(store):
+    before(store, {1: "reply_lost", 3: disk_fails})
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
+        CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+
+
+def test_a_count_in_doubt_whose_latch_is_deleted_meanwhile_says_so(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    before(store, {1: "reply_lost", 3: latch.delete})
+    with pytest.raises(NotFound):
+        latch.count_down(party="a")
+
+
+def test_a_repeated_count_whose_latch_cannot_be_read_has_changed_nothing(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    latch.count_down(party="a")
+    before(store, {2: "dropped", 3: "dropped"})
+    with pytest.raises(Unavailable) as refused:
+        latch.count_down(party="a")
+    assert type(refused.value) is Unavailable
+    assert latch.count() == 2
+
+
+def test_a_count_up_down_latch_is_created_once(store):
+    first = CountUpDownLatch.create(store, "shop", "run", 2, farm_id="f")
+    with pytest.raises(AlreadyExists, match="exists already"):
+        CountUpDownLatch.create(store, "shop", "run", 5, farm_id="f")
+    assert first.count() == 2
+
+
+@pytest.mark.parametrize("party", ["x" * 256, "é" * 128])
+def test_the_name_of_a_party_has_at_most_255_bytes(store, party):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f")
+    store.reset()
+    with pytest.raises(InvalidRequest, match="at most 255 bytes"):
+        latch.count_down(party=party)
+    assert store.total == 0
+    assert latch.count_down(party="é" * 127) == 2
+
+
+def test_a_latch_across_farms_that_is_deleted_under_a_waiter_never_reads_as_released(store, clock):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="a", level=LatchLevel.XDC)
+    clock.at(0.3, latch.delete)
+    with pytest.raises(NotFound):
+        latch.wait(timeout=5)
+    assert clock.monotonic() < 0.5, "seen at the next look, not at the next whole one"
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+def waited(latch, clock, monkeypatch, screen):
+    monkeypatch.setattr(sys, "stderr", screen)
+    for party, second in (("a", 1.5), ("b", 3.0)):
+        clock.at(second, lambda party=party: latch.count_down(party=party))
+    assert latch.wait(timeout=10, progress=True)
+    return screen.getvalue()
+
+
+@pytest.fixture
+def latch(store):
+    return CountDownLatch.create(store, "shop", "run", parties=["a", "b"], farm_id="f")
+
+
+def test_on_a_terminal_a_bar_says_who_is_waited_for_and_leaves_a_clean_line(latch, clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    first, second, third = waited(latch, clock, monkeypatch, Terminal()).split("\r\x1b[K")[1:]
+    assert first.endswith("0 of 2, waiting for a, b")
+    assert second.endswith("1 of 2, waiting for b")
+    assert third.endswith("2 of 2\n")
+
+
+def test_where_there_is_no_terminal_nothing_is_drawn(latch, clock, monkeypatch):
+    assert waited(latch, clock, monkeypatch, StringIO()) == ""
+
+
+def test_a_bar_that_cannot_ask_who_is_missing_is_drawn_without_names(latch, clock, monkeypatch):
+    def away():
+        raise Unavailable("away")
+
+    monkeypatch.setattr(latch, "missing", away)
+    assert "waiting for" not in waited(latch, clock, monkeypatch, Terminal())
+
+
+def test_a_bar_asks_who_is_missing_once_a_second_at_most(store, clock, monkeypatch):
+    latch = CountDownLatch.create(store, "shop", "run", parties=range(20), farm_id="f")
+    asked, missing = [], latch.missing
+    monkeypatch.setattr(latch, "missing", lambda: asked.append(clock.monotonic()) or missing())
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    for party in range(20):
+        clock.at(0.15 * (party + 1), lambda party=party: latch.count_down(party=party))
+    assert latch.wait(timeout=10, progress=True)
+    assert len(asked) <= 1 + 3 + 1, "at first, each second, and at the end"
+    assert sys.stderr.getvalue().endswith("20 of 20\n")

@@ -1,0 +1,570 @@
+"""The promises of latches: each party and each call counts once; released only if the target was reached."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import uuid
+from enum import Enum
+
+import pytest
+
+from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
+from latchwork.coord.latch.layout import MAX_TOKENS, counted_once
+from latchwork.coord.latch.progress import line
+from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
+from latchwork.store import MemoryStore
+from latchwork.store.model.ops import Add, Put
+from latchwork.store.port import Exists, Key
+from tests.support.clock import ManualClock
+from tests.support.faulty import DOUBTS, CountingStore, Crash, FaultyStore
+
+XDC = LatchLevel.XDC
+ID = "run"
+
+
+def key(latch_id=None, client="shop", suffix="distributed_latch"):
+    return Key(f"D_LTCH#{suffix}", f"D_LTCH#{client}#{latch_id or ID}")
+
+
+@pytest.fixture(autouse=True)
+def _a_latch_of_its_own(monkeypatch):
+    """The real server is shared, so each test names its own records."""
+    monkeypatch.setitem(globals(), "ID", f"run-{uuid.uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return MemoryStore(clock)
+
+
+# ---- counting
+
+
+def test_released_only_when_the_target_was_reached(store):
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    assert [latch.count_down(), latch.wait(0), latch.count_down(), latch.wait(0)] == [2, False, 1, False]
+    assert latch.count_down() == 0
+    assert latch.wait(0)
+    assert latch.count() == 0
+
+
+def test_a_party_counts_once_however_often_it_is_repeated(store):
+    latch = CountDownLatch.create(store, "shop", ID, parties=["a", "b", 3], farm_id="dc1")
+    other = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert [latch.count_down(party="a"), other.count_down(party="a"), latch.count_down(party="a")] == [2, 2, 2]
+    assert latch.missing() == {"b", 3}
+    assert other.missing(["a", "b"]) == {"b"}
+    assert [other.count_down(party="b"), latch.count_down(party=3)] == [1, 0]
+    assert latch.parties() == {"a", "b", 3}
+    assert latch.wait(0)
+
+
+@pytest.mark.parametrize("make", [CountUpDownLatch.create, CountUpDownLatch.get_or_create])
+def test_a_latch_that_counts_up_may_begin_with_parties(store, make):
+    latch = make(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    assert [latch.count(), latch.count_up(), latch.count_down(party="a"), latch.missing()] == [2, 3, 2, {"b"}]
+    again = CountUpDownLatch.get_or_create(store, "shop", ID, parties=["a", "b", "c"], farm_id="dc1")
+    assert again.count() == 2, "left as it is"
+    assert again.missing() == {"b", "c"}
+
+
+def test_a_latch_that_counts_up_begins_with_a_count_or_parties_or_nothing(memory):
+    with pytest.raises(InvalidRequest, match="give one of the two"):
+        CountUpDownLatch.create(memory, "shop", ID, 2, parties=["a"])
+    assert CountUpDownLatch.create(memory, "shop", ID).count() == 0
+    assert CountUpDownLatch.create(memory, "shop", f"{ID}-none", parties=[]).missing() == set()
+
+
+@pytest.mark.parametrize("make", [CountDownLatch.create, CountUpDownLatch.get_or_create])
+def test_a_handle_that_knows_no_parties_is_told_them(memory, make):
+    made = make(memory, "shop", ID, 2)
+    for latch in (made, CountDownLatch.get(memory, "shop", ID)):
+        assert latch.missing() == set()
+        assert latch.missing(["a"]) == {"a"}
+
+
+@pytest.mark.parametrize(("kind", "names"), [(str, ("a", "b")), (int, (1, 2))])
+def test_a_party_may_be_a_member_of_an_enumeration(store, kind, names):
+    one, other = Enum("Job", dict(zip(("ONE", "OTHER"), names, strict=True)), type=kind)
+    latch = CountDownLatch.create(store, "shop", ID, parties=[one, other])
+    assert latch.count_down(party=one) == 1
+    assert latch.parties() == {names[0]}
+    assert latch.missing() == {other}
+
+
+def test_a_dc_latch_never_goes_below_zero(store):
+    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    assert [latch.count_down(5), latch.count_down(), latch.count_down(party="late")] == [0, 0, 0]
+    assert latch.counts() == {"dc1": 0}
+
+
+def test_a_count_up_down_latch_holds_until_what_was_added_is_done(store):
+    latch = CountUpDownLatch.get_or_create(store, "shop", ID, 1, farm_id="dc1")
+    again = CountUpDownLatch.get_or_create(store, "shop", ID, 99, farm_id="dc1")
+    assert again.count_up(2) == 3
+    assert [latch.count_down(), latch.wait(0), latch.count_down(2), latch.wait(0)] == [2, False, 0, True]
+
+
+def test_counting_takes_one_store_call(memory):
+    store = CountingStore(memory)
+    latch = CountDownLatch.create(store, "shop", ID, 10, farm_id="dc1")
+    assert store.total == 1
+    for count in (latch.count_down, lambda: latch.count_down(party=7), latch.count):
+        store.reset()
+        count()
+        assert store.total == 1
+
+
+def test_a_handle_reads_which_latch_it_means_once(memory):
+    store = CountingStore(memory)
+    CountDownLatch.create(memory, "shop", ID, 10, farm_id="dc1")
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert store.total == 0
+    latch.count_down()
+    latch.count_down()
+    assert store.total == 3
+
+
+# ---- lost replies
+
+
+@pytest.mark.parametrize("kind", DOUBTS)
+@pytest.mark.parametrize("party", [None, "p"])
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_a_lost_reply_at_any_call_counts_once(memory, kind, party, level):
+    creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1", level=level)
+    for call in range(1, 4):
+        store = FaultyStore(memory, {call: kind})
+        latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level)
+        before = creator.count()
+        who = None if party is None else f"{party}{call}"
+        assert latch.count_down(party=who) == before - 1
+        store.deliver()
+        assert creator.count() == before - 1
+
+
+@pytest.mark.parametrize("party", [None, "p"])
+def test_an_outcome_that_stays_unknown_is_said_and_a_party_may_simply_try_again(memory, party):
+    creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+    store = FaultyStore(memory, dict.fromkeys(range(2, 40), "reply_lost"))
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    with pytest.raises(OutcomeUnknown):
+        latch.count_down(party=party)
+    assert creator.count() == 4
+    if party:
+        assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count_down(party=party) == 4
+
+
+@pytest.mark.parametrize("kind", [*DOUBTS, "duplicate", "dropped"])
+def test_a_create_whose_reply_is_lost_is_recognised_as_ones_own(memory, kind):
+    store = FaultyStore(memory, {1: kind})
+    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    assert latch.count_down() == 1
+    store.deliver()
+    assert latch.count() == 1
+    with pytest.raises(AlreadyExists):
+        CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
+
+
+@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
+def test_a_crash_at_any_call_leaves_a_party_that_can_be_counted_again(memory, kind):
+    for call in (1, 2, 3):
+        latch_id = f"run{call}"
+        creator = CountDownLatch.create(memory, "shop", latch_id, 3, farm_id="dc1")
+        store = FaultyStore(memory, {call: kind})
+        latch = CountDownLatch.get(store, "shop", latch_id, farm_id="dc1")
+        with pytest.raises(Crash):
+            _ = [latch.count_down(party=party) for party in range(3)]
+        again = CountDownLatch.get(memory, "shop", latch_id, farm_id="dc1")
+        assert [again.count_down(party=party) for party in range(3)][-1] == 0
+        assert creator.parties() == {0, 1, 2}
+
+
+def test_a_late_count_after_delete_and_re_create_is_refused(store):
+    latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+    late = pickle.loads(pickle.dumps(latch)) if not isinstance(store, MemoryStore) else latch
+    joined = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    joined.count_down()
+    assert latch.delete()
+    again = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+    for handle in (late, joined):
+        for party in (None, "p"):
+            with pytest.raises(NotFound):
+                handle.count_down(party=party)
+    assert again.count() == 5
+    assert not latch.delete()
+
+
+def test_a_count_that_lands_after_delete_and_re_create_changes_nothing(memory):
+    for party in (None, "p"):
+        store = FaultyStore(memory)
+        latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+        store.plan = {store._number + call: "late" for call in range(1, 9)}
+        with pytest.raises(OutcomeUnknown):
+            latch.count_down(party=party)
+        CountDownLatch.get(memory, "shop", ID, farm_id="dc1").delete()
+        again = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+        assert store.pending
+        store.deliver()
+        assert again.count() == 5
+        again.delete()
+
+
+# ---- absent is not released
+
+
+def test_never_created_raises_and_never_reads_as_released(store):
+    latch = CountDownLatch.get(store, "shop", "never", farm_id="dc1")
+    for ask in (
+        latch.count,
+        latch.counts,
+        lambda: latch.wait(0),
+        latch.count_down,
+        latch.parties,
+        lambda: latch.missing(["a"]),
+    ):
+        with pytest.raises(NotFound):
+            ask()
+
+
+def test_another_farms_counter_does_not_release_this_farm(store):
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1")
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc2")
+    with pytest.raises(NotFound):
+        latch.wait(0)
+    with pytest.raises(NotFound):
+        latch.count_down()
+
+
+def test_expiry_under_a_waiter_raises(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", ttl=30)
+    with pytest.raises(NotFound):
+        latch.wait(timeout=60)
+    assert 30 <= clock.monotonic() < 31
+
+
+def test_every_write_gives_the_record_its_time_to_live_again(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", ttl=30)
+    for party in (None, "p"):
+        clock.advance(20)
+        latch.count_down(party=party)
+    clock.advance(20)
+    assert latch.count() == 1
+
+
+# ---- several farms
+
+
+def test_an_xdc_latch_waits_for_the_share_of_every_farm_it_names(store):
+    mine = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    assert mine.count_down() == 0
+    assert not mine.wait(0)
+    assert mine.progress().absent_farms == ("dc2",)
+    theirs = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc2", level=XDC)
+    assert not theirs.wait(0)
+    theirs.count_down(party="p")
+    assert mine.wait(0)
+    assert theirs.wait(0)
+    assert mine.counts() == {"dc1": 0, "dc2": 0}
+
+
+def test_the_farms_that_were_named_hold_for_every_handle(store):
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    assert not CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC).wait(0)
+
+
+def test_two_farms_creating_at_once_bring_both_shares(memory):
+    other = FaultyStore(memory)
+    store = FaultyStore(memory, {1: lambda: CountDownLatch.create(other, "shop", ID, 2, farm_id="dc2", level=XDC)})
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1", level=XDC)
+    assert latch.counts() == {"dc1": 3, "dc2": 2}
+    assert latch.count() == 5
+
+
+def test_one_farm_may_count_below_zero_for_the_share_of_another(store):
+    CountDownLatch.create(store, "shop", ID, 4, farm_id="dc1", level=XDC)
+    worker = CountUpDownLatch.get_or_create(store, "shop", ID, 0, farm_id="dc2", level=XDC)
+    assert [worker.count_down(), worker.count_down(3)] == [-1, -4]
+    assert worker.count() == 0
+    assert worker.wait(0)
+
+
+@pytest.mark.parametrize("party", [None, "p"])
+def test_a_count_of_one_data_centre_never_raises_a_counter_that_others_took_below_zero(store, party):
+    """It would arm their latch again."""
+    mine = CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1", level=XDC)
+    CountDownLatch.create(store, "shop", ID, 1, farm_id="dc2", level=XDC)
+    assert mine.count_down() == -1
+    assert mine.progress().released
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc1").count_down(party=party) == -1
+    assert mine.progress().released
+
+
+def test_parties_and_missing_name_the_farm_across_farms(store):
+    mine = CountDownLatch.create(store, "shop", ID, parties=[0, 1], farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    theirs = CountDownLatch.create(store, "shop", ID, parties=[0], farm_id="dc2", level=XDC)
+    mine.count_down(party=0)
+    theirs.count_down(party=0)
+    assert mine.parties() == {"dc1/0", "dc2/0"}
+    assert mine.missing() == {"dc1/1"}
+
+
+def test_an_xdc_count_is_the_sum_over_all_farms_also_those_that_nobody_named(store):
+    CountDownLatch.create(store, "shop", ID, 5, farm_id="head", level=XDC)
+    mine = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1"])
+    assert mine.count() == 6
+    mine.count_down()
+    assert not mine.wait(0)
+    CountDownLatch.get(store, "shop", ID, farm_id="head", level=XDC).count_down(5)
+    assert mine.wait(0)
+
+
+def test_a_record_without_a_counter_never_reads_as_released_across_farms(store):
+    store.operate(key(), Put("done#dc1", {"a": 1}), exists=Exists.CREATE, ttl=60)
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC)
+    for look in (lambda: latch.wait(0), latch.count, latch.progress):
+        with pytest.raises(NotFound):
+            look()
+
+
+def test_a_farm_that_comes_while_others_wait_is_counted_in(memory, clock):
+    mine = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", level=XDC)
+    java = Key("D_LTCH#distributed_latch", f"D_LTCH#shop#{ID}")
+    clock.at(1.0, lambda: memory.operate(java, Add("count#dc2", -3)))
+    assert mine.wait(timeout=60)
+    assert clock.monotonic() < 3
+
+
+def test_a_waiter_across_farms_reads_who_has_counted_once_a_second_at_most(memory, clock):
+    store = CountingStore(memory)
+    CountDownLatch.create(memory, "shop", ID, parties=range(9), farm_id="dc1", level=XDC)
+    whole = []
+    store._get = lambda key, bins: (whole.append(1) if not bins else None, memory._get(key, bins))[1]
+    assert not CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC).wait(timeout=10)
+    assert 2 <= len(whole) <= 12
+
+
+# ---- waiting
+
+
+def test_a_waiter_sees_the_release_within_a_poll_and_asks_at_most_25_times_a_second(memory, clock):
+    store = CountingStore(memory)
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    clock.at(10.0, latch.count_down)
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc1").wait(timeout=60)
+    assert 10.0 <= clock.monotonic() <= 10.07
+    assert store.total <= 25 * 10
+
+
+def test_a_wait_that_times_out_says_false_and_takes_its_time_no_longer(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    assert latch.wait(timeout=2.5) is False
+    assert clock.monotonic() == pytest.approx(2.5)
+
+
+def test_progress_is_told_whenever_a_counter_changes_and_only_then(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
+    clock.at(1.0, latch.count_down)
+    clock.at(2.0, latch.count_down)
+    told = []
+    assert latch.wait(timeout=5, progress=lambda seen: told.append(seen.remaining))
+    assert told == [2, 1, 0]
+
+
+def test_the_bar_fits_its_columns_and_names_what_is_missing(memory):
+    latch = CountDownLatch.create(memory, "shop", ID, 20, farm_id="dc1")
+    latch.count_down(5)
+    text = line(latch.progress(), 20, [f"dc1/{n}" for n in range(15)], 200)
+    assert "5 of 20, waiting for dc1/0, dc1/1" in text
+    assert "and 7 more" in text
+    assert all(len(line(latch.progress(), 20, ["dc1/1"] * 15, columns)) <= columns for columns in range(5, 120))
+
+
+# ---- the Java library's records
+
+
+def test_a_latch_in_the_java_layout_is_counted_down_by_ours_and_the_other_way_round(store):
+    store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=600)
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert [latch.count_down(), latch.count_down(party="p"), latch.count_down(party="p")] == [2, 1, 1]
+    store.operate(key(), Add("count#dc1", -1))
+    assert latch.wait(0)
+
+    ours = CountDownLatch.create(store, "shop", f"{ID}-ours", 2, farm_id="dc1")
+    store.operate(key(f"{ID}-ours"), Add("count#dc1", -1))
+    assert ours.count_down() == 0
+    assert store.get(key(f"{ID}-ours"), "count#dc1").bins == {"count#dc1": 0}
+
+
+def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_old_handle(store):
+    latch = CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    latch.delete()
+    store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=600)
+    with pytest.raises(NotFound):
+        latch.count_down()
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"farm_id": "frankfurt1"}, "frankfurt1"),
+        ({"farm_id": ""}, "farm_id"),
+        ({"client_id": ""}, "client_id"),
+        ({"client_id": "a#b"}, "a#b"),
+        ({"latch_id": ""}, "latch_id"),
+        ({"count": -1}, "-1"),
+        ({"count": True}, "True"),
+        ({"count": None}, "count"),
+        ({"count": 2, "parties": ["a"]}, "parties"),
+        ({"parties": [""], "count": None}, "party"),
+        ({"parties": "ab", "count": None}, "list"),
+        ({"parties": 3, "count": None}, "list"),
+        ({"parties": [2**63], "count": None}, "party"),
+        ({"latch_id": "\ud800"}, "Unicode"),
+        ({"ttl": 0}, "ttl"),
+        ({"ttl": 10**12}, "ttl"),
+        ({"set_suffix": "x" * 57}, "56"),
+        ({"level": "xdc"}, "LatchLevel"),
+        ({"farms": ["dc1"]}, "XDC"),
+        ({"farms": "dc1", "level": XDC}, "list"),
+        ({"farms": 7, "level": XDC}, "list"),
+        ({"store": "sqlite:x"}, "connect"),
+        ({"policy": None}, "policy is None"),
+    ],
+)
+def test_bad_input_names_the_value_before_any_io(memory, arguments, named):
+    store = CountingStore(memory)
+    good = {"store": store, "client_id": "shop", "latch_id": ID, "count": 1, "farm_id": "dc1"}
+    with pytest.raises(InvalidRequest, match=named):
+        CountDownLatch.create(**(good | arguments))
+    assert store.total == 0
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, None])
+def test_a_count_of_less_than_one_is_refused(memory, n):
+    latch = CountUpDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = CountingStore(memory)
+    for count in (latch.count_down, latch.count_up):
+        with pytest.raises(InvalidRequest):
+            count(n)
+    assert store.total == 0
+    assert latch.count() == 1
+
+
+@pytest.mark.parametrize("expected", [5, "abc", [["a"]]])
+def test_expected_parties_that_are_no_list_of_names_are_refused_before_any_io(memory, expected):
+    store = CountingStore(memory)
+    with pytest.raises(InvalidRequest, match=r"expected (is|holds)"):
+        CountDownLatch.get(store, "shop", ID).missing(expected)
+    assert store.total == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")])
+def test_a_timeout_that_is_no_length_of_time_is_refused(memory, timeout):
+    store = CountingStore(memory)
+    with pytest.raises(InvalidRequest, match="timeout"):
+        CountDownLatch.get(store, "shop", ID).wait(timeout)
+    assert store.total == 0
+
+
+def test_the_farm_is_taken_from_the_environment_where_none_is_given(memory, monkeypatch):
+    monkeypatch.setenv("LATCHWORK_FARM", "")
+    assert "'local'" in repr(CountDownLatch.get(memory, "shop", ID))
+    monkeypatch.setenv("LATCHWORK_FARM", "env")
+    CountDownLatch.create(memory, "shop", ID, 1)
+    monkeypatch.delenv("LATCHWORK_FARM")
+    CountDownLatch.create(memory, "shop", ID, 1)
+    assert CountDownLatch.get(memory, "shop", ID, farm_id="env").counts() == {"env": 1, "local": 1}
+
+
+@pytest.mark.parametrize(("count", "kept"), [(10, 64), (100, 100), (100_000, MAX_TOKENS)])
+def test_a_latch_remembers_as_many_tokens_as_it_has_counts_within_bounds(memory, count, kept):
+    latch = CountDownLatch.create(memory, "shop", ID, count, farm_id="dc1")
+    for _ in range(kept + 10):
+        latch.count_down()
+    assert len(memory.get(key()).bins["ops#dc1"]) == kept
+
+
+def test_latches_of_the_same_size_share_what_a_count_is_made_of(memory):
+    """So that a count of a new latch costs no more than one of an old latch."""
+    counted_once.cache_clear()
+    counts = []
+    for latch_id, size in (("one", 10), ("two", 10), ("large", 100)):
+        latch = CountDownLatch.create(memory, "shop", f"{ID}-{latch_id}", size, farm_id="dc1")
+        made = counted_once.cache_info().misses
+        latch.count_down()
+        latch.count_down(size)
+        counts.append(counted_once.cache_info().misses - made)
+    assert counts == [2, 0, 2]
+
+
+def test_deleting_twice_is_no_error_and_waiters_are_told(store):
+    latch = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1")
+    assert latch.delete()
+    assert not latch.delete()
+    with pytest.raises(NotFound):
+        latch.wait(1)
+
+
+def test_a_count_given_up_leaves_no_token_in_a_latch_made_again_under_the_same_id(memory):
+    store = FaultyStore(memory)
+    latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+
+    def made_again():
+        memory.delete(key())
+        CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
+
+    store.plan = {store._number + 1: "request_lost", store._number + 2: made_again}
+    with pytest.raises(NotFound):
+        latch.count_down()
+    assert "ops#dc1" not in memory.get(key()).bins
+    assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count() == 5
+
+
+def test_a_count_that_was_refused_for_want_of_counts_cannot_land_when_they_come_back(memory):
+    other = CountUpDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = FaultyStore(memory, {2: "late", 3: other.count_down})
+    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert latch.count_down() == 0  # the first attempt in doubt, then nothing left to take: counted, at the floor
+    other.count_up(5)
+    assert store.pending
+    store.deliver()
+    assert other.count() == 5
+
+
+def test_a_request_that_was_refused_for_want_of_counts_and_comes_again_later_counts_nothing(memory):
+    other = CountUpDownLatch.create(memory, "shop", ID, 0, farm_id="dc1")
+    store = FaultyStore(memory)
+    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert latch.count_down() == 0
+    other.count_up(5)
+    for call in [call for call in store.history if call.verb == "operate"]:
+        with contextlib.suppress(LatchworkError):
+            memory._operate(call.request)  # the network delivers every request once more
+    assert other.count() == 5
+
+
+def test_a_delete_that_lands_late_does_not_delete_a_latch_made_again_under_the_same_id(memory):
+    CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store = FaultyStore(memory, dict.fromkeys(range(2, 9), "late"))
+    with pytest.raises(OutcomeUnknown):
+        CountDownLatch.get(store, "shop", ID, farm_id="dc1").delete()
+    memory.delete(key())
+    again = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    store.deliver()
+    assert again.count() == 1
+
+
+def test_a_latch_can_be_deleted_by_a_farm_that_has_no_share_in_it(store):
+    CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1")
+    assert CountDownLatch.get(store, "shop", ID, farm_id="dc2").delete()
+    assert store.get(key()) is None

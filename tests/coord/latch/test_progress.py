@@ -1,0 +1,49 @@
+"""The bar decorates a wait: whatever becomes of stderr, the wait goes on."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from latchwork.coord import CountDownLatch
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Gone(Terminal):
+    def write(self, text):
+        raise OSError(5, "Input/output error")
+
+
+def closed():
+    made = io.StringIO()
+    made.close()
+    return made
+
+
+def waited():
+    clock = ManualClock()
+    latch = CountDownLatch.create(MemoryStore(clock), "shop", "closing", 1)
+    clock.at(1, latch.count_down)
+    return latch.wait(timeout=5, progress=True)
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_ends_its_line(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert waited() is True
+    assert "0 of 1" in sys.stderr.getvalue()
+    assert "1 of 1" in sys.stderr.getvalue()
+    assert sys.stderr.getvalue().endswith("\n")
+
+
+@pytest.mark.parametrize("stderr", [None, closed(), Gone()], ids=["none", "closed", "gone"])
+def test_a_wait_goes_on_where_its_bar_cannot_be_shown(monkeypatch, stderr):
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert waited() is True

@@ -1,0 +1,90 @@
+"""Taking a lease when replies are lost or late, and when the record is changed or gone between two calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.coord import FencedLock
+from latchwork.coord.lock import LOCKS
+from latchwork.errors import OutcomeUnknown, Unavailable
+from latchwork.retry import RetryPolicy
+from latchwork.store import Key, MemoryStore, Put
+from tests.support.clock import ManualClock
+from tests.support.faulty import Fault, FaultyStore
+
+RECORD = Key(LOCKS, "lock")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    made = FaultyStore(MemoryStore(clock))
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+def lock(store, **options):
+    return FencedLock(store, "lock", lease=10, **options)
+
+
+def bins(store):
+    return store.inner.get(RECORD).bins
+
+
+def test_a_lock_whose_record_goes_while_it_is_waited_for_is_free(store):
+    lock(store.inner, owner="other").acquire()
+    store.plan = {2: lambda: store.inner.delete(RECORD)}
+    lock(store, owner="me").acquire(timeout=1)
+    assert bins(store)["lock-owner"] == "me"
+
+
+def test_a_wait_that_cannot_look_says_unavailable_not_that_others_hold_it(store):
+    lock(store.inner, owner="other").acquire()
+    store.plan = {2: "dropped"}
+    with pytest.raises(Unavailable):
+        lock(store).acquire(timeout=1)
+
+
+def test_belief_counts_from_the_first_attempt_that_may_have_taken_it(store, clock):
+    store.plan = {1: "request_lost", 3: Fault("slow", seconds=3)}
+    grant = lock(store).acquire(timeout=5)
+    assert clock.monotonic() >= 3
+    clock.advance(10 - clock.monotonic())
+    assert grant.lost.is_set()
+
+
+def test_a_lock_that_was_taken_so_slowly_that_its_lease_is_over_is_renewed_before_it_is_given_out(store, clock):
+    store.plan = {1: Fault("slow", seconds=11)}
+    grant = lock(store).acquire(timeout=60)
+    assert bins(store)["renewals"] == 1
+    clock.advance(9)
+    grant.check()
+
+
+def test_a_lock_that_was_lost_before_it_could_be_confirmed_is_waited_for_again(store, clock):
+    others = lock(store.inner, owner="other")
+    taken = []
+
+    def overtake():
+        store.inner.operate(RECORD, Put("locked", 0))
+        taken.append(others.acquire())
+        clock.at(2, taken[0].release)
+
+    store.plan = {1: "reply_lost", 3: overtake}
+    grant = lock(store, owner="me").acquire(timeout=5)
+    assert clock.monotonic() >= 2
+    assert grant.fence > taken[0].fence
+    assert (bins(store)["lock-owner"], bins(store)["locked"]) == ("me", 1)
+    clock.advance(10.5 - clock.monotonic())
+    grant.check()  # belief counts from the attempt that took it, not from the one whose lease was lost
+
+
+def test_a_lock_that_cannot_be_confirmed_is_unknown(store):
+    store.plan = {1: "reply_lost", 3: "dropped"}
+    with pytest.raises(OutcomeUnknown, match="ends by itself"):
+        lock(store).acquire(timeout=5)
+    assert bins(store)["locked"] == 1

@@ -1,0 +1,332 @@
+"""Who leads, whose time is over, and who is told what: the threads' parts are played one after the other."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import os
+import sys
+from itertools import count
+
+import pytest
+
+from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
+from latchwork.queue import LargeQueue, Transaction
+from latchwork.queue.circular import group_commit
+from latchwork.queue.circular.group_commit import GroupCommit, _Ticket
+from latchwork.queue.circular.rounds import ENQUEUE, Request
+from latchwork.seams import Seams
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock))
+
+
+@pytest.fixture
+def queue(store):
+    LargeQueue.create(store.inner, "q", 10)
+    return LargeQueue.open(store, "q")
+
+
+class Woken:
+    """A follower's event that remembers when it was set."""
+
+    def __init__(self, clock):
+        self.clock, self.at = clock, None
+
+    def set(self):
+        self.at = self.clock.monotonic()
+
+
+def follower(queue, clock, value, until=None, txn=None):
+    """Another thread's ticket, once it has handed in its work."""
+    ticket = _Ticket(Request(ENQUEUE, txn, values=[value], until=until), wake=Woken(clock))
+    queue._work._waiting.append(ticket)
+    return ticket
+
+
+def held_by_another(store, clock, *, until):
+    """Another process takes the lock, and keeps it until then."""
+    lock = LargeQueue.open(store.inner, "q")._lock
+    hold, start = lock.take("other", [], 5), clock.monotonic()
+    for place in range(int((until - start) / 0.1)):
+        clock.at(0.1 * place, lambda: lock.renew(hold))
+    clock.at(until - start, lambda: lock.let_go(hold))
+
+
+def taken_over(store, clock, *, until):
+    """The lease runs out, and another process has the lock until then."""
+
+    def take():
+        clock.advance(1)
+        held_by_another(store, clock, until=until)
+
+    return take
+
+
+def before(store, plan):
+    """What happens at the calls with these numbers, counted from now."""
+    store.plan = {store._number + call: act for call, act in plan.items()}
+
+
+def test_members_of_a_hold_that_failed_have_errors_of_their_own():
+    one, other = (_Ticket(Request(ENQUEUE, None)) for _ in range(2))
+    group_commit._fail([one, other], Unavailable("away", key="k"))
+    one.work.error.details["dropped"] = 3
+    assert (str(other.work.error), other.work.error.details) == ("away", {"key": "k"})
+
+
+# ---- forks
+
+
+def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_once():
+    """The second call comes while the first has just begun, which is when a handle would notice the fork."""
+    seams = Seams()
+
+    def run(waiting, collect, *rest):
+        for work in collect(lambda work: True):
+            work.result = work.txn
+
+    group = GroupCommit(seams, run)
+    group._led = True  # by a thread of the parent
+    child = os.fork()
+    if not child:
+        done = 1
+        try:
+            make = seams.lock
+            seams.lock = lambda: group.submit(Request(ENQUEUE, "second"), 0) and make()
+            done = int(group.submit(Request(ENQUEUE, "first"), 0) != "first")
+        finally:
+            os._exit(done)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# ---- time
+
+
+def test_a_follower_may_wait_for_ever(queue, clock):
+    led, waited = queue._work, []
+    led._led = True  # by another thread
+
+    class Wake(Woken):
+        def wait(self, timeout):
+            waited.append(timeout)
+            led._finish(_Ticket(None, leads=True))
+            return True
+
+    clock.event = lambda: Wake(clock)
+    assert queue.enqueue("a", timeout=math.inf) == 0
+    assert waited == [None]
+
+
+def test_a_follower_that_is_given_the_lead_has_what_is_left_of_its_time(store, queue, clock):
+    led = queue._work
+    led._led = True  # by another thread
+    held_by_another(store, clock, until=4)
+
+    class Wake(Woken):
+        def wait(self, timeout):
+            self.clock.advance(0.75)
+            led._finish(_Ticket(None, leads=True))
+            return True
+
+    clock.event = lambda: Wake(clock)
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1)
+    assert clock.monotonic() == pytest.approx(1)
+
+
+def test_a_leader_whose_time_is_over_does_not_fail_those_that_have_time(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c", until=1.2)]),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.2)
+    patient, hasty = others
+    assert isinstance(hasty.work.error, LockUnavailable)
+    assert patient.work.error is None
+    assert patient.leads
+    queue._work._lead(patient)
+    assert patient.work.result == range(1)
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["b"]
+
+
+def test_those_that_have_time_left_come_before_those_that_were_handed_in_later(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.append(follower(queue, clock, "b")),
+            2: lambda: others.append(follower(queue, clock, "c")),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    queue._work._lead(others[0])
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["b", "c"]
+
+
+def test_a_leader_that_has_time_goes_on_without_those_that_have_none(store, queue, clock):
+    others = []
+    before(
+        store,
+        {
+            1: lambda: others.append(follower(queue, clock, "b", until=1.5)),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    assert queue.enqueue("a") == 0
+    assert clock.monotonic() >= 3
+    (hasty,) = others
+    assert isinstance(hasty.work.error, LockUnavailable)
+    assert hasty.wake.at == pytest.approx(1.5)
+    assert not queue._work._led
+    assert [entry.value for entry in queue.dequeue_many(9)] == ["a"]
+
+
+def test_a_transaction_that_waits_for_another_hold_is_still_the_one_that_was_begun(store, queue, clock):
+    others, unique = [], clock.unique
+
+    def handed_in():
+        clock.unique = unique
+        others.append(follower(queue, clock, "b", txn="t"))
+        return unique()
+
+    clock.unique = handed_in
+    before(store, {3: taken_over(store, clock, until=3)})
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    assert LargeQueue.open(store.inner, "q").transaction("t", timeout=5) is None
+    queue._work._lead(others[0])
+    assert isinstance(others[0].work.error, LeaseLost)
+    assert queue.info().size == 0
+
+
+def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(store, queue, clock):
+    others = []
+
+    before(
+        store,
+        {
+            1: lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c")]),
+            2: lambda: queue._work._withdraw(others[0]),
+            3: taken_over(store, clock, until=3),
+        },
+    )
+    with pytest.raises(LockUnavailable):
+        queue.enqueue("a", timeout=1.5)
+    assert not others[0].leads
+    assert others[1].leads
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_who_was_in_a_commit_that_was_interrupted_is_told_which_transaction_to_ask_for(store, queue, clock, made):
+    others, commit = [], queue._lock.commit
+
+    def interrupted(*args, **options):
+        if made:
+            commit(*args, **options)
+        interrupt()
+
+    queue._lock.commit = interrupted
+    before(store, {1: lambda: others.append(follower(queue, clock, "b"))})
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue("a")
+    error = others[0].work.error
+    assert type(error) is OutcomeUnknown
+    assert error.details["offsets"] == range(1, 2)
+    found = LargeQueue.open(store.inner, "q").transaction(error.details["txn_id"], timeout=5)
+    assert found == (Transaction(error.details["txn_id"], range(2)) if made else None)
+    assert queue.info().size == 2 * made
+
+
+def test_who_was_in_a_hold_that_was_interrupted_before_its_commit_knows_that_nothing_was_done(store, queue, clock):
+    others = []
+    before(store, {1: lambda: others.append(follower(queue, clock, "b")), 2: interrupt})
+    with pytest.raises(KeyboardInterrupt):
+        queue.enqueue("a")
+    assert type(others[0].work.error) is Unavailable
+    assert "nothing was committed" in str(others[0].work.error)
+    assert queue.info().size == 0
+
+
+def interrupted(line, act):
+    """Whether the act ran into an interrupt just before the so manieth line that it runs in `group_commit`."""
+    left, traced = [line], sys.gettrace()
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != group_commit.__file__:
+            return None
+        # On its way out a block has the line of its "with" once more, and no interrupt comes before it has let go.
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        left[0] -= event == "line" and not text.startswith("with ")
+        if not left[0]:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except (KeyboardInterrupt, LatchworkError):
+        pass
+    finally:
+        sys.settrace(traced)
+    return left[0] <= 0
+
+
+def out_of_time(clock):
+    clock.advance(2)
+    raise LockUnavailable("the lock was lost, and not to be had again")
+
+
+HOLDS = {
+    "done": lambda clock: lambda: None,
+    "put back": lambda clock: lambda: out_of_time(clock),
+    "failed": lambda clock: "dropped",
+}
+"""What becomes of a hold at its commit."""
+
+
+def nobody_is_left_waiting(line, hold):
+    """A hold with others in it, whose leader is interrupted before this line; whether it has so many."""
+    clock, others = ManualClock(), []
+    store = FaultyStore(MemoryStore(clock))
+    queue = LargeQueue.create(store, "q", 10)
+    store.policy = type(store.policy)(attempts=1)
+    join = lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c", until=1.05)])  # noqa: E731
+    before(store, {1: join, 3: HOLDS[hold](clock)})
+    was = interrupted(line, lambda: queue.enqueue("a", timeout=1.05))
+    store.plan = {}
+    for other in others:
+        if other.leads:
+            assert other.wake.at is not None
+            queue._work._lead(other)
+        assert other.work.result or other.work.error
+        assert other.wake.at is not None
+    assert not queue._work._led
+    assert queue.enqueue("d", timeout=5) is not None
+    return was
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_whoever_is_interrupted_anywhere_leaves_nobody_waiting_and_the_lead_to_who_is_there(hold):
+    assert next(line for line in count(1) if not nobody_is_left_waiting(line, hold)) > 30

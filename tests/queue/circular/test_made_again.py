@@ -1,0 +1,54 @@
+"""A queue that is made again once its metadata record was lost, over the buffer records of the earlier one."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.errors import AlreadyExists
+from latchwork.queue import LargeQueue
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, FaultyStore
+
+
+def leave_behind(store, name, *, capacity):
+    """Full buffer records of 10 entries each, of a queue without its metadata."""
+    queue = LargeQueue.create(store, name, capacity, entries_per_record=10)
+    queue.enqueue_many([b"x" * (queue.layout.room - 20)] * capacity)
+    store.delete(queue.layout.meta)
+
+
+@pytest.mark.parametrize("slots", [5, 10, 20])
+def test_a_queue_made_again_takes_values_of_its_whole_room(store, name, slots):
+    leave_behind(store, name, capacity=10)
+    queue = LargeQueue.create(store, name, 10, entries_per_record=slots)
+    value = b"y" * (queue.layout.room - 20)
+    assert [queue.enqueue(value) for _ in range(10)] == list(range(10))
+    assert [entry.value for entry in queue.dequeue_many(10)] == [value] * 10
+
+
+@pytest.mark.parametrize("others", [5, 10])
+def test_no_maker_takes_away_what_is_in_a_queue_made_meanwhile(others):
+    """Another one makes the queue and fills it just before each of the calls of this one."""
+    calls = CountingStore(MemoryStore(ManualClock()))
+    leave_behind(calls.inner, "q", capacity=40)
+    LargeQueue.create(calls, "q", 40, entries_per_record=5)
+    assert calls.calls == {"get": 2, "operate_many": 3, "get_many": 1, "operate": 1}
+    for call in range(1, calls.total + 1):
+        inner = MemoryStore(ManualClock())
+        leave_behind(inner, "q", capacity=40)
+
+        def make_and_fill(inner=inner):
+            LargeQueue.create(inner, "q", 40, entries_per_record=others).enqueue_many(range(33))
+
+        with pytest.raises(AlreadyExists):
+            LargeQueue.create(FaultyStore(inner, {call: make_and_fill}), "q", 40, entries_per_record=5)
+        assert [entry.value for entry in LargeQueue.open(inner, "q").dequeue_many(40)] == list(range(33))
+
+
+def test_a_queue_whose_metadata_is_lost_is_emptied_by_no_maker_of_the_same_layout():
+    """Where it was made by mistake, what is in the buffer records can still be had from there."""
+    inner = MemoryStore(ManualClock())
+    leave_behind(inner, "q", capacity=10)
+    queue = LargeQueue.create(inner, "q", 10, entries_per_record=10)
+    assert len(inner.get(queue.layout.buffer(0)).bins["entries"]) == 10

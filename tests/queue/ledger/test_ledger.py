@@ -1,0 +1,445 @@
+"""The ledger: every message of a scope is published once, whatever happened to earlier attempts (P6)."""
+
+from __future__ import annotations
+
+import os
+import random
+import tracemalloc
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, Refused
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
+from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.shards import Held, Slot, Written
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
+
+N = 25
+SWEEP = 1200.0
+SEEDS = int(os.environ.get("LATCHWORK_LEDGER_SEEDS", "100"))
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryStore(clock)
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch):
+    monkeypatch.setattr("latchwork.queue.ledger.ledger.CHUNK", 10)
+
+
+def queue_on(store, **settings):
+    options = {"shards": 3, "sweep_duration": timedelta(seconds=SWEEP)}
+    return QueueRegistry(store, "shop").create(QueueConfig("q", **options | settings))
+
+
+def rows(n=N, start=0):
+    return [Outgoing({"n": number}) for number in range(start, start + n)]
+
+
+def shuffled(messages, seed=1):
+    again = list(messages)
+    random.Random(seed).shuffle(again)
+    return again
+
+
+def claimed(queue):
+    """All slots that are reserved, claimed by a consumer that pauses before it looks at them."""
+    shards = [state.shard for state in queue.pointers.states() if queue.pointers.claim(state.shard, 1000)]
+    return [Slot(shard, n) for shard in shards for n in range(1, queue.pointers.states([shard])[0].fired + 1)]
+
+
+def consumed(queue, slots=()):
+    """The numbers in the queue, each as often as it is handed out; all are acknowledged. slots: claimed before."""
+    found = Counter()
+    if slots:
+        queue.pointers.bury(slots)
+    for slot, envelope in zip(slots, queue.pointers.stamp(slots, "me") if slots else (), strict=True):
+        if isinstance(envelope, Envelope):
+            found[queue.codec.decode(envelope.data)["n"]] += 1
+            assert queue.pointers.remove([Held(slot, "me", envelope)]) == [True]
+    while True:
+        got = queue.receive(1000)
+        if not got:
+            return found
+        found.update(delivery.payload["n"] for delivery in got)
+        queue.ack_many(got)
+
+
+ONCE = Counter(range(N))
+
+
+def records(queue, scope="job", partition=0):
+    return Ledger(queue, scope)._records(partition)
+
+
+# ---- once
+
+
+def test_everything_is_published_once(store):
+    queue = queue_on(store)
+    done = Ledger(queue, "job").publish(0, rows())
+    assert (done.messages, done.new) == (N, N)
+    assert consumed(queue) == ONCE
+
+
+def test_the_same_again_in_another_order_publishes_nothing(store):
+    queue = queue_on(store)
+    Ledger(queue, "job").publish(0, rows())
+    again = Ledger(queue, "job").publish(0, shuffled(rows()))
+    assert (again.messages, again.new) == (N, 0)
+    assert consumed(queue) == ONCE
+
+
+def test_the_same_again_after_it_was_consumed_publishes_nothing(store):
+    queue = queue_on(store)
+    Ledger(queue, "job").publish(0, rows())
+    assert consumed(queue) == ONCE
+    assert Ledger(queue, "job").publish(0, shuffled(rows())).new == 0
+    assert consumed(queue) == Counter()
+
+
+def test_equal_rows_are_as_many_messages_as_there_are(store):
+    queue = queue_on(store)
+    for order in (rows(5) * 3, shuffled(rows(5) * 3)):
+        Ledger(queue, "job").publish(0, order)
+    assert consumed(queue) == Counter(dict.fromkeys(range(5), 3))
+
+
+def test_other_partitions_and_other_scopes_are_other_messages(store):
+    queue = queue_on(store)
+    ids = set()
+    for scope in ("job", "job2"):
+        for partition in (0, 1):
+            assert Ledger(queue, scope).publish(partition, rows(3)).new == 3
+            ids |= {msg_id for chunk in chunks(records(queue, scope, partition)) for msg_id in chunk.places}
+    assert len(ids) == 12
+    assert consumed(queue) == Counter(dict.fromkeys(range(3), 4))
+
+
+def test_the_callers_own_ids_are_kept_and_must_be_unique(store):
+    queue = queue_on(store)
+    Ledger(queue, "job").publish(0, [Outgoing({"n": 1}, message_id="a"), Outgoing({"n": 2}, message_id="b")])
+    assert {message.message_id for message in queue.peek()} == {"a", "b"}
+    with pytest.raises(InvalidRequest, match="'a' comes twice"):
+        Ledger(queue, "other").publish(0, [Outgoing(1, message_id="a"), Outgoing(2, message_id="a")])
+
+
+def test_messages_of_one_key_go_to_one_shard_with_their_headers(store):
+    queue = queue_on(store)
+    Ledger(queue, "job").publish(0, [Outgoing({"n": n}, key="k", headers={"h": str(n)}) for n in range(5)])
+    found = queue.peek(10)
+    assert {message.shard for message in found} == {queue.shard_of("k")}
+    assert [message.headers for message in found] == [{"h": str(n)} for n in range(5)]
+
+
+def test_what_is_not_deterministic_is_said(store):
+    queue = queue_on(store)
+    Ledger(queue, "job").publish(0, rows())
+    with pytest.raises(NonDeterministicInput, match="5 messages that an earlier attempt published"):
+        Ledger(queue, "job").publish(0, rows(N, start=5))
+
+
+def test_a_deactivated_queue_is_refused(store):
+    queue = queue_on(store)
+    queue.registry.deactivate("q")
+    with pytest.raises(Refused, match="deactivated"):
+        Ledger(queue, "job").publish(0, rows(1))
+
+
+def test_bad_scopes_are_refused(store):
+    for scope in ("", "x" * 600, 7):
+        with pytest.raises(InvalidRequest, match="scope"):
+            Ledger(queue_on(store), scope)
+
+
+def ids_of(queue, messages):
+    """The message ids that these get, in a scope that nothing was published under before."""
+    Ledger(queue, "fresh").publish(0, messages)
+    return [msg_id for chunk in chunks(records(queue, "fresh")) for msg_id in chunk.places]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [Outgoing(b"a", key="k"), Outgoing(b"", key="k"), Outgoing(b"", headers={"h": "1"}), Outgoing(b"a1", key="k")],
+    ids=repr,
+)
+def test_a_message_whose_content_reads_like_another_ones_key_and_headers_is_another_message(store, one):
+    """Else their ids differ by the ordinal only, and a repeat in another order takes one for the other."""
+    described = repr((one.key, sorted((one.headers or {}).items()))).encode()
+    size = str(len(one.payload)).encode()
+    alike = [Outgoing(one.payload + rest) for rest in (described, size + described, b":" + described)]
+    ids = ids_of(queue_on(store, codec="bytes"), [one, *alike])
+    assert len({msg_id.rpartition("-")[0] for msg_id in ids}) == len(ids) == 4
+
+
+def test_rows_without_key_and_headers_have_the_ids_that_earlier_versions_gave_them(store):
+    """So that an attempt that was begun by one version is completed by the next."""
+    (msg_id,) = ids_of(queue_on(store), [Outgoing({"n": 1})])
+    assert msg_id == "a8af405af592629770ae5370-1"
+
+
+def test_a_repeat_keeps_no_rows_of_what_is_written_already(store):
+    """Else it would hold a whole partition in memory."""
+    queue = queue_on(store)
+    first = range(100)
+    Ledger(queue, "job").publish(0, (Outgoing(f"{n}" + "x" * 50_000) for n in first))
+    tracemalloc.start()
+    Ledger(queue, "job").publish(0, (Outgoing(f"{n}" + "x" * 50_000) for n in sorted(first, key=lambda n: n % 10)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+# ---- faults
+
+
+def attempt(store, clock, fault=None, at=0, order=None):
+    """An attempt of a process of its own; whether it got to the end."""
+    faulty = FaultyStore(store, {at: fault} if fault else None, seams=clock)
+    try:
+        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, order or rows())
+    except (Crash, LatchworkError):
+        return False
+    return True
+
+
+CALLS = 16
+"""Store calls of a fault-free attempt: one for the queue, one look, four for each of three chunks, and spare ones."""
+
+
+def test_the_call_numbers_cover_an_attempt(store):
+    queue_on(store)
+    counting = CountingStore(store)
+    Ledger(QueueRegistry(counting, "shop").get("q"), "job").publish(0, rows())
+    assert 13 <= counting.total <= CALLS
+
+
+@pytest.mark.parametrize("at", range(1, CALLS + 1))
+@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
+def test_after_a_fault_at_any_call_another_attempt_makes_it_once(store, clock, fault, at):
+    queue = queue_on(store)
+    attempt(store, clock, fault, at)
+    assert attempt(store, clock, order=shuffled(rows()))
+    assert consumed(queue) == ONCE
+
+
+@pytest.mark.parametrize("at", range(1, CALLS + 1))
+@pytest.mark.parametrize("consume", [False, True])
+def test_an_attempt_that_comes_a_day_after_a_crash_makes_it_once(store, clock, at, consume):
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", at)
+    seen = consumed(queue) if consume else Counter()
+    clock.advance(86_400)
+    assert attempt(store, clock, order=shuffled(rows()))
+    assert attempt(store, clock, order=rows())
+    assert seen + consumed(queue) == ONCE
+
+
+@pytest.mark.parametrize("second_at", range(1, 12))
+@pytest.mark.parametrize("first_at", range(3, 8))
+def test_a_late_attempt_that_crashes_too_leaves_nothing_lost_or_doubled(store, clock, first_at, second_at):
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", first_at)
+    clock.advance(SWEEP)
+    attempt(store, clock, "crash_after", second_at, order=shuffled(rows()))
+    clock.advance(SWEEP)
+    assert attempt(store, clock, order=shuffled(rows(), seed=2))
+    assert consumed(queue) == ONCE
+
+
+@pytest.mark.parametrize("at", range(1, CALLS + 1))
+def test_two_attempts_at_once_make_it_once(store, clock, at):
+    """The second runs from beginning to end just before some call of the first."""
+    queue = queue_on(store)
+    other = lambda: attempt(store, clock, order=shuffled(rows()))  # noqa: E731
+    assert attempt(store, clock, other, at)
+    assert consumed(queue) == ONCE
+
+
+@pytest.mark.parametrize("at", range(1, CALLS + 1))
+def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
+    """The first is paused past the sweep duration while the second does it all, and a consumer takes a part."""
+    queue = queue_on(store)
+    seen = Counter()
+
+    def meanwhile():
+        clock.advance(SWEEP)
+        attempt(store, clock, order=shuffled(rows()))
+        got = queue.receive(7)
+        seen.update(delivery.payload["n"] for delivery in got)
+        queue.ack_many(got)
+
+    assert attempt(store, clock, meanwhile, at)
+    assert seen + consumed(queue) == ONCE
+
+
+FEW = 3
+"""Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
+
+
+@pytest.mark.parametrize("second_at", range(3, 24))
+@pytest.mark.parametrize("at", range(4, 7))
+@pytest.mark.parametrize("pause", [0, SWEEP])
+def test_an_attempt_that_goes_on_after_another_has_crashed_in_its_place_makes_it_once(
+    store, clock, pause, at, second_at
+):
+    queue = queue_on(store)
+
+    def meanwhile():
+        clock.advance(pause)
+        attempt(store, clock, "crash_after", second_at, order=shuffled(rows(FEW)))
+
+    attempt(store, clock, meanwhile, at, order=rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("second_at", range(3, 24))
+@pytest.mark.parametrize("third_at", [*range(3, 24), 99])
+def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
+    """Both find a chunk that is too old, and one is in the middle of moving its messages when the other comes."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", 5, order=rows(FEW))
+    slots = claimed(queue)
+    clock.advance(SWEEP)
+    third = lambda: attempt(store, clock, "crash_after", third_at, order=rows(FEW))  # noqa: E731
+    attempt(store, clock, third, second_at, order=rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue, slots) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("at", range(3, 12))
+@pytest.mark.parametrize("until", range(3, 16))
+def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
+    """Everything was there in time; the first attempt comes to say so while a later one moves the messages."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    slots = claimed(queue)
+    clock.advance(SWEEP)
+    faulty = FaultyStore(store, {until: "crash_after", at: lambda: records(queue).finish(0, 0)}, seams=clock)
+    with suppress(Crash):
+        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue, slots) == Counter(range(FEW))
+
+
+def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_next_attempt_is(store, clock):
+    """A stream may have read them already, without a stamp; moved, they would be read once more."""
+    queue = queue_on(store, shards=1)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    owner = ranges.take(queue.pointers, "stream")
+    read = ranges.read(queue.pointers, 0, 0, FEW)
+    clock.advance(SWEEP)
+    assert attempt(store, clock, order=rows(FEW))
+    assert [state.loaded for state in ranges.states(queue.pointers, owner)] == [FEW]
+    assert ranges.read(queue.pointers, 0, 0, FEW) == read
+    assert len(read) == FEW
+
+
+def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", 4)
+    slots = [Slot(state.shard, n) for state in queue.pointers.states() for n in range(1, state.loaded + 1)]
+    assert len(slots) == 10
+    queue.pointers.bury(slots)
+    assert attempt(store, clock)
+    assert consumed(queue) == ONCE
+
+
+LASTING = {"message_expiry": timedelta(days=30), "queue_expiry": timedelta(days=30)}
+
+
+@pytest.mark.parametrize("at", range(2, 25))
+def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one(store, clock, at):
+    """However early some of it was consumed, and wherever another attempt crashed in between."""
+    queue = queue_on(store, **LASTING)
+    last_row_missing = FaultyStore(store, {5: Fault("request_lost", rows=(2,)), 6: "crash_before"}, seams=clock)
+    with suppress(Crash):
+        Ledger(QueueRegistry(last_row_missing, "shop").get("q"), "job").publish(0, rows(FEW))
+    found = consumed(queue)
+    clock.advance(1)
+    found += consumed(queue)
+    assert found == Counter(range(FEW - 1))
+    clock.advance(LEDGER_TTL * 0.7)
+    attempt(store, clock, "crash_after", at, order=rows(FEW))
+    found += consumed(queue)
+    clock.advance(LEDGER_TTL * 0.3 - 10)
+    assert attempt(store, clock, order=rows(FEW))
+    assert found + consumed(queue) == Counter(range(FEW))
+
+
+def test_what_a_late_attempt_has_finished_is_kept_from_then_on(store, clock):
+    queue = queue_on(store, **LASTING)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    clock.advance(LEDGER_TTL * 0.7)
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+    clock.advance(LEDGER_TTL * 0.9)
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter()
+
+
+@pytest.mark.parametrize("found", ["tombstones", "nothing"])
+def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, found):
+    """Else an attempt that stopped before its write would publish once more when it goes on."""
+    queue = queue_on(store, message_expiry=timedelta(hours=1))
+    attempt(store, clock, "crash_after", 4)
+    slots = [Slot(state.shard, n) for state in queue.pointers.states() for n in range(1, state.loaded + 1)]
+    if found == "tombstones":
+        queue.pointers.bury(slots)
+    else:
+        clock.advance(SWEEP)
+    assert attempt(store, clock)
+    assert consumed(queue) == ONCE
+    clock.advance(timedelta(days=1).total_seconds())
+    late = [Envelope("{}", f"late-{slot.pointer}") for slot in slots]
+    assert queue.pointers.write(slots, late) == [Written.SPENT] * len(slots)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_any_mix_of_faults_in_several_attempts_makes_it_once(store, clock, seed):
+    queue = queue_on(store)
+    chance = random.Random(seed)
+    seen = Counter()
+    for _ in range(4):
+        faulty = FaultyStore(store, seed=chance.random(), rate=0.15, seams=clock)
+        with suppress(Crash, LatchworkError):
+            Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, shuffled(rows(), seed=chance.random()))
+        slots = claimed(queue) if chance.random() < 0.5 else []
+        clock.advance(chance.choice([0, 1, SWEEP]))
+        if slots or chance.random() < 0.3:
+            seen += consumed(queue, slots)
+    assert attempt(store, clock)
+    assert seen + consumed(queue) == ONCE
+
+
+# ---- cost
+
+
+def test_a_chunk_costs_four_calls_and_an_empty_ledger_one(store):
+    queue_on(store)
+    counting = CountingStore(store)
+    queue = QueueRegistry(counting, "shop").get("q")
+    before = counting.total
+    Ledger(queue, "job").publish(0, rows(10))
+    assert counting.total - before == 1 + 4
+
+
+@pytest.mark.parametrize("batch", [0, 1001, True, "10", 2.5])
+def test_a_batch_is_a_whole_number_of_messages_that_one_call_takes(store, batch):
+    with pytest.raises(InvalidRequest, match="batch is"):
+        Ledger(queue_on(store), "scope", batch=batch)

@@ -1,0 +1,235 @@
+"""The outbox's promises as functions, so that the mutants can be held against them too. Each makes its own worlds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from latchwork.errors import LatchworkError, QueueFull
+from latchwork.queue import Outbox
+from latchwork.queue.outbox.messages import pack
+from latchwork.store import MemoryStore
+from tests.queue.paged.recording import RecordingFiles
+from tests.support.clock import ManualClock
+from tests.support.faulty import KINDS, Crash, Fault
+
+from .world import SWEEP, World
+
+CALLS = 24
+"""More calls than forwarding `put_some` makes: four messages of one key are four waves of five calls."""
+
+
+class Life:
+    """A world on files in memory, in which a producer lives again and again."""
+
+    def __init__(self, seed: int | None = None, **settings) -> None:
+        self.clock = ManualClock(seed=seed, max_sleeps=5_000)
+        self.world = World(MemoryStore(self.clock), self.clock, Path("/d"), **settings)
+        self.files = RecordingFiles()
+        self.producer = None
+        self.fired: Counter[str] = Counter()
+
+    def born(self, plan=None, **faults):
+        """Start the producer, after the end of the one before it."""
+        self.die()
+        self.producer = self.world.producer(plan, files=self.files, **faults)
+        return self.producer
+
+    def die(self) -> None:
+        """As by SIGKILL: the files are as they were."""
+        if self.producer is not None:
+            self.fired += self.producer.store.fired
+            self.producer.end()
+            self.files, self.producer = self.files.killed(), None
+
+    def machine_crash(self, keep: float, seed: int = 0) -> None:
+        """The power fails: of what was not synced only a part is left."""
+        self.die()
+        self.files = RecordingFiles.holding(self.files.crashed(Random(seed), keep))
+
+    def tries(self) -> bool:
+        """Whether forwarding got to its end."""
+        try:
+            self.producer.forward()
+        except (LatchworkError, Crash):
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Faults stop: one more life forwards everything."""
+        self.born().forward()
+        assert self.producer.outbox.lag().messages == 0
+        self.world.check()
+
+
+def a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(kinds=KINDS, calls=range(1, CALLS)) -> Counter:
+    """One fault, or an outage from that call on that outlasts the retries: then the same process goes on, or another
+    one; with more messages; with a consumer, and late, or not."""
+    fired: Counter[str] = Counter()
+    for kind in kinds:
+        for at in calls:
+            for length in (1, 6):
+                for after in ((0, False, False), (0, True, True), (SWEEP, True, True), (1, True, False)):
+                    fault = Fault(kind, after=3 if at % 2 else None, seconds=5)
+                    life = Life()
+                    try:
+                        _interrupted(life, dict.fromkeys(range(at, at + length), fault), *after)
+                    except (AssertionError, LatchworkError) as failure:
+                        told = f"{kind} at call {at} and {length - 1} more, then {after}: {failure}"
+                        raise AssertionError(told) from failure
+                    fired += life.fired
+    return fired
+
+
+def _interrupted(life: Life, plan: dict, pause: float, consume: bool, restart: bool) -> None:
+    producer = life.born(plan)
+    producer.put_some(n=9)
+    life.tries()
+    producer.store.plan.clear()
+    if consume:
+        life.world.receive()
+    life.clock.advance(pause)
+    if restart or producer.store.dead:
+        producer.store.deliver()
+        life.born()
+    life.producer.put_some(first=9, n=4)
+    assert life.tries(), "it does not recover"
+    life.producer.store.deliver()
+    producer.store.deliver()
+    life.finish()
+
+
+def rows_that_fail_alone_keep_their_order() -> None:
+    """A part of a batch arrives, and a consumer comes before the rest does."""
+    for kind in ("dropped", "request_lost", "reply_lost", "late"):
+        for at in range(1, CALLS):
+            for rows in ((0,), (1, 2)):
+                life = Life(shards=1)
+                life.born({at + n: Fault(kind, rows=rows) for n in range(3)}).put_some(n=9)
+                life.tries()
+                life.world.receive()
+                life.finish()
+
+
+def a_process_killed_anywhere_between_two_batches_repeats_nothing() -> None:
+    """A batch that was published and not let go of is not published again, though it is longer when it is repeated."""
+    for at in range(1, CALLS):
+        life = Life()
+        life.born({at: "crash_after"}).put_some(n=9)
+        life.tries()
+        life.born().put_some(first=9, n=30)
+        life.finish()
+        assert len(life.world.received) == 9 + 30
+
+
+def what_was_put_survives_the_machine() -> None:
+    """Whatever the machine's crash leaves of what was not synced."""
+    for seed in range(10):
+        life = Life()
+        life.born().put_some(n=12)
+        life.machine_crash(keep=(0.0, 0.5)[seed % 2], seed=seed)
+        life.finish()
+        assert len(life.world.received) == 12
+
+
+def what_is_published_is_on_the_disk() -> None:
+    """A put is between its append and its sync when it is forwarded, and the machine crashes: its place is taken."""
+    for at in range(1, 6):
+        life = Life()
+        producer = life.born()
+        producer.put_some(n=3)
+        producer.forward()
+        producer.put("b", 3)
+        producer.pq.append(pack(producer.outbox._codec, ["c", 0], "0" * 20, "c", None))
+        producer.store.plan = {producer.store._number + at: "crash_after"}
+        life.tries()
+        life.machine_crash(keep=0.0)
+        life.born().put_some(first=4, n=3)
+        life.finish()
+        assert {number for _, number in life.world.received} >= set(range(7))
+
+
+def what_waits_is_not_reclaimed() -> None:
+    """Pages older than the lifetime stay until they are forwarded, also where nothing was forwarded yet."""
+    life = Life()
+    for number in range(40):
+        life.clock.advance(10)
+        life.producer or life.born()
+        life.producer.put("a", number)
+    life.finish()
+    assert len(life.world.received) == 40
+
+
+def a_full_budget_refuses() -> None:
+    """It takes as much as fits, drops nothing, and takes more when some was forwarded."""
+    life = Life(options={"disk_budget": 1500})
+    for _ in range(3):
+        producer = life.born()
+        life.clock.advance(1)
+        with pytest.raises(QueueFull):
+            until_full(producer)
+        assert producer.pq.disk_bytes() <= 1500 + 2 * 512
+        producer.forward()
+    life.finish()
+
+
+def until_full(producer) -> None:
+    for _ in range(1000):
+        producer.put("a", len(producer.world.acknowledged))
+
+
+def outboxes_of_one_name_stay_apart() -> None:
+    """Two machines: both begin at the first position of a first page, and both go to one queue."""
+    life = Life()
+    other = life.world.producer(files=RecordingFiles())
+    life.born().put_some(n=5)
+    other.put_all([(f"other {number}", number) for number in range(5)])
+    other.forward()
+    life.finish()
+    assert len(life.world.received) == 10
+
+
+def objects_of_one_outbox_take_turns() -> None:
+    """Two objects and two threads would lose what the one has read and the other commits; the second has to wait."""
+    life = Life()
+    producer = life.born()
+    again = Outbox(producer.pq, producer.outbox._queue)
+    producer.put_some(n=5)
+    free = []
+    producer.store.next(lambda: free.append(producer.pq.cursor("outbox").turn.acquire(blocking=False)))
+    producer.forward()
+    assert free == [False]
+    assert again.forward() == 0
+    life.finish()
+
+
+def any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(seeds) -> Counter:
+    """Lives with faults by chance, ended by kills and crashes of the machine, while a consumer comes and goes."""
+    fired: Counter[str] = Counter()
+    for seed in seeds:
+        chance, life, number = random.Random(seed), Life(seed), 0
+        for _ in range(chance.randrange(2, 6)):
+            producer = life.born(seed=chance.randrange(10**6), rate=0.12)
+            for _ in range(chance.randrange(1, 5)):
+                n = chance.choice((1, 5, 12, 120))
+                producer.put_some(number, n)
+                number += n
+                life.tries()
+                if producer.store.dead:
+                    break
+                life.clock.advance(chance.choice((0, 1, SWEEP / 3, SWEEP)))
+                if chance.random() < 0.4:
+                    life.world.receive(chance.choice((3, 1000)))
+            if chance.random() < 0.3:
+                life.machine_crash(keep=chance.random(), seed=seed)
+            producer.store.deliver()
+        try:
+            life.finish()
+        except (AssertionError, LatchworkError) as failure:
+            raise AssertionError(f"seed {seed}: {failure}") from failure
+        fired += life.fired
+    return fired

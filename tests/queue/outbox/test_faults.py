@@ -1,0 +1,66 @@
+"""The store fails, the process is killed, the machine crashes: once each, and in order, nevertheless."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.faulty import KINDS
+
+from . import promises
+
+SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "60"))
+
+
+def test_the_call_numbers_cover_a_batch():
+    producer = promises.Life().born()
+    producer.put_some(n=9)
+    producer.forward()
+    assert 20 <= producer.calls < promises.CALLS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(kind):
+    fired = promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders([kind])
+    print(f"{kind} fired {fired[kind]} times")
+    assert fired[kind] >= 80
+
+
+def test_rows_that_fail_alone_keep_their_order():
+    promises.rows_that_fail_alone_keep_their_order()
+
+
+def test_a_process_killed_anywhere_between_two_batches_repeats_nothing():
+    promises.a_process_killed_anywhere_between_two_batches_repeats_nothing()
+
+
+def test_what_was_put_survives_the_machine():
+    promises.what_was_put_survives_the_machine()
+
+
+def test_what_is_published_is_on_the_disk():
+    promises.what_is_published_is_on_the_disk()
+
+
+def test_what_waits_is_not_reclaimed():
+    promises.what_waits_is_not_reclaimed()
+
+
+def test_a_full_budget_refuses_and_drops_nothing():
+    promises.a_full_budget_refuses()
+
+
+def test_outboxes_of_one_name_stay_apart():
+    promises.outboxes_of_one_name_stay_apart()
+
+
+def test_objects_of_one_outbox_take_turns():
+    promises.objects_of_one_outbox_take_turns()
+
+
+def test_any_mix_of_faults_neither_loses_nor_doubles_nor_reorders():
+    """The seed is in the message of a failure, and replays it."""
+    fired = promises.any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(range(SEEDS))
+    print(f"{SEEDS} runs, faults: {dict(fired)}")
+    assert set(fired) == set(KINDS), f"kinds that never fired: {set(KINDS) - set(fired)}"

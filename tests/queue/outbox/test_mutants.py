@@ -1,0 +1,190 @@
+"""The promises can fail: each of these broken outboxes must be caught by at least one of them."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from latchwork.errors import LatchworkError, OutcomeUnknown
+from latchwork.queue import Outbox, PagedQueue
+from latchwork.queue.ledger.ledger import Outgoing
+from latchwork.queue.outbox import messages as outbox_batch
+from latchwork.queue.outbox import outbox
+from latchwork.queue.paged.cursor import Cursor
+from tests.support.faulty import Crash
+
+from . import promises
+
+
+def no_sync_before_put_returns(patch) -> None:
+    patch.setattr(PagedQueue, "force", lambda self: None)
+
+
+def publish_what_is_not_on_the_disk(patch) -> None:
+    """Only the commit of the cursor syncs, which comes too late if the machine crashes before it."""
+    batch = Outbox._forward_batch
+
+    def forward_batch(self, **options):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._pq, "force", lambda: None)
+            return batch(self, **options)
+
+    patch.setattr(Outbox, "_forward_batch", forward_batch)
+
+
+def let_go_before_it_is_published(patch) -> None:
+    batch = outbox._batch
+
+    def commit_first(cursor, **options):
+        found = batch(cursor, **options)
+        cursor.commit()
+        return found
+
+    patch.setattr(outbox, "_batch", commit_first)
+
+
+def no_rewind_after_a_failure(patch) -> None:
+    patch.setattr(Cursor, "rewind", lambda self: None)
+
+
+def take_what_is_unknown_for_done(patch) -> None:
+    original = outbox.publish
+
+    def hopeful(*args, **options):
+        try:
+            original(*args, **options)
+        except OutcomeUnknown:
+            return
+
+    patch.setattr(outbox, "publish", hopeful)
+
+
+def publish_without_the_ledger(patch) -> None:
+    def plain(queue, name, entries, *, ttl, gaps):
+        waiting = [outbox_batch.unpack(entry, queue.codec) for entry in entries]
+        for wave in outbox_batch.waves(waiting):
+            payloads = [queue.codec.decode(message.data) for message in wave]
+            queue.publish_many(payloads, keys=[message.key for message in wave])
+
+    patch.setattr(outbox, "publish", plain)
+
+
+def another_scope_with_each_attempt(patch) -> None:
+    numbers = itertools.count()
+    original = outbox.publish
+    patch.setattr(
+        outbox,
+        "publish",
+        lambda queue, name, entries, **options: original(queue, f"{name}{next(numbers)}", entries, **options),
+    )
+
+
+def a_scope_that_two_machines_share(patch) -> None:
+    ledger = outbox_batch.Ledger
+
+    def shared(queue, scope, *, ttl):
+        outbox_name, page, position = scope.rsplit("/", 2)
+        return ledger(queue, f"{outbox_name.rpartition('-')[0]}/{page}/{position}", ttl=ttl)
+
+    patch.setattr(outbox_batch, "Ledger", shared)
+
+
+def forget_the_key(patch) -> None:
+    patch.setattr(
+        outbox_batch, "_outgoing", lambda message: Outgoing(msgspec.Raw(message.data.encode()), message.message_id)
+    )
+
+
+def all_of_a_key_at_once(patch) -> None:
+    patch.setattr(outbox_batch, "waves", lambda waiting: [list(waiting)])
+
+
+def batches_of_any_length(patch) -> None:
+    lengths = itertools.cycle((1_000, 2, 5))
+    batch = outbox._batch
+
+    def some(cursor, **options):
+        n = next(lengths)
+        if n == 1_000:
+            return batch(cursor, **options)
+        return cursor.read(n), False
+
+    patch.setattr(outbox, "_batch", some)
+
+
+def no_hold_on_the_pages(patch) -> None:
+    """The cursor is made when something is forwarded for the first time."""
+    original = Outbox.put_many
+
+    def put_many(self, payloads, **options):
+        if self._pq._cursors:
+            return original(self, payloads, **options)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(self._pq, "cursor", lambda name: None)
+            return original(self, payloads, **options)
+
+    patch.setattr(Outbox, "put_many", put_many)
+
+
+def a_budget_that_is_not_asked(patch) -> None:
+    patch.setattr(Outbox, "_admit", lambda self, cursor, more: None)
+
+
+def no_turns(patch) -> None:
+    class Open:
+        def __enter__(self):
+            return True
+
+        def __exit__(self, *_):
+            return None
+
+        def acquire(self, *_, **__):
+            return True
+
+    init = Cursor.__init__
+    patch.setattr(Cursor, "__init__", lambda self, *args, **options: init(self, *args, **{**options, "turn": Open()}))
+
+
+MUTANTS = [
+    value
+    for name, value in list(globals().items())
+    if getattr(value, "__module__", "") == __name__ and callable(value) and not name.startswith("_")
+]
+PROMISES = [
+    lambda: promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(
+        ["crash_after", "request_lost", "reply_lost"], range(1, 21, 3)
+    ),
+    promises.rows_that_fail_alone_keep_their_order,
+    promises.what_was_put_survives_the_machine,
+    promises.what_is_published_is_on_the_disk,
+    promises.what_waits_is_not_reclaimed,
+    promises.a_full_budget_refuses,
+    promises.outboxes_of_one_name_stay_apart,
+    promises.objects_of_one_outbox_take_turns,
+    lambda: promises.any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(range(20)),
+]
+BROKEN = (AssertionError, pytest.fail.Exception, LatchworkError, Crash)
+"""How a promise says that it is broken; a TypeError would say that the mutant is."""
+
+
+def broken(promise, mutant) -> bool:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        try:
+            promise()
+        except BROKEN as failure:
+            print(f"{mutant.__name__}: {failure}")
+            return True
+    return False
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_mutant_is_caught(mutant, proved):
+    assert any(broken(promise, mutant) for promise in PROMISES)
+    proved("mutants", "outbox", seeded=1, caught=1)
+
+
+def test_the_mutants_are_enough():
+    assert len(MUTANTS) >= 12

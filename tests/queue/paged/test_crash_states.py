@@ -1,0 +1,27 @@
+"""After a crash of the machine at any step: a prefix, with everything acknowledged in it, and no cursor fallen back."""
+
+from collections import Counter
+
+import pytest
+
+from tests.support.proof import FIRST, SCALE
+
+from .crashes import KEEPS, SHAPES, explore
+
+SEEDS = 5 * SCALE
+LEAST = 500
+"""States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of all of them together."""
+STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
+"""What every shape does to its files."""
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_every_crash_state_keeps_the_promises(shape, proved):
+    reached = Counter()
+    for seed in range(FIRST, FIRST + SEEDS):
+        reached.update(explore(shape, seed, each_step=10))
+    states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
+    assert states >= LEAST * SEEDS
+    proved("crashed disks", "paged queue", states=states, **{"F9 files": states})
+    assert all(reached[f"did {step}"] for step in (*STEPS, *(["unlink"] if shape.lifetime else [])))
+    assert all(reached[f"kept {keep:.0%}"] for keep in KEEPS)

@@ -1,0 +1,203 @@
+"""A disk that is full or failing is surfaced, and nothing acknowledged is lost."""
+
+import errno
+from random import Random
+
+import pytest
+
+from latchwork.errors import StorageFailed
+from tests.support.clock import ManualClock
+
+from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
+from .recording import RecordingFiles
+
+
+def test_a_failed_sync_poisons_the_page_and_loses_nothing_acknowledged():
+    acknowledged_survive_a_failed_sync()
+
+
+def test_a_full_disk_refuses_the_append_and_goes_on_when_there_is_room():
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    sent = [b"m%02d" % number + bytes(40) for number in range(4)]  # four of them fill a page
+    queue.append_many(sent)
+    for _ in range(3):
+        files.fail("allocate", "q-2.page", errno.ENOSPC)
+        with pytest.raises(StorageFailed, match="no room"):
+            queue.append(b"one too many" * 4)
+        assert "q-2.page" not in files.contents()
+    assert [entry.data for entry in queue.read()] == sent
+    queue.append(b"room again" * 4)
+    assert messages(files.killed()) == [*sent, b"room again" * 4]
+
+
+@pytest.mark.parametrize("part", [".page", ".idx", "writeMeta"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("after", range(8))
+def test_a_failed_write_poisons_until_the_queue_is_opened_again(part, code, after):
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    files.fail("write", part, code, after=after)
+    acknowledged = append_until_refused(queue, 20)
+    assert len(acknowledged) < 20
+    for use in (lambda: queue.append(b"more"), lambda: queue.append_many([b"more"])):
+        with pytest.raises(StorageFailed, match="open the queue again"):
+            use()
+    queue.close()
+    queue = open_in(files, force_every=1)
+    found = [entry.data for entry in queue.read()]
+    assert found[: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1
+    queue.append(b"more")
+    assert messages(files.killed()) == [*found, b"more"]
+
+
+@pytest.mark.parametrize("kind", ["sync", "write", "create", "allocate", "rename", "truncate"])
+def test_a_disk_that_fails_while_opening_is_reported_and_harms_nothing(kind):
+    files = RecordingFiles()
+    queue = open_in(files)
+    sent = [b"%02d" % number + bytes(50) for number in range(9)]
+    for message in sent:
+        queue.append(message)
+    queue.cursor("c").read(3)
+    for after in range(4):
+        again = files.killed()
+        again.names_live["q-2.idx"].live.clear()
+        again.names_live["q-3.page"].live.extend(b"garbage")
+        again.fail(kind, "", errno.EIO, after=after)
+        try:
+            open_in(again)
+        except StorageFailed:
+            assert again.done["failed " + kind]
+        assert messages(again.killed()) == sent
+
+
+def test_a_read_that_the_disk_refuses_is_reported():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"x")
+
+    def refuse(path, *, create=False):
+        raise OSError(errno.EIO, "bad sector", path)
+
+    files.open = refuse
+    with pytest.raises(StorageFailed, match="bad sector"):
+        list(queue.read())
+    with pytest.raises(StorageFailed, match="bad sector"):
+        queue.cursor("c").read(1)
+
+
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_full_page_that_cannot_be_read_keeps_no_queue_closed_and_none_from_reclaiming(page):
+    """Its index says how old it is."""
+    files, clock = RecordingFiles(), ManualClock()
+    queue = open_in(files, seams=clock)
+    queue.append_many([b"m%02d" % number + bytes(40) for number in range(20)])
+    queue.close()
+    opened = files.open
+
+    def refuse(path, **how):
+        if str(path).endswith(f"q-{page}.page"):
+            raise OSError(errno.EIO, "bad sector", path)
+        return opened(path, **how)
+
+    files.open = refuse
+    again = open_in(files, seams=clock, lifetime=5.0)
+    assert again.reclaim() == 0
+    clock.advance(10)
+    assert again.reclaim() == 4
+
+
+def test_a_write_meta_with_a_flipped_sign_keeps_no_queue_closed():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append_many([b"1", b"2"])
+    queue.close()
+    contents = files.contents()
+    meta = bytearray(contents["q-writeMeta"])
+    meta[0] ^= 0x80
+    assert messages(RecordingFiles.holding({**contents, "q-writeMeta": bytes(meta)})) == [b"1", b"2"]
+
+
+def test_closing_says_when_the_last_sync_fails_and_lets_go_all_the_same():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"x")
+    files.fail("sync", ".page", errno.EIO)
+    with pytest.raises(StorageFailed):
+        queue.close()
+    assert messages(files) == [b"x"]
+
+
+def test_room_that_cannot_be_reclaimed_does_not_refuse_an_append():
+    files = RecordingFiles()
+    queue = open_in(files, lifetime=0.5)
+    files.fail("rename", "readMeta", errno.EIO)
+    for number in range(40):
+        queue.append(b"%02d" % number + bytes(50))
+    assert files.done["failed rename"] == 1
+    assert len(list(queue.read())) > 0
+
+
+def test_force_makes_everything_appended_so_far_durable():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append_many([b"one", b"two"])
+    queue.force()
+    queue.append(b"three")
+    assert messages(RecordingFiles.holding(files.crashed(Random(1), 0.0))) == [b"one", b"two"]
+
+
+def test_appending_nothing_touches_no_file_not_even_one_that_fails():
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    files.fail("sync", ".page", errno.EIO)
+    before = files.contents()
+    queue.append_many([])
+    assert files.contents() == before
+    with pytest.raises(StorageFailed):
+        queue.append(b"something")
+    queue.append_many(iter([]))
+
+
+@pytest.mark.parametrize("name", ["q-2.page", "q-2.idx", "/", "q-writeMeta"])
+def test_a_change_to_a_new_page_that_is_interrupted_loses_nothing_acknowledged(name):
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    sent = [b"m%02d" % number + bytes(40) for number in range(4)]  # four of them fill a page
+    queue.append_many(sent)
+
+    def interrupt(kind, step):
+        if "q-2.page" in files.contents() and step == name:
+            files.before_step = lambda *_: None
+            raise KeyboardInterrupt
+
+    files.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        queue.append(bytes(60))
+    with pytest.raises(StorageFailed, match="KeyboardInterrupt"):
+        queue.append(b"x")
+    assert [entry.data for entry in queue.read()] == sent
+    queue.close()
+    queue = open_in(files, force_every=1)
+    queue.append(b"after")
+    assert messages(files.killed()) == [*sent, b"after"]
+
+
+def test_a_batch_that_is_interrupted_ends_the_appending():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"before")
+
+    def interrupt(kind, name):
+        if name == "q-1.idx":
+            files.before_step = lambda *_: None
+            raise KeyboardInterrupt
+
+    files.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        queue.append_many([b"a", b"b"])
+    with pytest.raises(StorageFailed, match="open the queue again"):
+        queue.append(b"x")
+    queue.close()
+    assert messages(files)[0] == b"before"

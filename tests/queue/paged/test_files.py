@@ -1,0 +1,72 @@
+"""Real files that give and take only a part at a time, and messages of every kind of bytes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from latchwork.errors import InvalidRequest
+from latchwork.queue.paged.queue import PagedQueue
+
+MESSAGES = [bytes([number]) * 50 for number in range(20)]
+
+
+def sent(directory):
+    with PagedQueue.open(directory, "q", page_size=512) as queue:
+        queue.append_many(MESSAGES)
+    return directory
+
+
+def found(directory):
+    with PagedQueue.open(directory, "q", page_size=512) as queue:
+        return [entry.data for entry in queue.read()]
+
+
+def test_what_is_written_in_parts_is_written_whole(tmp_path, monkeypatch):
+    pwrite, parts = os.pwrite, []
+
+    def some(fd, data, position):
+        parts.append(len(data))
+        return pwrite(fd, data[: max(1, len(data) // 2)], position)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    sent(tmp_path)
+    monkeypatch.undo()
+    assert 1 in parts, "down to the last byte"
+    assert found(tmp_path) == MESSAGES
+
+
+def test_what_is_read_in_parts_is_read_whole(tmp_path, monkeypatch):
+    pread = os.pread
+    sent(tmp_path)
+    monkeypatch.setattr(os, "pread", lambda fd, size, position: pread(fd, max(1, size // 2), position))
+    assert found(tmp_path) == MESSAGES
+
+
+def test_any_kind_of_bytes_is_taken_as_it_is_at_that_moment(tmp_path):
+    mine = bytearray(b"mine")
+    with PagedQueue.open(tmp_path, "q", page_size=512) as queue:
+        queue.append(mine)
+        mine[:] = b"ours"
+        queue.append_many([memoryview(mine)[1:], b"bytes"])
+        first, *others = queue.read()
+        assert [entry.data for entry in (first, *others)] == [b"mine", b"urs", b"bytes"]
+        assert "mine" not in repr(first), "a message may be long, or secret"
+        with pytest.raises(InvalidRequest, match="not str; open the queue with a codec"):
+            queue.append("text")
+
+
+def test_a_cursor_knows_how_far_it_is_behind_and_goes_back_to_its_commit(tmp_path):
+    sent(tmp_path)
+    with PagedQueue.open(tmp_path, "q", page_size=512) as queue:
+        cursor = queue.cursor("c")
+        behind = cursor.bytes_behind()
+        cursor.read(5)
+        cursor.commit()
+        assert 0 < cursor.bytes_behind() < behind
+        assert [entry.data for entry in cursor.read(3)] == MESSAGES[5:8]
+        cursor.rewind()
+        assert [entry.data for entry in cursor.read(100)] == MESSAGES[5:]
+        cursor.commit()
+        assert (cursor.bytes_behind(), cursor.committed) == (0, cursor.tail)

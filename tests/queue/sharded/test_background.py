@@ -1,0 +1,124 @@
+"""A task beside the caller, started and stopped; and work that several tasks share."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from latchwork.background import Background, shared
+from latchwork.errors import InvalidRequest
+from latchwork.seams import Seams
+from tests.support.clock import ManualClock
+
+
+class Counting(Seams):
+    """The system's seams, which count what was started."""
+
+    def __init__(self):
+        self.names = []
+
+    def spawn(self, run, name):
+        self.names.append(name)
+        return super().spawn(run, name)
+
+
+def test_a_task_is_started_once_and_again_only_when_it_has_ended():
+    seams, may_end = Counting(), threading.Event()
+
+    def run():
+        assert task.stopping.wait(20)
+        assert may_end.wait(20)
+
+    task = Background(seams, run, "task")
+    assert task.stop(timeout=0), "it does not run"
+    task.start()
+    task.start()
+    assert task.stop(timeout=0) is False
+    with pytest.raises(InvalidRequest, match="stop"):
+        task.start()
+    assert seams.names == ["task"], "the first has not ended yet"
+    may_end.set()
+    assert task.stop(timeout=20)
+    assert not task.stopping.is_set()
+    task.start()
+    assert seams.names == ["task", "task"]
+    assert task.stop(timeout=20)
+
+
+def test_a_task_that_ended_after_a_stop_that_gave_up_waiting_can_be_started_again():
+    seams, may_end, ends = Counting(), threading.Event(), []
+
+    def run():
+        assert task.stopping.wait(20)
+        assert may_end.wait(20)
+        ends.append(True)
+
+    task = Background(seams, run, "task")
+    task.start()
+    assert task.stop(timeout=0) is False
+    first = task._task
+    may_end.set()
+    first.join(20)
+    task.start()
+    assert seams.names == ["task", "task"]
+    assert ends == [True], "the second runs on"
+    assert task.stop(timeout=20)
+    assert ends == [True, True]
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e10, None])
+def test_a_stop_may_wait_for_longer_than_any_life(timeout):
+    task = Background(Counting(), lambda: task.stopping.wait(20), "task")
+    task.start()
+    assert task.stop(timeout)
+
+
+@pytest.mark.parametrize("timeout", [-1, math.nan, "1", True])
+def test_a_stop_for_no_length_of_time_is_refused_and_the_task_goes_on(timeout):
+    task = Background(Counting(), lambda: task.stopping.wait(20), "task")
+    task.start()
+    with pytest.raises(InvalidRequest, match="timeout"):
+        task.stop(timeout)
+    assert not task.stopping.is_set()
+    assert task.stop(20)
+
+
+@pytest.mark.parametrize(("at_once", "started"), [(1, 0), (3, 3), (64, 10)])
+def test_each_item_is_done_once_by_no_more_tasks_than_allowed(at_once, started):
+    seams = Counting()
+    assert sorted(shared(seams, lambda n: n * n, range(10), at_once, "work")) == [n * n for n in range(10)]
+    assert seams.names == [f"work-{n}" for n in range(started)]
+
+
+def test_a_single_item_needs_no_task_and_none_at_all_nothing():
+    seams = Counting()
+    assert shared(seams, str, [7], 8, "work") == ["7"]
+    assert shared(seams, str, [], 8, "work") == []
+    assert seams.names == []
+
+
+class OneAfterAnother(ManualClock):
+    """Each task runs to its end before the next begins."""
+
+    def spawn(self, run, name):
+        run()
+        return self
+
+    def join(self, timeout=None):
+        """It has ended."""
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_the_first_failure_ends_the_work_of_all_and_is_raised(at_once):
+    begun = []
+
+    def work(item):
+        begun.append(item)
+        if item == 2:
+            raise ZeroDivisionError(f"item {item}")
+
+    with pytest.raises(ZeroDivisionError, match="item 2"):
+        shared(OneAfterAnother(), work, range(10), at_once, "work")
+    assert begun == [0, 1, 2]

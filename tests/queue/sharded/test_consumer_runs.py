@@ -1,0 +1,298 @@
+"""What a consumer has in hand is handled once or goes back once, whatever happens while it fills, stops and fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections import Counter
+
+import pytest
+
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore
+
+
+class OneThread(ManualClock):
+    """Nothing runs in the background: the test is the worker."""
+
+    def spawn(self, run, name):
+        return None
+
+
+class Interrupted(threading.Event):
+    """A signal comes while the main thread waits for this and has its lock."""
+
+    waits = False
+
+    def wait(self, timeout=None):
+        self.waits = True
+        signal.raise_signal(signal.SIGTERM)
+        self.waits = False
+        return super().wait(0)
+
+    def set(self):
+        assert not self.waits, "it would wait for ever for the lock"
+        super().set()
+
+
+def made(store, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(store, "c").create(
+            QueueConfig("q", **{"shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
+        )
+
+
+@pytest.fixture
+def queue():
+    return made(MemoryStore(OneThread()))
+
+
+@pytest.fixture
+def batches():
+    return made(MemoryStore(OneThread()), batching=BatchingConfig(10, 5))
+
+
+def meanwhile(queue, number, happens):
+    """`happens` while the worker asks for messages for the so manieth time."""
+    receive, asked = queue.receive, []
+
+    def asks(*arguments, **options):
+        asked.append(arguments)
+        if len(asked) == number:
+            happens()
+        return receive(*arguments, **options)
+
+    queue.receive = asks
+
+
+def kept(queue):
+    return sorted((message.payload, message.reason) for message in queue.sideline.peek(100))
+
+
+def test_a_batch_that_is_given_up_while_it_fills_goes_back_once_and_is_not_handled(batches):
+    seen = []
+    consumer = Consumer(batches, seen.append)
+
+    def stops():
+        consumer.stop(0)
+        batches.publish("came while it stopped")
+
+    batches.publish("had come")
+    meanwhile(batches, 2, stops)
+    consumer._once()
+    assert seen == []
+    assert kept(batches) == [("came while it stopped", "timeout"), ("had come", "timeout")]
+    assert consumer.stats["failed"] == consumer.stats["timed_out"] == 2
+    assert not consumer._runs._runs
+
+
+def test_what_comes_to_a_worker_after_the_consumer_has_stopped_goes_back(queue):
+    seen = []
+    consumer = Consumer(queue, seen.append)
+
+    def stops():
+        consumer.stop(0)
+        queue.publish("late")
+
+    meanwhile(queue, 1, stops)
+    consumer._once()
+    assert seen == []
+    assert kept(queue) == [("late", "timeout")]
+    assert not consumer._runs._runs
+
+
+def test_what_comes_to_a_worker_within_the_grace_is_handled(queue):
+    seen = []
+    consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload))
+    queue.publish("in time")
+    meanwhile(queue, 1, consumer._stopping.set)
+    consumer._once()
+    assert seen == ["in time"]
+    assert kept(queue) == []
+
+
+def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batches):
+    seen = []
+    consumer = Consumer(batches, lambda deliveries: seen.append(len(deliveries)))
+    batches.publish_many([1, 2])
+    meanwhile(batches, 2, lambda: {}["nothing"])
+    consumer._once()
+    assert seen == [2]
+    assert consumer.stats["acked"] == 2
+    assert consumer.stats["troubles"] == 1
+    assert not consumer._runs._runs
+
+
+def test_a_handler_may_take_its_list_apart(batches):
+    consumer = Consumer(batches, lambda deliveries: deliveries.clear())
+    batches.publish_many([1, 2])
+    consumer._once()
+    assert consumer.stats["acked"] == 2
+
+
+@pytest.mark.parametrize("ends", ["fails", "is given up"])
+def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(ends):
+    store = CountingStore(MemoryStore(OneThread()))
+    queue = made(store, batching=BatchingConfig(1500, 5))
+
+    def handler(deliveries):
+        store.reset()
+        if ends == "is given up":
+            consumer.stop(0)
+        return False
+
+    queue.publish_many(range(1500))
+    consumer = Consumer(queue, handler)
+    consumer._once()
+    assert store.total <= 2 * 4
+    assert consumer.stats["failed"] == queue.depth().sideline == 1500
+    assert {message.reason for message in queue.sideline.peek_all()} == {"rejected" if ends == "fails" else "timeout"}
+
+
+def test_what_the_consumer_acknowledged_nobody_brings_back(queue):
+    taken = []
+    consumer = Consumer(queue, taken.append)
+    queue.publish("a")
+    consumer._once()
+    assert queue.fail_many(taken, [("rejected", None)]) == [False]
+    assert kept(queue) == []
+
+
+@pytest.mark.parametrize("answer", [True, False])
+@pytest.mark.parametrize("itself", ["ack", "nack"])
+def test_what_a_handler_settles_by_itself_is_settled_whatever_it_answers(queue, itself, answer, caplog):
+    consumer = Consumer(queue, lambda delivery: [getattr(delivery, itself)(), answer][1])
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats == {"handled": 1}
+    assert kept(queue) == ([] if itself == "ack" else [("a", "rejected")])
+    assert not caplog.records
+
+
+def test_what_a_handler_settled_before_it_was_given_up_does_not_go_back(queue, caplog):
+    def handler(delivery):
+        delivery.ack()
+        consumer.stop(0)
+
+    consumer = Consumer(queue, handler)
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats == {"handled": 1}
+    assert kept(queue) == []
+    assert not caplog.records
+
+
+def test_a_large_batch_is_extended_in_one_call_per_thousand_without_what_is_settled(caplog):
+    store = CountingStore(MemoryStore(OneThread()))
+    queue = made(store)
+    queue.publish_many(range(1503))
+    deliveries = queue.receive(1503)
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._runs.open(deliveries)
+    deliveries[0].ack()
+    store.seams.advance(16)
+    store.reset()
+    consumer._runs.keep()
+    assert (store.total, store.rows["operate_many"]) == (2, 1502)
+    assert not caplog.records
+    store.seams.advance(50)
+    queue.ack_many(deliveries[1:])
+
+
+def test_each_delivery_that_cannot_be_extended_counts_by_itself(queue, caplog):
+    queue.publish_many(range(4))
+    deliveries = queue.receive(4)
+    queue.pointers.remove([deliveries[1].held])
+    queue.store.seams.advance(1)
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._runs._extend(deliveries)
+    assert "1 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
+    assert deliveries[1].message_id in caplog.text
+    queue.store.seams.advance(600)
+    consumer._runs._extend(deliveries)
+    assert "4 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
+    assert "more than 10 sweep durations" in caplog.text
+
+
+class Slow(Counter):
+    """A count that another thread changes, if it may, between being read and being written."""
+
+    meanwhile = other = None
+
+    def __setitem__(self, what, n):
+        if self.meanwhile:
+            self.other, self.meanwhile = threading.Thread(target=self.meanwhile), None
+            self.other.start()
+            self.other.join(0.05)
+        super().__setitem__(what, n)
+
+
+def test_two_workers_that_count_at_once_both_count(queue):
+    consumer = Consumer(queue, lambda delivery: None)
+    consumer._tally.counts = counts = Slow()
+    counts.meanwhile = lambda: consumer._tally.add("handled")
+    queue.publish("a")
+    consumer._once()
+    counts.other.join()
+    assert counts["handled"] == 2
+
+
+def test_a_child_forked_while_a_handler_runs_does_not_hand_back_its_parents_message(queue):
+    left = []
+
+    def handler(delivery):
+        child = os.fork()
+        if not child:
+            code = 99
+            try:
+                consumer.__exit__()
+                code = len(kept(queue))
+            finally:
+                os._exit(code)
+        left.append(os.waitpid(child, 0)[1])
+
+    consumer = Consumer(queue, handler).start()
+    queue.publish("a")
+    consumer._once()
+    assert left == [0]
+    assert consumer.stats["acked"] == 1
+    assert consumer.stop(0)
+
+
+def test_an_ordered_batch_takes_nothing_more_once_its_shard_is_lost(batches):
+    seen = []
+    consumer = Consumer(
+        batches, lambda deliveries: seen.append([delivery.payload for delivery in deliveries]), ordered=True
+    )
+
+    def loses():
+        (grant,) = consumer._locks._busy.values()
+        grant.lost.set()
+
+    batches.publish("before")
+    meanwhile(batches, 2, loses)
+    batches.store.seams.at(0.5, lambda: batches.publish("after"))
+    consumer._once()
+    assert seen == [["before"]]
+
+
+def test_a_signal_takes_no_lock(queue):
+    consumer = Consumer(queue, lambda delivery: True)
+    consumer._stopping = Interrupted()
+    assert consumer.run() is True
+
+
+@pytest.mark.parametrize(
+    "ignorable", [KeyError, {KeyError}, [KeyError], (ValueError, KeyError), frozenset({LookupError})]
+)
+def test_one_exception_type_or_any_collection_of_them_is_ignorable(queue, ignorable):
+    consumer = Consumer(queue, lambda delivery: {}["nothing"], ignorable=ignorable)
+    queue.publish("a")
+    consumer._once()
+    assert consumer.stats["acked"] == 1
+    assert kept(queue) == []

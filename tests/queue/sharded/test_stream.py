@@ -1,0 +1,291 @@
+"""What a stream does to a queue, without Spark: ownership, identical replays, acknowledgement (P7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
+from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.shards import Slot, Written
+from latchwork.store import Exists, MemoryStore, Put
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Crash, FaultyStore
+
+N = 12
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(seed=1)
+
+
+@pytest.fixture
+def store(clock):
+    return MemoryStore(clock)
+
+
+@pytest.fixture
+def queue(store):
+    return open_on(store, create=True)
+
+
+def open_on(store, *, create=False):
+    registry = QueueRegistry(store, "shop")
+    if not create:
+        return registry.get("q")
+    return registry.create(QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=20)))
+
+
+def fill(queue, n=N):
+    for number in range(n):
+        queue.publish_many([number], key=f"k{number}")
+
+
+def test_a_slot_that_a_stream_found_empty_stays_closed_as_long_as_a_ledger_may_fill_it(store, clock):
+    """Else a row that comes after the batch is one that no batch reads."""
+    config = QueueConfig("short", shards=1, message_expiry=timedelta(hours=1))
+    queue = QueueRegistry(store, "shop").create(config).pointers
+    queue.reserve({0: 1})
+    assert ranges.read(queue, 0, 0, 1) == []
+    clock.advance(LEDGER_TTL - 1)
+    assert queue.write([Slot(0, 1)], [Envelope("1", "late")]) == [Written.SPENT]
+
+
+def everything(queue):
+    """All that can be read, from where FIRE is."""
+    states = queue.pointers.states()
+    return {s.shard: ranges.read(queue.pointers, s.shard, s.fired, s.loaded) for s in states}
+
+
+def numbers(found):
+    return Counter(int(envelope.data) for messages in found.values() for _, envelope in messages)
+
+
+ALL = Counter(range(N))
+
+
+# ---- ownership
+
+
+def test_a_stream_owns_every_shard_and_consumers_are_refused_by_its_name(queue):
+    fill(queue)
+    ranges.take(queue.pointers, "etl")
+    with pytest.raises(QueueOwned, match="'etl'"):
+        queue.receive(1)
+
+
+def test_consumers_of_an_empty_queue_that_a_stream_owns_are_refused_too(queue):
+    ranges.take(queue.pointers, "etl")
+    with pytest.raises(QueueOwned, match="'etl'"):
+        queue.receive(1)
+
+
+def test_another_stream_is_refused_by_the_owners_name_and_leaves_no_trace(queue):
+    owner = ranges.take(queue.pointers, "etl")
+    with pytest.raises(QueueOwned, match="'etl' owns it"):
+        ranges.take(queue.pointers, "other")
+    assert ranges.current(queue.pointers, "etl") == owner
+
+
+def test_a_restart_under_the_same_name_takes_over_and_fences_its_predecessor_off(queue):
+    fill(queue)
+    before, after = (ranges.take(queue.pointers, "etl") for _ in range(2))
+    assert after.epoch > before.epoch
+    with pytest.raises(FencedOut, match="taken it over"):
+        ranges.acknowledge(queue.pointers, before, 0, 1)
+    assert ranges.acknowledge(queue.pointers, after, 0, 1) == 1
+
+
+def test_a_predecessor_that_is_overtaken_in_the_middle_of_an_acknowledgement_does_not_move_the_pointer(store, queue):
+    fill(queue)
+    before = ranges.take(queue.pointers, "etl")
+    plan = {4: lambda: ranges.take(queue.pointers, "etl")}
+    faulty = open_on(FaultyStore(store, {number + 1: act for number, act in plan.items()}))
+    with pytest.raises(FencedOut):
+        ranges.acknowledge(faulty.pointers, before, 0, 3)
+    assert queue.pointers.states()[0].fired == 0
+
+
+def test_consumers_have_the_queue_again_once_it_is_let_go(queue):
+    fill(queue)
+    owner = ranges.take(queue.pointers, "etl")
+    ranges.let_go(queue.pointers, owner)
+    assert len(queue.receive(N)) + len(queue.receive(N)) == N
+    assert ranges.take(queue.pointers, "other").epoch > owner.epoch
+
+
+def test_letting_go_of_what_somebody_else_has_taken_over_changes_nothing(queue):
+    before, after = (ranges.take(queue.pointers, "etl") for _ in range(2))
+    ranges.let_go(queue.pointers, before)
+    assert ranges.current(queue.pointers, "etl") == after
+
+
+@pytest.mark.parametrize("at", range(2, 8))
+def test_two_that_take_the_queue_at_once_under_two_names_do_not_both_have_it(store, queue, at):
+    rivals = []
+
+    def rival():
+        with suppress(QueueOwned):
+            rivals.append(ranges.take(queue.pointers, "other"))
+
+    mine = None
+    with suppress(QueueOwned):
+        mine = ranges.take(open_on(FaultyStore(store, {at: rival})).pointers, "etl")
+    owners = {name for name, _ in ranges._owners(queue.pointers)}
+    assert owners == ({"etl"} if mine else {"other"} if rivals else {None})
+    assert not (mine and rivals)
+
+
+@pytest.mark.parametrize("fault", ["request_lost", "reply_lost", "late", "dropped", "duplicate"])
+@pytest.mark.parametrize("at", range(2, 6))
+def test_taking_the_queue_survives_lost_replies(store, queue, clock, fault, at):
+    faulty = open_on(FaultyStore(store, {at: fault}, seams=clock))
+    with suppress(LatchworkError):
+        ranges.take(faulty.pointers, "etl")
+    ranges.take(queue.pointers, "etl")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300])
+def test_bad_stream_names_are_refused(queue, name):
+    with pytest.raises(InvalidRequest, match="streamId"):
+        ranges.take(queue.pointers, name)
+
+
+# ---- reading
+
+
+def test_a_range_reads_the_same_until_it_is_acknowledged(queue):
+    fill(queue)
+    ranges.take(queue.pointers, "etl")
+    first = everything(queue)
+    assert numbers(first) == ALL
+    assert everything(queue) == first
+
+
+def test_a_slow_producer_is_refused_before_anything_is_read_so_that_replays_are_the_same(queue):
+    fill(queue, 3)
+    reserved = queue.pointers.reserve({0: 1, 1: 1})
+    first = everything(queue)
+    outcomes = queue.pointers.write(
+        [Slot(shard, pointer) for shard, pointer in reserved.items()], [envelope_of(99), envelope_of(98)]
+    )
+    assert {outcome.value for outcome in outcomes} == {"spent"}
+    assert everything(queue) == first
+
+
+def test_a_producer_that_sleeps_for_many_sweep_durations_adds_nothing_to_a_replay(queue, clock):
+    fill(queue, 3)
+    slot = Slot(0, queue.pointers.reserve({0: 1})[0])
+    first = everything(queue)
+    clock.advance(10 * queue.pointers.sweep)
+    (outcome,) = queue.pointers.write([slot], [envelope_of(99)])
+    assert outcome is Written.SPENT
+    assert everything(queue) == first
+
+
+def test_a_producer_within_the_grace_is_waited_for(queue, clock):
+    pointer = queue.pointers.reserve({0: 1})[0]
+    clock.at(0.2, lambda: queue.pointers.write([Slot(0, pointer)], [envelope_of(7)]))
+    assert [int(envelope.data) for _, envelope in ranges.read(queue.pointers, 0, 0, pointer)] == [7]
+
+
+def envelope_of(number):
+    from latchwork.queue.sharded.envelope import Envelope
+
+    return Envelope(str(number), f"id{number}")
+
+
+def test_a_snapshot_changes_nothing(queue):
+    fill(queue)
+    queue.pointers.reserve({0: 1})
+    before = dict(queue.store._records)
+    assert sum(1 for shard in (0, 1) for _ in ranges.peek(queue.pointers, shard, 0, 100)) == N
+    assert queue.store._records == before
+
+
+# ---- acknowledging
+
+
+def acknowledge_all(queue, owner):
+    for state in queue.pointers.states():
+        ranges.acknowledge(queue.pointers, owner, state.shard, state.loaded)
+
+
+def test_what_is_acknowledged_is_gone_and_what_comes_later_is_not(queue):
+    fill(queue)
+    owner = ranges.take(queue.pointers, "etl")
+    acknowledge_all(queue, owner)
+    fill(queue, 3)
+    assert numbers(everything(queue)) == Counter(range(3))
+    assert queue.depth().ready == 3
+
+
+def test_what_another_library_loaded_is_gone_once_it_is_acknowledged(store, queue):
+    """It carries no message id; left where it is, a sweep would bring it back."""
+    store.operate(queue.pointers.key(Slot(0, 1)), Put("data", "1"), exists=Exists.CREATE, ttl=3600)
+    queue.pointers.reserve({0: 1})
+    owner = ranges.take(queue.pointers, "etl")
+    assert numbers(everything(queue)) == Counter([1])
+    acknowledge_all(queue, owner)
+    assert store.get(queue.pointers.key(Slot(0, 1))) is None
+
+
+def test_an_acknowledgement_is_repeatable_and_never_goes_back(queue):
+    fill(queue)
+    owner = ranges.take(queue.pointers, "etl")
+    loaded = queue.pointers.states()[0].loaded
+    assert ranges.acknowledge(queue.pointers, owner, 0, loaded) == loaded
+    assert ranges.acknowledge(queue.pointers, owner, 0, 2) == 0
+    assert queue.pointers.states()[0].fired == loaded
+
+
+@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
+@pytest.mark.parametrize("at", range(1, 7))
+def test_an_acknowledgement_that_fails_anywhere_is_completed_by_the_next(store, queue, clock, fault, at):
+    fill(queue)
+    owner = ranges.take(queue.pointers, "etl")
+    faulty = FaultyStore(store, {at + 1: fault}, seams=clock)
+    with suppress(Crash, LatchworkError):
+        acknowledge_all(open_on(faulty), owner)
+    fired = [state.fired for state in queue.pointers.states()]
+    left = numbers(everything(queue))
+    assert sum(left.values()) <= N - sum(fired)
+    acknowledge_all(queue, owner)
+    assert queue.depth().ready == 0
+    assert not [key for key, record in store._records.items() if "data" in record.bins]
+
+
+def test_messages_that_were_published_exactly_once_leave_their_ids(queue):
+    Ledger(queue, "job").publish(0, [Outgoing(n) for n in range(N)])
+    owner = ranges.take(queue.pointers, "etl")
+    assert numbers(everything(queue)) == ALL
+    acknowledge_all(queue, owner)
+    kept = [record.bins for key, record in queue.store._records.items() if key.set.endswith("_data_set")]
+    assert [set(bins) for bins in kept] == [{"msgId", "keepId", "modified_at", "v"}] * N
+    assert Ledger(queue, "job").publish(0, [Outgoing(n) for n in range(N)]).new == 0
+    assert numbers(everything(queue)) == Counter()
+
+
+def test_tombstones_are_never_deleted(queue):
+    pointer = queue.pointers.reserve({0: 1})[0]
+    owner = ranges.take(queue.pointers, "etl")
+    everything(queue)
+    acknowledge_all(queue, owner)
+    assert queue.pointers.write([Slot(0, pointer)], [envelope_of(1)])[0].value == "spent"
+
+
+def test_an_acknowledgement_costs_two_calls_for_a_thousand_messages_and_two_more(store, queue):
+    queue.publish_many(list(range(1000)), key="k")
+    owner = ranges.take(queue.pointers, "etl")
+    counting = CountingStore(store)
+    other = open_on(counting)
+    before = counting.total
+    ranges.acknowledge(other.pointers, owner, queue.shard_of("k"), 1000)
+    assert counting.total - before == 4
