@@ -43,10 +43,10 @@ lint: $(STAMP)  ## format, rules and types
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 
 # Modules whose every branch is taken by a test that asserts something, and the tests that are enough for that.
-COVERED := src/retry.py src/coord/contender.py src/coord/election/election.py src/coord/fencing.py src/coord/latch*.py src/coord/lease.py \
-  src/coord/lock.py src/background.py src/queue/circular/queue.py src/queue/paged/queue.py src/queue/sharded/queue.py \
-  src/queue/sharded/upkeep/sweeper.py \
-  src/store/aerospike*.py src/store/model/form.py src/store/local/evaluate.py src/store/local/apply.py src/store/local/memory.py src/store/sqlite*.py
+COVERED := src/retry.py src/background.py src/coord/contender.py src/coord/fencing.py src/coord/lease.py src/coord/lock.py \
+  src/coord/latch/*.py src/coord/election/election.py src/queue/circular/queue.py src/queue/paged/queue.py \
+  src/queue/sharded/queue.py src/queue/sharded/upkeep/sweeper.py \
+  src/store/model/form.py src/store/local/*.py src/store/sqlite/*.py src/store/aerospike/*.py
 COVERED_BY := tests/test_retry.py tests/coord tests/store tests/queue/circular tests/queue/sharded tests/queue/paged
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 

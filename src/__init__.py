@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import errors
 from .errors import (
@@ -32,21 +32,13 @@ from .errors import (
     Unreadable,
     WaitTimeout,
 )
-from .store.connect import connect
+from .lazy import offer
 
 if TYPE_CHECKING:
     from .store.aerospike.store import AerospikeStore
+    from .store.connect import connect
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
-
-
-def __getattr__(name: str) -> Any:
-    """`AerospikeStore`, whose C client is loaded only where it is used."""
-    if name == "AerospikeStore":
-        from .store.aerospike.store import AerospikeStore  # noqa: PLC0415 - see above
-
-        return AerospikeStore
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
@@ -55,3 +47,6 @@ __all__ = [
     "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "QueueFull", "QueueOwned", "RecordTooBig",
     "Refused", "StorageFailed", "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",
 ]  # fmt: skip
+
+# the C client is loaded only where it is used, and a command that needs no store loads none
+__getattr__, __dir__ = offer(__name__, {".store.aerospike.store": "AerospikeStore", ".store.connect": "connect"})

@@ -35,7 +35,7 @@ def aerospike_store(_aerospike):
     store, foreign = _aerospike
     yield store
     for name in _sets(store) - foreign:
-        store._link.connect().truncate(store.namespace, name, 0)
+        store._link.connect().truncate(store.namespace, name, 0, {"timeout": 20_000})
 
 
 @pytest.fixture

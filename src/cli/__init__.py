@@ -156,7 +156,3 @@ def _print_anything() -> None:
 
 def _nowhere(mode: str) -> Any:
     return Path(os.devnull).open(mode, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,26 @@
 """Waiting for each other: latches, fenced locks, leader election."""
 
-from .election.election import Leadership, LeaseElection
-from .election.zookeeper import ZooKeeperElection
-from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
-from .lock import FencedLock, Grant
+from typing import TYPE_CHECKING
+
+from ..lazy import offer
+
+if TYPE_CHECKING:
+    from .election.election import Leadership, LeaseElection
+    from .election.zookeeper import ZooKeeperElection
+    from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
+    from .lock import FencedLock, Grant
 
 __all__ = [
-    "FencedLock",
-    "Grant",
-    "Leadership",
-    "LeaseElection",
-    "ZooKeeperElection",
-    "CountDownLatch",
-    "CountUpDownLatch",
-    "LatchLevel",
-    "LatchProgress",
-]
+    "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
+    "CountUpDownLatch", "LatchLevel", "LatchProgress",
+]  # fmt: skip
+
+__getattr__, __dir__ = offer(
+    __name__,
+    {
+        ".election.election": "Leadership LeaseElection",
+        ".election.zookeeper": "ZooKeeperElection",
+        ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
+        ".lock": "FencedLock Grant",
+    },
+)

@@ -1,26 +1,54 @@
 """Queues: a large circular queue, a sharded work queue, a local paged queue and its outbox."""
 
-from .circular.buffer import Entry
-from .circular.groups import Batch, ConsumerGroup
-from .circular.queue import LargeQueue, QueueInfo, Transaction
-from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
-from .paged.queue import PagedQueue
-from .paged.reader import PagedEntry
-from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
-from .sharded.consumer.consumer import Consumer
-from .sharded.delivery import Delivery
-from .sharded.drain import PassReport
-from .sharded.envelope import Message, Reason
-from .sharded.queue import QueueDepth, ShardedQueue
-from .sharded.record import LastSweep
-from .sharded.registry import QueueRegistry
-from .sharded.upkeep.report import ShardReport, SweepReport
-from .sharded.upkeep.shovel import Shovel
-from .sharded.upkeep.sweeper import Sweeper
+from typing import TYPE_CHECKING
+
+from ..lazy import offer
+
+if TYPE_CHECKING:
+    from .circular.buffer import Entry
+    from .circular.groups import Batch, ConsumerGroup
+    from .circular.queue import LargeQueue, QueueInfo, Transaction
+    from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
+    from .paged.queue import PagedQueue
+    from .paged.reader import PagedEntry
+    from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
+    from .sharded.consumer.consumer import Consumer
+    from .sharded.delivery import Delivery
+    from .sharded.drain import PassReport
+    from .sharded.envelope import Message, Reason
+    from .sharded.queue import QueueDepth, ShardedQueue
+    from .sharded.record import LastSweep
+    from .sharded.registry import QueueRegistry
+    from .sharded.upkeep.report import ShardReport, SweepReport
+    from .sharded.upkeep.shovel import Shovel
+    from .sharded.upkeep.sweeper import Sweeper
 
 __all__ = [
-    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep", "Message",
-    "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth", "QueueInfo",
-    "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport",
-    "Transaction", "UnopenedQueue",
+    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
+    "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
+    "QueueInfo", "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper",
+    "SweepReport", "Transaction", "UnopenedQueue",
 ]  # fmt: skip
+
+__getattr__, __dir__ = offer(
+    __name__,
+    {
+        ".circular.buffer": "Entry",
+        ".circular.groups": "Batch ConsumerGroup",
+        ".circular.queue": "LargeQueue QueueInfo Transaction",
+        ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
+        ".paged.queue": "PagedQueue",
+        ".paged.reader": "PagedEntry",
+        ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
+        ".sharded.consumer.consumer": "Consumer",
+        ".sharded.delivery": "Delivery",
+        ".sharded.drain": "PassReport",
+        ".sharded.envelope": "Message Reason",
+        ".sharded.queue": "QueueDepth ShardedQueue",
+        ".sharded.record": "LastSweep",
+        ".sharded.registry": "QueueRegistry",
+        ".sharded.upkeep.report": "ShardReport SweepReport",
+        ".sharded.upkeep.shovel": "Shovel",
+        ".sharded.upkeep.sweeper": "Sweeper",
+    },
+)

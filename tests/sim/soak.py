@@ -51,7 +51,8 @@ WEIGHTS = {"store": 4, "latch": 2}
 REPEATED = (
     ("processes", 0.04, 1, (
         "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/election/test_kills.py",
-        "tests/queue/circular/test_processes.py", "tests/queue/sharded/test_kills.py", "tests/queue/paged/test_kills.py",
+        "tests/queue/circular/test_processes.py", "tests/queue/sharded/test_kills.py",
+        "tests/queue/paged/test_kills.py",
         "tests/queue/outbox/test_background.py",
     )),
     ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),

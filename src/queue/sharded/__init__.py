@@ -1,23 +1,32 @@
 """The sharded work queue: at least once, with a sideline, a shovel and a sweeper."""
 
-from .config import BatchingConfig, QueueConfig, ShovelConfig
-from .delivery import Delivery
-from .drain import PassReport
-from .envelope import Message, Reason
-from .queue import QueueDepth, ShardedQueue
-from .record import LastSweep
-from .registry import QueueRegistry
+from typing import TYPE_CHECKING
+
+from ...lazy import offer
+
+if TYPE_CHECKING:
+    from .config import BatchingConfig, QueueConfig, ShovelConfig
+    from .delivery import Delivery
+    from .drain import PassReport
+    from .envelope import Message, Reason
+    from .queue import QueueDepth, ShardedQueue
+    from .record import LastSweep
+    from .registry import QueueRegistry
 
 __all__ = [
-    "BatchingConfig",
-    "QueueConfig",
-    "ShovelConfig",
-    "Delivery",
-    "Message",
-    "Reason",
-    "PassReport",
-    "QueueDepth",
-    "ShardedQueue",
-    "LastSweep",
-    "QueueRegistry",
-]
+    "BatchingConfig", "QueueConfig", "ShovelConfig", "Delivery", "Message", "Reason", "PassReport", "QueueDepth",
+    "ShardedQueue", "LastSweep", "QueueRegistry",
+]  # fmt: skip
+
+__getattr__, __dir__ = offer(
+    __name__,
+    {
+        ".config": "BatchingConfig QueueConfig ShovelConfig",
+        ".delivery": "Delivery",
+        ".drain": "PassReport",
+        ".envelope": "Message Reason",
+        ".queue": "QueueDepth ShardedQueue",
+        ".record": "LastSweep",
+        ".registry": "QueueRegistry",
+    },
+)

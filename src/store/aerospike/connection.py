@@ -16,15 +16,14 @@ from urllib.parse import parse_qsl, unquote
 from weakref import WeakSet
 
 import aerospike
-from aerospike import exception as driver
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
 from ...seams import SYSTEM, Seams
-from ..aerospike_time import SOCKET_TIMEOUT, TOTAL_TIMEOUT, CallTimes
 from ..model.record import StoreInfo
 from .info import describe
 from .notes import introduced
-from .results import error_of, fault_of
+from .results import FAILURES, error_of, fault_of
+from .times import SOCKET_TIMEOUT, TOTAL_TIMEOUT, CallTimes
 
 DEFAULT_PORT = 3000
 MAX_AGE = 60.0
@@ -219,7 +218,7 @@ class Link:
 def _connected(target: Target) -> Any:
     try:
         return aerospike.client(config_of(target)).connect()
-    except driver.AerospikeError as failure:
+    except FAILURES as failure:
         fault = fault_of(failure)
         error: LatchworkError = error_of(fault, target, write=False)
         if isinstance(error, InvalidRequest) and fault.code == -1:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import aerospike
-from aerospike import exception as driver
 
 from ...errors import InvalidRequest, Misconfigured, WaitTimeout
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
-from .results import INDEX_EXISTS, error_of, fault_of
+from .results import FAILURES, INDEX_EXISTS, NO_NODE, Fault, error_of, fault_of
 
 INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
 MAX_INDEX_NAME = 63
+CLIENT = -1
 PARTITIONS = 4096
 _KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC, "numeric")}
 """Of each kind: its number in the client, and its name in what the servers say."""
@@ -68,6 +68,8 @@ def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]
     """Of how many of these records each node is the master now. Raises `Unavailable`."""
     wanted = Counter(partition_of(namespace, key) for key in keys)
     answers = _by_node(client, "replicas", namespace)
+    if not answers:
+        raise error_of(NO_NODE, namespace, write=False)
     return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
 
 
@@ -106,8 +108,8 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
     """Whether the name was free."""
     try:
         client.index_single_value_create(*wanted, {})
-    except driver.AerospikeError as failure:
-        fault = fault_of(failure)
+    except FAILURES as failure:
+        fault = _fault(failure)
         if fault.code != INDEX_EXISTS:
             raise error_of(fault, f"index {wanted[-1]}", write=False) from None
         return False
@@ -116,22 +118,30 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
 
 def _is_ready(client: Any, namespace: str, index: str) -> bool:
     answers = _by_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    if not answers:
+        _ask(client, f"sindex-list:namespace={namespace}", index)  # raises where there is no node to ask
     return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
+
+
+def _fault(failure: BaseException) -> Fault:
+    """What an exception says; without a node to ask, the client reports an error of its own that says nothing."""
+    fault = fault_of(failure)
+    return NO_NODE if fault.code == CLIENT else fault
 
 
 def _ask(client: Any, command: str, what: str) -> str:
     try:
         answer: str = client.info_random_node(command)
-    except driver.AerospikeError as failure:
-        raise error_of(fault_of(failure), what, write=False) from None
+    except FAILURES as failure:
+        raise error_of(_fault(failure), what, write=False) from None
     return answer.rpartition("\t")[2].strip()
 
 
 def _by_node(client: Any, command: str, what: str) -> dict[str, str]:
     try:
         answers: dict[str, tuple[Any, str | None]] = client.info_all(command)
-    except driver.AerospikeError as failure:
-        raise error_of(fault_of(failure), what, write=False) from None
+    except FAILURES as failure:
+        raise error_of(_fault(failure), what, write=False) from None
     return {node: (text or "").rpartition("\t")[2].strip() for node, (_, text) in answers.items()}
 
 

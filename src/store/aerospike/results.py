@@ -43,6 +43,10 @@ OVERLOADED = frozenset({DEVICE_FULL, HOT_KEY, 18, 83})
 """Codes by which the server, or one record, is asked for more than it can do."""
 NO_CODE = -1000
 """Of an exception of the client that says nothing; as little in the table as any other unknown code."""
+FAILURES = (AerospikeError, TypeError, ValueError, OverflowError, SystemError)
+"""What a call of the client can raise."""
+_AFTER_THE_REPLY = (UnicodeDecodeError, SystemError)
+"""The builtin ones that come when the reply is taken; the others come before anything is sent."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -71,7 +75,7 @@ _SAID: dict[int, str] = {
     -5: "the query was broken off here",
     -6: "no connection to the server",
     -7: "every connection to the server that the client may have is in use",
-    -8: "the client knows no server that has the record's partition",
+    -8: "the client knows no node for it, so nothing was sent",
     -9: "the TLS connection failed",
     -10: "the connection to the server broke, or could not be made",
     -11: "the client's queue is full",
@@ -124,11 +128,14 @@ class Fault:
     row: bool = False
 
 
+NO_NODE = Fault(-8)
+
+
 def fault_of(failure: BaseException) -> Fault:
-    """What an exception of the client says; a builtin one was raised before anything was sent."""
+    """What an exception of the client says; most builtin ones were raised before anything was sent."""
     args: tuple[Any, ...] = failure.args
     if not args or not isinstance(args[0], int):
-        code = NO_CODE if isinstance(failure, AerospikeError) else PARAMETER
+        code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
         return Fault(code, message=f"{type(failure).__name__}: {failure}")
     return Fault(args[0], len(args) > 4 and bool(args[4]), str(args[1]) if len(args) > 1 else "")
 
@@ -168,10 +175,10 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
 
 def _what_happened(fault: Fault) -> str:
     """What happened, in our words for what the client says of itself, and in the server's for its answers."""
-    ours = _SAID.get(fault.code, "the client failed" if fault.code < 0 else "")
-    if not ours:
-        return f"{fault.message or 'the server refused'} (code {fault.code})"
-    return f"{ours} ({fault.message}, code {fault.code})" if fault.message else f"{ours} (code {fault.code})"
+    ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
+    if ours:
+        return f"{ours} ({theirs}, code {fault.code})" if theirs else f"{ours} (code {fault.code})"
+    return f"{theirs or 'the server refused'} (code {fault.code})"
 
 
 def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:

@@ -8,13 +8,12 @@ namespace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import aerospike
-from aerospike import exception as driver
 from aerospike import predicates
-from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
+from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
 from ...seams import SYSTEM, Seams
@@ -22,12 +21,13 @@ from ..model import ops as o
 from ..model.form import Form, plain
 from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
+from .batch import read_fault, read_rows, write_rows
 from .connection import Link, parse, shared
 from .default_ttl import either, either_many, may_make
 from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
-from .results import FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
 
 _WRITE = {
     "max_retries": 0,
@@ -36,7 +36,6 @@ _WRITE = {
 }
 _ROW = {name: _WRITE[name] for name in ("key", "commit_level")}
 _ONE_TRY = {"max_retries": 0}
-_NO_BINS: dict[str, Any] = {}
 _EXISTS = {
     Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
     Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
@@ -44,8 +43,6 @@ _EXISTS = {
 }
 _UPDATE, _ANY = aerospike.POLICY_EXISTS_UPDATE, Exists.ANY
 _TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
-_FAILURES = (driver.AerospikeError, TypeError, ValueError, OverflowError)
-"""What a call of the client can raise; the builtin ones before anything is sent."""
 
 
 class AerospikeStore(RecordStore):
@@ -113,7 +110,7 @@ class AerospikeStore(RecordStore):
         try:
             client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
             found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
-        except _FAILURES as failure:
+        except FAILURES as failure:
             fault = fault_of(failure)
             if fault.code == NOT_FOUND:
                 return None
@@ -133,7 +130,7 @@ class AerospikeStore(RecordStore):
             found = self._client().operate_ordered(
                 (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
             )
-        except _FAILURES as failure:
+        except FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2]) if answers.any else ()
 
@@ -142,7 +139,7 @@ class AerospikeStore(RecordStore):
         policy = _removing(_WRITE, removal)
         try:
             self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
-        except _FAILURES as failure:
+        except FAILURES as failure:
             outcome = _removed(removal, fault_of(failure))
             if isinstance(outcome, bool):
                 return outcome
@@ -173,8 +170,8 @@ class AerospikeStore(RecordStore):
         wanted = [(self.namespace, key.set, key.name) for key in keys]
         try:
             client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
-            rows = client.batch_read(wanted, list(bins) or None, policy).batch_records
-        except _FAILURES as failure:
+            rows = read_rows(client, wanted, list(bins) or None, policy)
+        except FAILURES as failure:
             raise error_of(fault_of(failure), keys[0], write=False) from None
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
 
@@ -184,8 +181,8 @@ class AerospikeStore(RecordStore):
         shapes, policies = RowShapes(), _Policies()
         made: list[Update] = []  # kept while the batch lasts, since shapes and policies go by identity
         rows = [self._row(update, shapes, policies, made) for update in updates]
-        whole = self._batch([row for row, _ in rows if row is not None])
-        return [self._row_outcome(update, *row, whole) for update, row in zip(updates, rows, strict=True)]
+        faults = iter(self._batch([row for row, _ in rows if row is not None]))
+        return [self._row_outcome(update, *row, faults) for update, row in zip(updates, rows, strict=True)]
 
     def _row(
         self, update: Update, shapes: RowShapes, policies: _Policies, made: list[Update]
@@ -201,32 +198,30 @@ class AerospikeStore(RecordStore):
             return None, failure
         return (Write if shape.writes else Read)((self.namespace, *update.key), shape.built, policy=policy), shape
 
-    def _row_outcome(self, update: Update, row: Any, shape: RowShape | LatchworkError, whole: Fault | None) -> Row:
+    def _row_outcome(
+        self, update: Update, row: Any, shape: RowShape | LatchworkError, faults: Iterator[Fault | None]
+    ) -> Row:
         if isinstance(shape, LatchworkError):
             return shape
-        if whole is not None or row.result:
-            return self._error(whole or _row_fault(row), update)
-        return shape.results(row.record[2] if row.record else _NO_BINS)
+        fault = next(faults)
+        return shape.results(row.record[2]) if fault is None else self._error(fault, update)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         # Rows with the same guard share its policy.
         made = {id(removal.when): _removing(_ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
         rows = [Remove((self.namespace, *removal.key), policy=made[id(removal.when)]) for removal in removals]
-        whole = self._batch(rows)
+        faults = self._batch(rows)
         return [
-            _removed(removal, whole or _row_fault(row)) if whole or row.result else True
-            for removal, row in zip(removals, rows, strict=True)
+            True if fault is None else _removed(removal, fault) for removal, fault in zip(removals, faults, strict=True)
         ]
 
-    def _batch(self, rows: list[Any]) -> Fault | None:
-        """Send the rows; None where each carries its own outcome, else what became of all of them."""
+    def _batch(self, rows: list[Any]) -> list[Fault | None]:
+        """Send the rows; for each None where the server has done it, else what became of it."""
         try:
-            if rows:
-                self._client().batch_write(BatchRecords(rows), self._link.times.of_many(_ONE_TRY))
-        except _FAILURES as failure:
+            return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
+        except FAILURES as failure:
             fault = fault_of(failure)
-            return Fault(fault.code, fault.in_doubt, fault.message, row=True)
-        return None
+            return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
 
     # ---- queries
 
@@ -235,7 +230,7 @@ class AerospikeStore(RecordStore):
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
             found = query.results(self._link.times.of_many(_ONE_TRY))
-        except _FAILURES as failure:
+        except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
         return [_record(_named(set, row), row) for row in found]
 
@@ -296,16 +291,13 @@ def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
     return Key(set, name)
 
 
-def _row_fault(row: Any) -> Fault:
-    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True)
-
-
 def _row_record(key: Key, row: Any) -> Record | None:
-    if not row.result:
+    fault = read_fault(row)
+    if fault is None:
         return _record(key, row.record)
-    if row.result == NOT_FOUND:
+    if fault.code == NOT_FOUND:
         return None
-    raise error_of(_row_fault(row), key, write=False)
+    raise error_of(fault, key, write=False)
 
 
 def _removed(removal: Removal, fault: Fault) -> bool | LatchworkError:

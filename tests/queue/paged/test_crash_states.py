@@ -10,7 +10,7 @@ from .crashes import KEEPS, SHAPES, explore
 
 SEEDS = 5 * SCALE
 LEAST = 500
-"""States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of all of them together."""
+"""States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of their sum."""
 STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
 """What every shape does to its files."""
 

@@ -1,4 +1,4 @@
-"""A process of `test_kills`: `python -m tests.queue.sharded.worker ROLE DATABASE LOG SECONDS`; it is killed at any moment."""
+"""A process of `test_kills`, killed at any moment: `python -m tests.queue.sharded.worker ROLE DATABASE LOG SECONDS`."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..deadline import call_time
+from ...deadline import call_time
 
 SOCKET_TIMEOUT, TOTAL_TIMEOUT = 3000, 5000
 """Milliseconds that a server may be silent, and that a call may take, where a store's URL does not say otherwise."""

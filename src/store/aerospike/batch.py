@@ -1,0 +1,81 @@
+"""Batches as the Aerospike client answers them: which rows were answered, and what became of the others.
+
+The client raises nothing where a batch fails. It says so only in the batch's own result; and where it knows no node to
+send the batch to, it leaves every row as it was made, with the result 0. So a row's result 0 is an answer only where
+something shows that the row was sent. docs/aerospike-client.md has what the client answers to each kind of failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from aerospike_helpers.batch.records import BatchRecords, Remove
+
+from ...errors import LatchworkError, Unreadable
+from ..port import Key
+from .results import NO_NODE, Fault, error_of
+
+CLUSTER_EMPTY = 1
+"""The own result of a batch for which the client knows no node. No server answers a batch with this code."""
+UNANSWERED = -15
+"""The result that the client gives to every row before it sends the first; a row that is not answered keeps it."""
+ROWS_FAILED = -16
+"""The own result of a batch whose nodes have all answered, some of its rows with a failure."""
+_ALL_SENT = (0, ROWS_FAILED)
+
+
+def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
+    """Send the rows; for each None where the server has done it, else what became of it."""
+    batch = BatchRecords(rows)
+    client.batch_write(batch, policy)
+    # One row with another result than 0 shows that the client came to the point of sending.
+    sent = batch.result in _ALL_SENT or any(row.result for row in rows)
+    return [_row_fault(row, batch.result, sent=sent) for row in rows]
+
+
+def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[str] | None, policy: Any) -> list[Any]:
+    """The rows of a batch of reads, one for each key. Raises `Unavailable`, or `Unreadable` naming the key."""
+    batch = client.batch_read(wanted, bins, policy)
+    rows: list[Any] = batch.batch_records
+    if len(rows) < len(wanted):
+        raise _missing(batch.result, Key(*wanted[len(rows)][1:]))
+    return rows
+
+
+def read_fault(row: Any) -> Fault | None:
+    """What became of a row that was read; None where it has a record."""
+    if not row.result:
+        return None if _generation(row) else _unanswered(UNANSWERED)
+    return _fault(row)
+
+
+def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
+    if not row.result:
+        # Every record has a generation, from 1 on. The answer to a removal has none.
+        if _generation(row) or (sent and isinstance(row, Remove)):
+            return None
+        return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
+    if row.result == UNANSWERED and not row.in_doubt and batch not in _ALL_SENT:
+        # The client flags each write of a request that left it whole, unless the server refused the whole request.
+        return Fault(batch, message=row.message or "")
+    return _fault(row)
+
+
+def _fault(row: Any) -> Fault:
+    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True)
+
+
+def _unanswered(code: int) -> Fault:
+    return Fault(code, in_doubt=True, message="the row was not answered", row=True)
+
+
+def _generation(row: Any) -> int:
+    generation: int = row.record[1]["gen"] if row.record else 0
+    return generation
+
+
+def _missing(batch: int, key: Key) -> LatchworkError:
+    if not batch:
+        return Unreadable(f"{key}: what is stored there cannot be decoded by the client")
+    return error_of(NO_NODE if batch == CLUSTER_EMPTY else Fault(batch), key, write=False)
