@@ -33,7 +33,7 @@ class RetryPolicy:
     attempts: tries in all, 1 to 100.  wait: seconds before the second try, doubled up to `max_wait` for each further
     one.  jitter: each pause is drawn from `wait * (1 - jitter)` to `wait * (1 + jitter)`.  deadline: no try begins
     later than so many seconds after the first failed; None = no such limit.  Within a verb that has a timeout no try
-    begins later than `deadline.LATE` seconds after its end.
+    begins more than a moment after its end.
     """
 
     attempts: int = 3

@@ -33,6 +33,8 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
+ENOUGH, SOON = 10.0, 0.5
+"""Seconds for a campaign to end; where nobody was elected in time, `run` does not wait for a call that hangs."""
 FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
 
@@ -88,7 +90,7 @@ class Election(ABC):
             )
         return True
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = ENOUGH) -> bool:
         """Give up the term, if there is one, and stand no more.
 
         False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
@@ -129,12 +131,18 @@ class Election(ABC):
         limit = checked_timeout(timeout)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
-        started = self.start()
+        started, patience = self.start(), SOON
+
+        def serve(leadership: Leadership) -> T:
+            nonlocal patience
+            patience = ENOUGH
+            return fn(leadership)
+
         try:
-            return self._serve(fn, limit)
+            return self._serve(serve, limit)
         finally:
             if started:
-                self.stop()
+                self.stop(patience)
 
     @abstractmethod
     def contenders(self) -> list[str]:
