@@ -19,6 +19,7 @@ from latchwork.store import Exists, Key, Put
 from latchwork.store.aerospike import AerospikeStore
 from tests.conftest import NO_SERVER
 from tests.support import servers
+from tests.support.proxy import Proxy
 
 LATEST = 1.0
 """Seconds that a verb may be late."""
@@ -100,3 +101,54 @@ def test_a_verb_ends_a_second_after_its_timeout_while_the_server_hangs(server, s
         assert not call(it)
     took = time.monotonic() - began
     assert timeout <= took < timeout + LATEST + BUSY
+
+
+class Away:
+    """A server behind a proxy that is away for some seconds: nobody listens at its address."""
+
+    def __init__(self, server, seconds):
+        self.server, self.seconds, self.back = server, seconds, None
+        self.proxy = Proxy(server.proxy_port, server.port)
+        self.store = AerospikeStore.from_url(
+            f"aerospike://127.0.0.1:{self.proxy.port}/{server.namespace}?services_alternate=true"
+        )
+
+    def begin(self):
+        self.proxy.close()
+        threading.Thread(target=self._come_back, daemon=True).start()
+
+    def _come_back(self):
+        time.sleep(self.seconds)
+        self.proxy = Proxy(self.server.proxy_port, self.server.port)
+        self.back = time.monotonic()
+
+    def close(self):
+        self.store.close()
+        self.proxy.close()
+
+
+def released(store):
+    latch = CountDownLatch.create(store, "away", str(time.monotonic()), 1)
+    latch.count_down()
+    return latch
+
+
+OUTLIVING = {
+    "latch.wait": (released, lambda it: it.wait(60)),
+    "lock.acquire": (lambda s: FencedLock(s, "away"), lambda it: it.acquire(60).release()),
+    "large.enqueue": (large, lambda it: it.enqueue(1, timeout=60) > 0),
+    "receive": (sharded, lambda it: it.receive(timeout=60)),
+}
+
+
+@pytest.mark.parametrize("verb", OUTLIVING)
+def test_a_wait_outlives_a_server_that_is_away_for_a_while(server, store, verb):
+    make, call = OUTLIVING[verb]
+    away = Away(server, 2.5)
+    try:
+        it = make(away.store)
+        away.begin()
+        assert call(it)
+        assert away.back is not None, "not before the server was back"
+    finally:
+        away.close()

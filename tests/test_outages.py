@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
@@ -198,3 +199,24 @@ def test_every_store_call_of_a_verb_has_the_time_that_the_verb_has_left(wait, cl
     assert store.times == sorted(store.times, reverse=True)
     assert 5 < store.times[0] <= 5 + LATE
     assert call_time() is None
+
+
+def test_nobody_waits_long_behind_another_thread_whose_look_hangs():
+    hangs, end = threading.Event(), threading.Event()
+    queue = sharded(FaultyStore(MemoryStore()))
+
+    def hang():
+        hangs.set()
+        assert end.wait(60)
+
+    queue.store.next(hang)
+    other = threading.Thread(target=lambda: queue.await_messages(1, 0, None), daemon=True)
+    other.start()
+    try:
+        assert hangs.wait(60)
+        with pytest.raises(Unavailable, match="another thread"):
+            queue.receive()
+    finally:
+        end.set()
+        other.join(60)
+    assert not other.is_alive()
