@@ -12,7 +12,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test lint coverage soak replay bench docs clean
+.PHONY: help install java demo test quick lint coverage soak replay bench docs clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,6 +34,14 @@ demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, 
 
 test: java $(STAMP) ## every test, with a table of what was proved
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
+QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/test_local.py \
+  tests/store/test_contract.py tests/queue/sharded/test_promises.py tests/sim/test_counterexamples.py
+
+quick: $(STAMP) ## lint, types, and the tests that find most mistakes soonest
+	@$(MAKE) --no-print-directory lint
+	@$(PYTHON) -m pytest -n 2 -k "not aerospike" $(QUICK)
 
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .
@@ -66,10 +74,9 @@ replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITI
 bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
 	@$(PYTHON) -m benchmarks.run
 
-docs: $(STAMP)  ## the API reference, from the docstrings, into docs/api
-	@$(PYTHON) -m pdoc --docformat restructuredtext --output-directory docs/api \
-	  latchwork latchwork.errors latchwork.retry latchwork.seams latchwork.store latchwork.store.port latchwork.store.contract \
-	  latchwork.coord latchwork.queue latchwork.spark
+docs: $(STAMP)  ## the site of the pages in docs and of the docstrings, into build/site
+	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
+	@$(PYTHON) -m mkdocs build --quiet --strict
 
 clean:          ## what the build made; the virtual environment too
-	rm -rf build dist out $(VENV) docs/api
+	rm -rf build dist out $(VENV)

@@ -38,6 +38,19 @@ def aerospike_store(_aerospike):
         store._link.connect().truncate(store.namespace, name, 0, {"timeout": 20_000})
 
 
+@pytest.fixture(scope="session")
+def _server_with_clock():
+    yield from _running(lambda: servers.started(servers.AsdWithClock()))
+
+
+@pytest.fixture
+def server_with_clock(_server_with_clock):
+    """A real Aerospike server whose clock `set_clock(seconds)` sets; at the beginning of each test it is right."""
+    _server_with_clock.set_clock(0)
+    yield _server_with_clock
+    _server_with_clock.set_clock(0)
+
+
 @pytest.fixture
 def aerospike_proxy(aerospike_server):
     """A proxy in front of the real server; `url` names the server through it, with timeouts of 0.7 s."""

@@ -1,7 +1,7 @@
-"""One plain consumer of the second queue, and a candidate for the office of sweeping it.
+"""One worker of the second queue. Nothing else is started for it: whoever of them is elected does the upkeep.
 
 Started by run.py: `python checker.py DIRECTORY [--doomed]`. The doomed one is killed while it holds messages; after the
-sweep duration whoever leads then puts them aside, and brings them back.
+sweep duration whoever is elected then puts them aside, and brings them back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from checks import Checks
 from plan import Plan
 
-from latchwork.coord import Leadership, LeaseElection
-from latchwork.queue import Consumer, Delivery, Shovel, Sweeper
+from latchwork.queue import Delivery, Worker
 
 THREADS = 3
 
@@ -25,22 +24,11 @@ THREADS = 3
 def main() -> None:
     """Work until SIGTERM."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    plan = Plan.read(Path(sys.argv[1]))
-    checks = Checks(plan)
-    election = LeaseElection(plan.store, f"{plan.job}-sweeper", lease=3)
-    sweeper, shovel = Sweeper(checks.registry, election), Shovel(checks.queue)
-
-    def sweep(leadership: Leadership) -> None:
-        while not leadership.lost.wait(1):
-            report = sweeper.run_once()
-            if report.rehomed:
-                checks.swept.count_up(report.rehomed)
-                print(report, flush=True)
-            shovel.run_once()
-
-    election.start(sweep)
-    Consumer(checks.queue, die if "--doomed" in sys.argv else checks.work, concurrency=THREADS).run()
-    election.stop()
+    checks = Checks(Plan.read(Path(sys.argv[1])))
+    worker = Worker(checks.registry)
+    handle = die if "--doomed" in sys.argv else checks.work
+    worker.handler(checks.queue.name, concurrency=THREADS)(handle)
+    worker.run()
 
 
 def die(_: Delivery) -> None:

@@ -13,8 +13,8 @@ from functools import cached_property
 import data
 from plan import CLIENT, TTL, Plan
 
-from latchwork.coord import CountDownLatch, CountUpDownLatch
-from latchwork.queue import Delivery, QueueConfig, QueueRegistry, ShardedQueue
+from latchwork.coord import CountDownLatch
+from latchwork.queue import Delivery, QueueConfig, QueueRegistry, ShardedQueue, ShovelConfig
 
 SWEEP = timedelta(seconds=6)
 """How long a message may be in the hands of a consumer that shows no sign of life; in production 5 minutes or more."""
@@ -28,21 +28,31 @@ class Checks:
         self.registry = QueueRegistry(plan.store, f"{CLIENT}-checks")
         self._name = f"{plan.job}-checks"
         self.latch = CountDownLatch.get(plan.store, CLIENT, self._name, ttl=TTL)
-        self.swept = CountUpDownLatch.get(plan.store, CLIENT, f"{self._name}-swept", ttl=TTL)
 
     @cached_property
     def queue(self) -> ShardedQueue:
         """The queue."""
         return self.registry.get(self._name)
 
+    @property
+    def swept(self) -> int:
+        """How many messages of dead consumers were swept."""
+        return int(self.registry.records.read(self._name, "sweptCounter")["sweptCounter"])
+
     def create(self, carriers: list[tuple[str, str]]) -> None:
         """The queue with a message for each airport and carrier, and the latch that counts them."""
         data.check_of(self.plan.directory).mkdir()
         CountDownLatch.create(self.plan.store, CLIENT, self._name, len(carriers), ttl=TTL)
-        CountUpDownLatch.create(self.plan.store, CLIENT, f"{self._name}-swept", ttl=TTL)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a sweep duration of seconds is for demonstrations, as it says
-            config = QueueConfig(self._name, shards=4, sweep_duration=SWEEP, max_deliveries=100, unsafe_limits=True)
+            config = QueueConfig(
+                self._name,
+                shards=4,
+                sweep_duration=SWEEP,
+                max_deliveries=100,
+                shovel=ShovelConfig(1),
+                unsafe_limits=True,
+            )
             queue = self.registry.create(config)
         queue.publish_many([{"farm": farm, "carrier": carrier} for farm, carrier in carriers])
 

@@ -141,7 +141,7 @@ def check(plan: Plan, flights: data.pd.DataFrame) -> tuple[report.Outcome, data.
         doubled=doubled,
         published=published,
         consumed=consumed,
-        swept=Checks(plan).swept.count(),
+        swept=Checks(plan).swept,
         same=merged.sort_index().equals(direct.sort_index()),
     )
     return outcome, merged

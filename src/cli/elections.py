@@ -7,11 +7,6 @@ from ..coord.lock import LOCKS
 from ..store.port import Key, RecordStore
 
 
-def sweepers_election(client: str) -> str:
-    """The election in which the sweepers of a client stand, unless they are told another."""
-    return f"{client}-sweeper"
-
-
 def lease_of(store: RecordStore, election: str) -> LeaseView | None:
     """The lease of the election as it is now, held or not; None where nobody ever stood. One call."""
     record = store.get(Key(LOCKS, election))

@@ -9,13 +9,18 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import Leadership, LeaseElection
-from ..errors import InvalidRequest, LatchworkError
+from ..deadline import Deadline
+from ..errors import InvalidRequest, LatchworkError, WaitTimeout
+from ..inputs import checked_timeout
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
-from .elections import sweepers_election
+from ..queue.sharded.upkeep.upkeep import election_name
+from ..retry import Poll, outlive
 from .options import Client, Farm, checked_every
 from .session import Session, note
 from .snapshot import queue_facts
 
+DEPTH_LOOKS = Poll(low=0.1, high=2.0)
+"""How often `wait` looks at the pointers."""
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the queue")]
@@ -174,7 +179,7 @@ def sweep(
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
-    sweeper = _Sweep(session, _registry(session, client, farm), election or sweepers_election(client))
+    sweeper = _Sweep(session, _registry(session, client, farm), election or election_name(client))
     if every is None:
         sweeper.once(30 if timeout is None else timeout)
     else:
@@ -213,6 +218,36 @@ class _Sweep:
         counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
         self._session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
         return report.ok
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    depth: Annotated[int, typer.Option(min=1, help="how many messages must be ready")],
+    timeout: Annotated[float | None, typer.Option(help="seconds; without it for ever")] = None,
+    farm: Farm = None,
+) -> None:
+    """Wait until so many messages are ready, for a script that works in bulk.
+
+    Exit code 4 once the time is over.
+
+    Example: latchwork queue wait orders --client shop --depth 1000 --timeout 600 && ./load.sh
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+
+    def ready() -> int | None:
+        waiting = sum(state.loaded - state.fired for state in queue.pointers.states())
+        return waiting if waiting >= depth else None
+
+    seams = session.store.seams
+    with Deadline(seams, checked_timeout(timeout)) as deadline:
+        found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
+    if found is None:
+        raise WaitTimeout(f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s", queue=name)
+    session.say(f"{found:,} messages are ready in {name}", queue=name, ready=found)
 
 
 @app.command()

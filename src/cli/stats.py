@@ -9,7 +9,8 @@ import typer
 from rich.live import Live
 
 from ..queue import QueueRegistry
-from .elections import lease_of, sweepers_election
+from ..queue.sharded.upkeep.upkeep import election_name
+from .elections import lease_of
 from .options import Client, Farm, checked_every
 from .session import Session, as_table, terminal
 from .snapshot import SAMPLE, all_rows
@@ -86,7 +87,7 @@ class _Watcher:
 
     def leader(self) -> tuple[str, int] | None:
         """Who sweeps, and its epoch; None where nobody was elected by lease."""
-        lease = lease_of(self._registry.store, sweepers_election(self._registry.client_id))
+        lease = lease_of(self._registry.store, election_name(self._registry.client_id))
         return (str(lease.owner), lease.fence) if lease and lease.locked else None
 
     def look(self) -> list[dict[str, Any]]:

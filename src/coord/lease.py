@@ -1,8 +1,9 @@
 """A lease on one record, with a fence: the bins, guards and operations of docs/protocols.md P2, as values.
 
-The lease is part of whatever record carries its bins; nothing else may write them. Expiry compares `lock-time-ms`, not
-the record's last update, so other bins of the record may be written freely. Everything here is pure: who sends it, and
-when, is `contender.py`.
+The lease is part of whatever record carries its bins; nothing else may write them. No guard compares a time: a server's
+clock may be set, and by an hour. A lease has run out once it was seen, by the clock of whoever wants it, to stand still
+for its whole length (`Observation`); the guard then asks that it still stands as it was seen. So other bins of the
+record may be written freely. Everything here is pure: who sends it, and when, is `contender.py`.
 
 The record remembers the id of its last acquisition (`grant-id`). That is all the memory an acquisition needs: an older
 one does not count any more, and a repeat of the last one is refused and recognised.
@@ -10,18 +11,21 @@ one does not count any more, and a repeat of the last one is refused and recogni
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..errors import InvalidRequest
-from ..store.model.expr import SERVER_NOW, Bin, Bound, If, Param, exists, largest, missing
+from ..store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, largest, missing
 from ..store.model.ops import Add, Op, Put, Read
 
+K = TypeVar("K", bound=Hashable)
 LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
 RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"
 BINS = (LOCKED, OWNER, TIME, LEASE, RENEWALS, FENCE, GRANT)
 WAITING = "waiting-ms"
-"""When somebody last waited. No guard looks at it; a release reads it, so that the next acquisition can be polite."""
+"""When somebody last waited, by the server's clock, and larger with each mark. No guard looks at it; a release reads
+it, so that the next acquisition can be polite."""
 
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 """Seconds."""
@@ -32,20 +36,20 @@ NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, _NOW_US), _NOW_US)
 
 _NOT_MINE = missing(GRANT) | Bin(GRANT, str).ne(Param("grant", str))
 _FREE = (missing(LOCKED) | Bin(LOCKED).eq(0)) & _NOT_MINE
-_RAN_OUT = (SERVER_NOW - Bin(TIME) > Bin(LEASE)) | (Bin(TIME) > SERVER_NOW)
 _HELD = Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("fence"))
-_BROKEN = _HELD & Bin(RENEWALS).eq(Param("renewals")) & _RAN_OUT & _NOT_MINE
+_UNCHANGED = _HELD & Bin(RENEWALS).eq(Param("renewals")) & Bin(TIME).eq(Param("time"))
+_BROKEN = _UNCHANGED & _NOT_MINE
 
 RENEW: tuple[Op, ...] = (Put(TIME, SERVER_NOW), Add(RENEWALS, 1))
 """Start the lease again; guarded by `held`. Harmless when repeated."""
 RELEASE: tuple[Op, ...] = (Put(LOCKED, 0),)
 """Give the lease back; guarded by `held`. The fence stays, so a repeat frees nobody else's acquisition."""
-MARK: tuple[Op, ...] = (Put(WAITING, SERVER_NOW),)
+MARK: tuple[Op, ...] = (Put(WAITING, If(exists(WAITING), largest(Bin(WAITING) + 1, SERVER_NOW), SERVER_NOW)),)
 """Say that somebody waits: once at the start of a wait, and again before it is stale."""
 STALE = 1.0
 """Seconds for which a mark counts."""
-ANYBODY_WAITING = SERVER_NOW - Bin(WAITING) < round(STALE * 1000)
-"""To be computed with a release: whether others want the lease."""
+FRESH_MARK = If(SERVER_NOW - Bin(WAITING) < round(STALE * 1000), Bin(WAITING), Const(0))
+"""To be computed with a release: the last mark of those who want the lease, or nothing where it is stale or absent."""
 NEVER_HELD: tuple[Op, ...] = (Put(LOCKED, 0), Put(FENCE, 0), Put(RENEWALS, 0))
 """The bins of a record that is made before its lease is first taken."""
 
@@ -73,13 +77,11 @@ def free(grant: str) -> Bound:
 
 
 def broken(seen: LeaseView, grant: str) -> Bound:
-    """It ran out by the server's clock and the *holder's* lease, and was not renewed since it was `seen`.
+    """It is held as it was `seen`: neither renewed nor taken since.
 
-    Only for who has seen it so for one whole lease on their own monotonic clock (`Observation`): a server clock that
-    was stepped forward frees nobody's lease. One stepped back below the time of the last renewal would keep a dead
-    holder's lease alive until it has caught up, so that counts as run out too.
+    Only for who has seen it so for the whole of the *holder's* lease, by their own monotonic clock (`Observation`).
     """
-    return _BROKEN.bind(fence=seen.fence, renewals=seen.renewals, grant=grant)
+    return _BROKEN.bind(fence=seen.fence, renewals=seen.renewals, time=seen.time, grant=grant)
 
 
 def held(fence: int) -> Bound:
@@ -89,12 +91,13 @@ def held(fence: int) -> Bound:
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as it was read. `lease` in seconds."""
+    """A lease as it was read. `lease` in seconds; `time` of the last renewal in ms, by the server's clock."""
 
     locked: bool
     owner: str | None
     fence: int
     renewals: int
+    time: int
     lease: float
     grant: str | None
 
@@ -106,26 +109,56 @@ class LeaseView:
             owner=bins.get(OWNER),
             fence=bins.get(FENCE) or 0,
             renewals=bins.get(RENEWALS) or 0,
+            time=bins.get(TIME) or 0,
             lease=(bins.get(LEASE) or 0) / 1000,
             grant=bins.get(GRANT),
         )
 
+    def is_unchanged(self, since: LeaseView) -> bool:
+        """Whether it was neither taken nor renewed in between.
+
+        The time tells two renewals apart that have one number: the store may have come back with an older record.
+        """
+        return (self.fence, self.renewals, self.time) == (since.fence, since.renewals, since.time)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Since when (seconds, monotonic) a lease has been seen with the same fence and renewals."""
+    """A lease, and since when (seconds, monotonic) it has been seen to stand as it does."""
 
     view: LeaseView
     since: float
 
     def then(self, view: LeaseView, now: float) -> Observation:
-        """What is known after the lease was seen once more: the same for longer, or something new."""
-        same = (view.fence, view.renewals) == (self.view.fence, self.view.renewals)
-        return Observation(view, self.since if same else now)
+        """What is known after the lease was seen once more: that it stands still, or that it has changed."""
+        return Observation(view, self.since if view.is_unchanged(self.view) else now)
 
     def ran_out(self, now: float) -> bool:
         """Whether it stood still for one whole lease of its holder."""
         return self.view.locked and now - self.since > self.view.lease
+
+
+class Standstill(Generic[K]):
+    """Since when (seconds, monotonic) each of several things has been seen with one and the same stamp.
+
+    Whoever renews something changes its stamp, so what has stood still for a whole lease by the clock of one who looks
+    has not been renewed in time, whatever any other clock says.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[K, tuple[Hashable, float]] = {}
+
+    def see(self, stamps: Mapping[K, Hashable], now: float) -> None:
+        """What was read now; what is not there any more is forgotten."""
+        before = self._seen
+        self._seen = {
+            key: before[key] if key in before and before[key][0] == stamp else (stamp, now)
+            for key, stamp in stamps.items()
+        }
+
+    def lasts(self, key: K, seconds: float, now: float) -> bool:
+        """Whether it has stood still for longer than so many seconds."""
+        return key in self._seen and now - self._seen[key][1] > seconds
 
 
 def believed_until(began: float, lease: float) -> float:

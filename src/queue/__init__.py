@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from .paged.reader import PagedEntry
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
+    from .sharded.consumer.worker import Worker
     from .sharded.delivery import Delivery
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
     from .sharded.queue import QueueDepth, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
+    from .sharded.schedules import Schedule
     from .sharded.upkeep.report import ShardReport, SweepReport
     from .sharded.upkeep.shovel import Shovel
     from .sharded.upkeep.sweeper import Sweeper
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
     "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
-    "QueueInfo", "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper",
-    "SweepReport", "Transaction", "UnopenedQueue",
+    "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
+    "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -41,12 +43,14 @@ __getattr__, __dir__ = offer(
         ".paged.reader": "PagedEntry",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
+        ".sharded.consumer.worker": "Worker",
         ".sharded.delivery": "Delivery",
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
         ".sharded.queue": "QueueDepth ShardedQueue",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
+        ".sharded.schedules": "Schedule",
         ".sharded.upkeep.report": "ShardReport SweepReport",
         ".sharded.upkeep.shovel": "Shovel",
         ".sharded.upkeep.sweeper": "Sweeper",

@@ -37,6 +37,7 @@ from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Exists, once
 from latchwork.store.model.expr import (
+    SERVER_NOW,
     SINCE_UPDATE,
     Bin,
     Bound,
@@ -51,6 +52,8 @@ from latchwork.store.model.expr import (
 )
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
+
+from .held_mutants import SEMAPHORE_RULES
 
 TRUE = Const(True)
 
@@ -223,6 +226,9 @@ LOCKED = Bin(lease.LOCKED).eq(1)
 OWN = LOCKED & Bin(lease.OWNER, str).eq(Param("owner", str))
 
 
+_EXPIRED = lease._UNCHANGED & (SERVER_NOW - Bin(lease.TIME) > Bin(lease.LEASE))
+
+
 def _broken_by(guard: Any) -> Callable[[], Any]:
     return _swap(lease, "_BROKEN", guard & lease._NOT_MINE)
 
@@ -230,12 +236,15 @@ def _broken_by(guard: Any) -> Callable[[], Any]:
 LOCK_RULES = (
     ("owner-only release", "P2: release guarded by the fence", _released_by(lambda self: OWN.bind(owner=self.owner))),
     ("release by anybody", "P2: release guarded by the fence", _released_by(lambda self: LOCKED.bind())),
-    ("broken by the server's clock alone", "P2: seen standing still for a lease",
+    ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
+    ("broken though it was renewed", "P2: fence, renewals and time in the guard",
+     _broken_by(lease._HELD), False, 2_440),
+    ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
      _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
-    ("expiry by the record's last update", "P2: expiry compares lock-time-ms",
-     _broken_by(lease._HELD & Bin(lease.RENEWALS).eq(Param("renewals")) & (Bin(lease.LEASE) < SINCE_UPDATE))),
+    ("expiry by the record's last update", "P2: other bins of the record may be written",
+     _broken_by(lease._UNCHANGED & (Bin(lease.LEASE) < SINCE_UPDATE))),
     ("the next fence is one more", "P2: max(fencing-ctr + 1, server time)",
      _swap(lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
     ("renewing needs no fence", "P2: renew guarded by the fence",
@@ -296,7 +305,9 @@ CIRCULAR_RULES = (
     ("head does not wait for groups", "P4: smallest waited-for group position >= new head", _groups_do_not_hold_head),
     ("not committed is said without a new fence", "P4: take a new fence, then say it",
      _swap(circular.LargeQueue, "_decided", _unlocked_answer), True),
-    ("broken by the server's clock alone", "P2", _swap(lease.Observation, "ran_out", lambda self, now: True)),
+    ("broken before it was seen to stand still", "P2: seen standing still for a lease",
+     _swap(lease.Observation, "ran_out", lambda self, now: True)),
+    ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
 )  # fmt: skip
 CIRCULAR = tuple(Mutant("circular", *rule) for rule in CIRCULAR_RULES)
 
@@ -403,8 +414,9 @@ LEDGER = tuple(Mutant("ledger", *rule) for rule in LEDGER_RULES)
 # ---- elections (P3): the lock's rules, under the election's promises
 
 ELECTION_RULES = (
-    ("broken by the server's clock alone", "P2: seen standing still for a lease",
+    ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, *rest: True)),
+    ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
     ("the next epoch is one more", "P3: the epoch is the fence",
      _swap(lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
     ("belief without end", "P3: check compares the deadline",
@@ -416,4 +428,6 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER
+SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE

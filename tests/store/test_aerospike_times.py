@@ -12,7 +12,8 @@ from latchwork.deadline import LATE, Deadline
 from latchwork.errors import LatchworkError
 from latchwork.store import Bin, Exists, Key, Put, Removal, Update
 from latchwork.store.aerospike import AerospikeStore
-from latchwork.store.aerospike.connection import config_of, parse
+from latchwork.store.aerospike.connection import config_of
+from latchwork.store.aerospike.url import parse
 from latchwork.store.model.form import Form
 from tests.support.clock import ManualClock
 

@@ -201,6 +201,33 @@ class Asd(Process):
         return puts(self.host, self.port, self.namespace)
 
 
+class AsdWithClock(Asd):
+    """An Aerospike server whose wall clock a test sets; its monotonic clock goes on as ever. Needs libfaketime."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ahead = self.directory / "ahead"
+        self.set_clock(0)
+
+    def set_clock(self, ahead: int) -> None:
+        """Let the server's clock be so many seconds ahead of true time, from now on."""
+        written = self.directory / "written"
+        written.write_text(f"{ahead:+d}\n")
+        written.replace(self._ahead)
+
+    def command(self) -> list[str]:
+        library = next(Path("/usr").glob("lib*/**/faketime/libfaketimeMT.so.1"), None)
+        if library is None:
+            raise Unreachable("no libfaketime (Debian: apt-get install libfaketime)")
+        faked = {
+            "LD_PRELOAD": library,
+            "FAKETIME_TIMESTAMP_FILE": self._ahead,
+            "FAKETIME_NO_CACHE": 1,
+            "FAKETIME_DONT_FAKE_MONOTONIC": 1,
+        }
+        return ["env", *(f"{name}={value}" for name, value in faked.items()), *super().command()]
+
+
 class Container:
     """The same in a Docker container, whose port is the same inside and outside so that clients find the node."""
 

@@ -7,19 +7,13 @@ the election's record is, and the epoch that it has to show.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
-from ...errors import FencedOut, NotFound, Refused
-from ...store.model.expr import SERVER_NOW, Bin, Param
-from ...store.model.ops import Read
+from ...errors import FencedOut
 from ...store.port import Key, RecordStore
 from ..fencing import Fenced
-from ..lease import FENCE, LEASE, LOCKED, TIME
+from ..lease import BINS, LeaseView, Observation
 from ..lock import LOCKS, Grant
-
-_IN_OFFICE = (
-    Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("epoch")) & (SERVER_NOW - Bin(TIME) <= Bin(LEASE))
-)  # the record shows this very epoch, not given back, and renewed within its lease by the server's clock
 
 
 class Leadership(Fenced):
@@ -47,13 +41,15 @@ class Leadership(Fenced):
         return self._candidate
 
 
-@dataclass(frozen=True, slots=True)
 class Term:
-    """One epoch of one election. Pickles with its store."""
+    """One epoch of one election. Pickles with its store, and without what it has seen."""
 
-    store: RecordStore
-    name: str
-    epoch: int
+    def __init__(self, store: RecordStore, name: str, epoch: int) -> None:
+        self.store, self.name, self.epoch = store, name, epoch
+        self._observed: Observation | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Term, (self.store, self.name, self.epoch)
 
     @classmethod
     def of(cls, leadership: Leadership) -> Term:
@@ -63,16 +59,23 @@ class Term:
     def check(self) -> None:
         """Raises `FencedOut` where the election's record does not show this term in office any more. One read.
 
-        Advisory, as `Leadership.check` is: it may end right after. What protects a resource is the epoch in the guard
-        of each write to it. Raises `Unavailable` where the record cannot be read.
+        That is where it was given back or has a successor, and where this very object has seen it stand still, by a
+        clock of this process, for the whole of its lease: the server's clock may be set.  Advisory, as
+        `Leadership.check` is: it may end right after. What protects a resource is the epoch in the guard of each write
+        to it. Raises `Unavailable` where the record cannot be read.
         """
-        guard = _IN_OFFICE.bind(epoch=self.epoch)
-        try:
-            self.store.operate(Key(LOCKS, self.name), Read(FENCE), when=guard, repeatable=True)
-        except (Refused, NotFound):
+        record = self.store.get(Key(LOCKS, self.name), *BINS)
+        if record is None or not self._in_office(LeaseView.of(record.bins)):
             self.store.seams.note("fences_refused", by="holder")
             raise FencedOut(
                 f"the term of {self.name!r} with epoch {self.epoch} has ended: it ran out, was taken over, or was "
                 "given back; stop",
                 epoch=self.epoch,
-            ) from None
+            )
+
+    def _in_office(self, view: LeaseView) -> bool:
+        if not view.locked or view.fence != self.epoch:
+            return False
+        now = self.store.seams.monotonic()
+        self._observed = self._observed.then(view, now) if self._observed else Observation(view, now)
+        return not self._observed.ran_out(now)

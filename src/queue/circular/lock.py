@@ -129,7 +129,7 @@ class _Wish(Struct):
             return self._recognised(taker.observe())
 
     def look(self) -> tuple[Any, ...] | None:
-        """Look, and take it if it is free, or if it ran out and has stood still for one whole lease."""
+        """Look, and take it if it is free, or if it has stood still for one whole lease."""
         seen = self.taker.observe()
         if seen.view.grant == self.grant:
             return self._recognised(seen)

@@ -50,10 +50,15 @@ class Cursor:
         self._deadline, self._wait = deadline, wait
         self._lock = lock
         self._committed = self._read_to = place
+        self._begun: Place | None = None  # where a commit that has not returned wants to be
+        self._unsure = False  # whether the file may hold another place than `_committed`, or be gone
 
     @property
     def committed(self) -> Place:
-        """Page and position from which a new process would read."""
+        """Page and position of the last commit that returned: a new process reads from there.
+
+        Unless a later commit, or `drop`, failed or was interrupted: then it may find what that one has begun.
+        """
         return self._committed
 
     @property
@@ -81,19 +86,31 @@ class Cursor:
         """Make the position after the last message read durable; on return no crash makes it fall back.
 
         Syncs the queue up to there first, so the position never outlives the messages before it. `StorageFailed`: not
-        acknowledged, and may be tried again unless the queue itself has failed. `InvalidRequest`: the queue is
-        closed. `NotFound`: the cursor was dropped.
+        acknowledged, though a new process may find it so; it may be tried again, and `rewind` takes it back, unless
+        the queue itself has failed. `InvalidRequest`: the queue is closed. `NotFound`: the cursor was dropped.
         """
         with self._lock:
-            if self._committed < self._read_to:
+            if self._unsure or self._committed < self._read_to:
                 self._writer.force(self._read_to)
-                self._store(self, self._read_to)
-                self._committed = self._read_to
+                self._unsure, self._begun = True, self._read_to
+                self._keep(self._read_to)
 
     def rewind(self) -> None:
-        """Read again from where it was last committed."""
+        """Read again from where it was last committed.
+
+        Where the file may hold another place, because a commit failed or was interrupted, the last one is made durable
+        again first: raises what `commit` raises, and reads on as before.
+        """
         with self._lock:
+            if self._unsure:
+                self._keep(self._committed)
             self._read_to = self._committed
+
+    def finish(self) -> None:
+        """Bring the last commit to its end, if it failed or was interrupted; raises what `commit` raises."""
+        with self._lock:
+            if self._begun is not None:
+                self._keep(self._begun)
 
     def lag(self) -> int:
         """How many messages are not committed yet; one larger than a page counts once for each of its pages."""
@@ -109,9 +126,20 @@ class Cursor:
         return distance(self._view, self._committed)
 
     def drop(self) -> None:
-        """Forget the name, durably; it no longer holds pages back from being reclaimed. `NotFound`: it was dropped."""
+        """Forget the name, durably; it no longer holds pages back from being reclaimed. `NotFound`: it was dropped.
+
+        `StorageFailed`: a new process may find it or not; `rewind` takes that back.
+        """
         with self._lock:
+            self._unsure, self._begun = True, None
             self._store(self, None)
+            self._unsure = False
+
+    def _keep(self, place: Place) -> None:
+        """Make the place durable; then memory follows."""
+        self._store(self, place)
+        self._committed = place
+        self._unsure, self._begun = False, None
 
     def _take(self, n: int, until: Place, *, skip_corrupt: bool) -> list[PagedEntry]:
         with self._lock:

@@ -41,6 +41,11 @@ class ActiveShards:
         self._next_look = 0.0
         self._drained = False
 
+    @property
+    def believed(self) -> bool:
+        """Whether any shard is believed to hold something. No I/O."""
+        return bool(self._active)
+
     def candidates(self, only: Collection[int] | None = None, *, look: bool = False) -> list[int]:
         """Shards to claim from, each call beginning at another one; looks first where it is time to, or told to.
 

@@ -16,18 +16,20 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
+from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
 from ..model.form import Form, plain
 from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
 from .batch import read_fault, read_rows, write_rows
-from .connection import Link, parse, shared
+from .connection import Link, shared
 from .default_ttl import either, either_many, may_make
 from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .url import parse
 
 _WRITE = {
     "max_retries": 0,
@@ -54,7 +56,7 @@ class AerospikeStore(RecordStore):
     def __init__(self, client: Any, namespace: str, *, require_sc: bool = False, seams: Seams = SYSTEM) -> None:
         super().__init__()
         self.seams = seams
-        self.namespace = namespace
+        self.namespace = checked_store_name("namespace", namespace)
         self._link = Link(client=client, namespace=namespace, seams=seams)
         self._require_sc = require_sc
 
@@ -62,7 +64,7 @@ class AerospikeStore(RecordStore):
     def from_url(cls, url: str) -> AerospikeStore:
         """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
 
-        The options are those of `aerospike_link.parse`. The store connects once per process, pickles as its URL
+        The options are those of `url.parse`. The store connects once per process, pickles as its URL
         (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)

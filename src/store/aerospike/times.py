@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...deadline import call_time
-
-SOCKET_TIMEOUT, TOTAL_TIMEOUT = 3000, 5000
-"""Milliseconds that a server may be silent, and that a call may take, where a store's URL does not say otherwise."""
+from .url import NUMBERS
 
 Policy = dict[str, Any]
 
@@ -15,13 +14,13 @@ Policy = dict[str, Any]
 class CallTimes:
     """Shortens the client's policies to what is left of the present `Deadline`; without one they stay as they are.
 
-    socket, total: the store's own times, in milliseconds.
+    options: of the store's URL, with the times in milliseconds; the defaults where a client was given ready-made.
     """
 
     __slots__ = ("_socket", "_total")
 
-    def __init__(self, socket: int = SOCKET_TIMEOUT, total: int = TOTAL_TIMEOUT) -> None:
-        self._socket, self._total = socket, total
+    def __init__(self, options: Mapping[str, Any] = NUMBERS) -> None:
+        self._socket, self._total = options["socket_timeout"], options["total_timeout"]
 
     def of_one(self, policy: Policy) -> Policy:
         """The policy of a call for one record."""

@@ -86,8 +86,9 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
         if update.exists is Exists.CREATE and writes:
             raise AlreadyExists(f"the record {update.key} exists already", key=update.key)
         check_guard(record, update.when, now, update.key)
-        # The server dates a record before the operations of a write, but after its guard.
-        change = _Change(dict(record.bins), now, now if writes else record.updated, {}, record.bound)
+        # The server dates a record before the operations of a write, but after its guard, and never back.
+        updated = max(now, record.updated) if writes else record.updated
+        change = _Change(dict(record.bins), now, updated, {}, record.bound)
     values = [value for op in update.ops if (value := _RUN.get(type(op), _unknown)(op, change)) is not _WROTE]
     if record is None and not change.bins:
         raise _absent(update.key)
@@ -119,7 +120,7 @@ def _written(record: Stored | None, change: _Change, update: Update) -> Stored |
         expires = None if update.ttl == NEVER else change.now + update.ttl * 1000
     generation = record.generation if record else 0
     size = change.bound if change.bound <= RECORD_SIZE_LIMIT else _measured(change.bins, update.key)
-    return Stored(change.bins, generation + 1 if generation < 65_535 else 1, change.now, expires, size)
+    return Stored(change.bins, generation + 1 if generation < 65_535 else 1, change.updated, expires, size)
 
 
 def _measured(bins: dict[str, Any], key: Key) -> int:

@@ -27,7 +27,11 @@ _NONE: dict[str, Any] = {}
 
 @dataclass(slots=True)
 class Scope:
-    """What an expression can see: the bins, the server's time and the last update in ms, the call's parameters."""
+    """What an expression can see: the bins, the server's time and the last update in ms, the call's parameters.
+
+    The last update may be later than the server's time: the clock was set back since. No expression sees that, on the
+    server either: the time since the update is 0 then, and the time is that of the update.
+    """
 
     bins: dict[str, Any]
     now: int
@@ -209,6 +213,6 @@ _EVALUATE: dict[type, Callable[[Any, Scope], Any]] = {
     e.MapKeyAt: _map_key_at,
     e.MapSmallestValue: _map_smallest,
     e.ListOf: _list_of,
-    e.ServerNow: lambda _, scope: scope.now,
+    e.ServerNow: lambda _, scope: max(scope.now, scope.updated),
     e.SinceUpdate: lambda _, scope: max(0, scope.now - scope.updated),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from ...errors import InvalidRequest, LatchworkError
+from ...inputs import checked_store_name
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
 from .values import NO_BIN, checked_bin, known_bins
@@ -129,6 +130,7 @@ def checked_key(key: Key) -> Key:
         raise InvalidRequest(f"{key!r}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
         raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
+    checked_store_name("set name", set_name)
     if not name:
         raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
     _known_sets.add(set_name)

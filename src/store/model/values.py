@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ...errors import Corrupt, InvalidRequest
+from ...inputs import checked_store_name
 
 NO_BIN = object()
 MAX_BIN = 15
@@ -147,6 +148,7 @@ def checked_bin(name: str) -> str:
     size = len(_text(name).encode())
     if not 0 < size <= MAX_BIN:
         raise InvalidRequest(f"bin name {name!r} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name")
+    checked_store_name("bin name", name)
     known_bins.add(name)
     return name
 

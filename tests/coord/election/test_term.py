@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 
 import pytest
 
@@ -17,9 +18,15 @@ from tests.support.faulty import CountingStore
 OFFICE = Key("latchwork_locks", "office")
 
 
+@pytest.fixture(autouse=True)
+def _a_record_of_its_own(monkeypatch):
+    """The real server is shared, and a term of an earlier test may last."""
+    monkeypatch.setitem(globals(), "OFFICE", Key("latchwork_locks", f"office-{uuid.uuid4().hex[:8]}"))
+
+
 @pytest.fixture
 def elected(store):
-    election = LeaseElection(store, "office", lease=60)
+    election = LeaseElection(store, OFFICE.name, lease=60)
     election.start()
     yield election, Poll(low=0.005, high=0.05).until(store.seams, lambda: election.leadership, timeout=30)
     election.stop()
@@ -55,10 +62,10 @@ def test_a_term_with_a_successor_is_refused(elected, store):
     election, leadership = elected
     term = Term.of(leadership)
     election.stop()
-    grant = FencedLock(store, "office", lease=60).acquire(timeout=30)
+    grant = FencedLock(store, OFFICE.name, lease=60).acquire(timeout=30)
     assert grant.fence > term.epoch
     refused(term)
-    Term(store, "office", grant.fence).check()
+    Term(store, OFFICE.name, grant.fence).check()
 
 
 def test_a_term_whose_record_is_gone_is_refused(elected, store):
@@ -67,22 +74,56 @@ def test_a_term_whose_record_is_gone_is_refused(elected, store):
     refused(term)
 
 
-def test_a_term_is_refused_once_its_lease_is_over_by_the_servers_clock_and_costs_one_call():
-    clock = ManualClock()
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def office(clock):
+    """An office that somebody holds for 10 s, and its term."""
     store = CountingStore(MemoryStore(clock))
-    grant = FencedLock(store, "office", lease=10).acquire()
-    term = Term(store, "office", grant.fence)
-    clock.advance(9.9)
+    grant = FencedLock(store, OFFICE.name, lease=10).acquire()
+    return store, grant, Term(store, OFFICE.name, grant.fence)
+
+
+def test_a_check_costs_one_call(office):
+    store, _, term = office
     store.reset()
     term.check()
     assert store.total == 1
-    clock.advance(0.2)
+
+
+def test_a_term_is_refused_once_it_was_seen_to_stand_still_for_its_lease(office, clock):
+    term = office[2]
+    term.check()
+    clock.advance(10)
+    term.check()
+    clock.advance(0.1)
+    refused(term)
+
+
+def test_a_term_that_is_renewed_in_time_stays_in_office_whatever_the_servers_clock_says(office, clock):
+    _, grant, term = office
+    for step in (3600, -7200, 3600):
+        term.check()
+        clock.step(step)
+        clock.advance(6)
+        grant.renew()
+        term.check()
+
+
+def test_a_server_clock_set_back_does_not_keep_a_dead_leaders_term_in_office(office, clock):
+    term = office[2]
+    term.check()
+    clock.step(-3600)
+    clock.advance(10.1)
     refused(term)
 
 
 def test_a_term_ships_with_its_store(tmp_path):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")
-    grant = FencedLock(store, "office", lease=60).acquire()
-    pickle.loads(pickle.dumps(Term(store, "office", grant.fence))).check()
+    grant = FencedLock(store, OFFICE.name, lease=60).acquire()
+    pickle.loads(pickle.dumps(Term(store, OFFICE.name, grant.fence))).check()
     grant.release()
-    refused(pickle.loads(pickle.dumps(Term(store, "office", grant.fence))))
+    refused(pickle.loads(pickle.dumps(Term(store, OFFICE.name, grant.fence))))

@@ -461,6 +461,35 @@ def test_who_releases_while_others_wait_lets_them_go_first(clock, memory):
     assert clock.monotonic() == began, "nobody has waited lately"
 
 
+def test_nobody_is_polite_for_long_to_who_waited_before_the_servers_clock_was_set_back(clock, memory):
+    lock = FencedLock(memory, NAME, lease=60)
+    grant = lock.acquire()
+    with pytest.raises(LockUnavailable):
+        FencedLock(memory, NAME).acquire(timeout=0.001)
+    clock.step(-3600)
+    grant.release()
+    lock.acquire(timeout=5).release()
+    clock.advance(2)
+    lock.acquire(timeout=5).release()
+    began = clock.monotonic()
+    lock.acquire(timeout=5).release()
+    assert clock.monotonic() == began
+
+
+def test_who_waits_is_let_go_first_though_the_servers_clock_stands_still(clock, memory):
+    lock, other = FencedLock(memory, NAME, lease=60), FencedLock(memory, NAME)
+    grant = lock.acquire()
+    clock.step(-3600)
+    for _ in range(3):
+        with pytest.raises(LockUnavailable):
+            other.acquire(timeout=0.001)
+        grant.release()
+        began = clock.monotonic()
+        grant = lock.acquire(timeout=5)
+        assert clock.monotonic() - began >= 0.01
+        clock.advance(2)
+
+
 def test_politeness_does_not_outlast_the_timeout(clock, memory):
     lock = FencedLock(memory, NAME, lease=60)
     grant = lock.acquire()

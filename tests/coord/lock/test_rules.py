@@ -15,7 +15,7 @@ from latchwork.coord import fencing as fenced
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, LockUnavailable, OutcomeUnknown
 from latchwork.store import Bin, Exists, Key, MemoryStore, Put
-from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, Const, If, Param, exists, largest
+from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, Const, If, exists, largest
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore, Fault, FaultyStore
 
@@ -121,6 +121,33 @@ def a_server_clock_stepped_back_does_not_keep_a_dead_holders_lock(world):
     world.lock().acquire()
     world.clock.step(-3600)
     world.lock().acquire(timeout=LEASE + 1)
+
+
+def a_server_clock_stepped_back_frees_nobodys_lock(world):
+    live = world.lock().acquire()
+    challenger = world.lock()
+    for _ in range(3):
+        world.clock.step(-3600)
+        with pytest.raises(LockUnavailable):
+            challenger.acquire(timeout=LEASE * 0.6)
+        live.renew()
+    live.check()
+
+
+def a_renewal_of_a_store_that_came_back_older_is_a_renewal(world):
+    """The challenger does not see that the store has lost the second renewal, as there is a second one again."""
+    live = world.lock().acquire()
+    older = dict(world.store._records)
+    world.clock.advance(1)
+    live.renew()
+    challenger = world.lock()
+    assert challenger.try_acquire() is None
+    world.store._records.update(older)
+    world.clock.advance(LEASE * 0.6)
+    live.renew()
+    world.clock.advance(LEASE * 0.6)
+    assert challenger.try_acquire() is None
+    live.check()
 
 
 def fences_go_on_above_those_of_a_store_that_restarted_empty(world):
@@ -250,7 +277,6 @@ def _no_ratchet(world):
 
 _BELIEFS = {"belief from the last moment": _belief_from_the_reply}
 _NOW_US = SERVER_NOW * 1000
-_PINNED = lease._HELD & Bin(lease.RENEWALS).eq(Param("renewals"))
 _EXPIRED = SERVER_NOW - Bin(lease.TIME) > Bin(lease.LEASE)
 
 CASES = [
@@ -268,13 +294,25 @@ CASES = [
             lease.Observation, "ran_out", lambda self, now: now - self.since > 1),
     }),
     (a_break_is_of_the_acquisition_that_was_seen_to_stand_still, {
-        "any expired lock is broken": swap(lease, "_BROKEN", _LOCKED & lease._RAN_OUT & lease._NOT_MINE),
+        "any expired lock is broken": swap(lease, "_BROKEN", _LOCKED & lease._NOT_MINE),
+        "any lease that expired by the server's clock": swap(lease, "_BROKEN", _LOCKED & _EXPIRED & lease._NOT_MINE),
     }),
     (a_dead_holders_lock_is_free_after_its_lease_however_often_the_record_is_touched, {
-        "expiry by the last update": swap(lease, "_BROKEN", _PINNED & (Bin(lease.LEASE) < SINCE_UPDATE)),
+        "expiry by the last update": swap(lease, "_BROKEN", lease._BROKEN & (Bin(lease.LEASE) < SINCE_UPDATE)),
     }),
     (a_server_clock_stepped_back_does_not_keep_a_dead_holders_lock, {
-        "a renewal in the future is live": swap(lease, "_BROKEN", _PINNED & _EXPIRED),
+        "only what expired by the server's clock": swap(lease, "_BROKEN", lease._BROKEN & _EXPIRED),
+        "or what is in the future of its clock, where nothing ever is": swap(
+            lease, "_BROKEN", lease._BROKEN & (_EXPIRED | (Bin(lease.TIME) > SERVER_NOW))),
+    }),
+    (a_server_clock_stepped_back_frees_nobodys_lock, {
+        "a renewal is another time": swap(
+            lease.LeaseView, "is_unchanged", lambda self, since: (self.fence, self.time) == (since.fence, since.time)),
+    }),
+    (a_renewal_of_a_store_that_came_back_older_is_a_renewal, {
+        "a renewal is another number": swap(
+            lease.LeaseView, "is_unchanged",
+            lambda self, since: (self.fence, self.renewals) == (since.fence, since.renewals)),
     }),
     (fences_go_on_above_those_of_a_store_that_restarted_empty, {
         "the next fence is one more": swap(

@@ -11,8 +11,12 @@ import pytest
 
 from latchwork.errors import LatchworkError, QueueFull
 from latchwork.queue import Outbox
+from latchwork.queue.outbox import outbox
 from latchwork.queue.outbox.messages import pack
+from latchwork.queue.paged import cursor, layout
+from latchwork.queue.paged import queue as paged
 from latchwork.store import MemoryStore
+from tests.queue.paged.failing import HOW, FailingFiles, interrupted
 from tests.queue.paged.recording import RecordingFiles
 from tests.support.clock import ManualClock
 from tests.support.faulty import KINDS, Crash, Fault
@@ -30,13 +34,15 @@ class Life:
         self.clock = ManualClock(seed=seed, max_sleeps=5_000)
         self.world = World(MemoryStore(self.clock), self.clock, Path("/d"), **settings)
         self.files = RecordingFiles()
+        self.disk = None
         self.producer = None
         self.fired: Counter[str] = Counter()
 
     def born(self, plan=None, **faults):
         """Start the producer, after the end of the one before it."""
         self.die()
-        self.producer = self.world.producer(plan, files=self.files, **faults)
+        self.disk = FailingFiles(self.files)
+        self.producer = self.world.producer(plan, files=self.disk, **faults)
         return self.producer
 
     def die(self) -> None:
@@ -55,7 +61,7 @@ class Life:
         """Whether forwarding got to its end."""
         try:
             self.producer.forward()
-        except (LatchworkError, Crash):
+        except (LatchworkError, Crash, KeyboardInterrupt):
             return False
         return True
 
@@ -101,6 +107,67 @@ def _interrupted(life: Life, plan: dict, pause: float, consume: bool, restart: b
     life.producer.store.deliver()
     producer.store.deliver()
     life.finish()
+
+
+AFTERWARDS = [(killed, end) for killed in (False, True) for end in ("forwarded", "killed", "crashed", "half crashed")]
+"""Whether the process is killed after the disk has failed; and how it ends with the next batch: forwarded, or with all
+of it published and nothing let go of, by a kill, or with the machine."""
+
+
+def a_disk_that_fails_at_any_call_neither_loses_nor_doubles(hows=HOW) -> Counter:
+    """One call of the file layer fails, or is interrupted, while a batch is published and let go of; by call."""
+    fired: Counter[str] = Counter()
+    for how in hows:
+        for after in AFTERWARDS:
+            for at in range(1, 100):
+                life = _with_a_batch_waiting()
+                life.disk.arm(at, how)
+                life.tries()
+                if (failed := life.disk.failed) is None:
+                    break
+                _goes_on(life, *after, f"{how.__name__} at {failed}, call {at}")
+                fired[failed] += 1
+    return fired
+
+
+def an_interrupt_anywhere_neither_loses_nor_doubles() -> int:
+    """Ctrl-C comes at any place of the outbox, of its cursor, or of the local queue; how many places there are."""
+    places = 0
+    for after in ((False, "killed"), (False, "crashed"), (True, "killed")):
+        for place in range(1, 2_000):
+            life = _with_a_batch_waiting()
+            if not interrupted(place, (outbox, cursor, paged, layout), life.producer.forward):
+                break
+            _goes_on(life, *after, f"an interrupt at place {place}")
+            places += 1
+    return places
+
+
+def _with_a_batch_waiting() -> Life:
+    life = Life(shards=1)
+    life.born().put_some(n=2)
+    life.producer.forward()
+    life.producer.put_some(first=2, n=2)
+    return life
+
+
+def _goes_on(life: Life, killed: bool, end: str, told: str) -> None:
+    try:
+        if killed or life.producer.failed:
+            life.born()
+        life.producer.put_some(first=4, n=2)
+        if end != "forwarded":
+            life.producer.pq.cursor("outbox").commit = _die
+        life.tries()
+        if end.endswith("crashed"):
+            life.machine_crash(keep=0.5 if end == "half crashed" else 0.0)
+        life.finish()
+    except (AssertionError, LatchworkError) as failure:
+        raise AssertionError(f"{told}, {killed=}, {end}: {failure}") from failure
+
+
+def _die() -> None:
+    raise Crash("before the cursor is stored")
 
 
 def rows_that_fail_alone_keep_their_order() -> None:
@@ -218,8 +285,10 @@ def any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(seeds) -> Counter:
                 n = chance.choice((1, 5, 12, 120))
                 producer.put_some(number, n)
                 number += n
+                life.disk.arm(chance.randrange(40), chance.choice(HOW))
                 life.tries()
-                if producer.store.dead:
+                life.disk.arm(0, None)
+                if producer.store.dead or producer.failed:
                     break
                 life.clock.advance(chance.choice((0, 1, SWEEP / 3, SWEEP)))
                 if chance.random() < 0.4:

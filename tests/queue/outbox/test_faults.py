@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.queue.paged.failing import HOW
 from tests.support.faulty import KINDS
 
 from . import promises
@@ -25,6 +26,19 @@ def test_a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(kind):
     fired = promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders([kind])
     print(f"{kind} fired {fired[kind]} times")
     assert fired[kind] >= 80
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
+def test_a_disk_that_fails_at_any_call_neither_loses_nor_doubles(how):
+    fired = promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([how])
+    print(f"{how.__name__}: {dict(fired)}")
+    assert {"open", "file write", "file sync", "replace", "sync_directory"} <= set(fired)
+
+
+def test_an_interrupt_anywhere_neither_loses_nor_doubles():
+    places = promises.an_interrupt_anywhere_neither_loses_nor_doubles()
+    print(f"interrupted at {places} places")
+    assert places >= 3 * 150
 
 
 def test_rows_that_fail_alone_keep_their_order():

@@ -12,7 +12,10 @@ from latchwork.queue import Outbox, PagedQueue
 from latchwork.queue.ledger.ledger import Outgoing
 from latchwork.queue.outbox import messages as outbox_batch
 from latchwork.queue.outbox import outbox
+from latchwork.queue.paged import queue as paged
 from latchwork.queue.paged.cursor import Cursor
+from tests.queue.paged.failing import eio_after, eio_before
+from tests.queue.paged.recording import RecordingFiles
 from tests.support.faulty import Crash
 
 from . import promises
@@ -47,6 +50,53 @@ def let_go_before_it_is_published(patch) -> None:
 
 def no_rewind_after_a_failure(patch) -> None:
     patch.setattr(Cursor, "rewind", lambda self: None)
+
+
+def stay_where_it_was_after_a_failed_commit(patch) -> None:
+    """The file may have moved, and the next batch is published under another scope than a new process would take."""
+
+    def rewind(self):
+        self._read_to = self._committed
+
+    patch.setattr(Cursor, "finish", lambda self: None)
+    patch.setattr(Cursor, "rewind", rewind)
+
+
+def take_a_failed_commit_for_done(patch) -> None:
+    """The other way round: the file may not have moved."""
+    keep = Cursor._keep
+
+    def done(self, place):
+        try:
+            keep(self, place)
+        except BaseException:
+            self._committed, self._unsure, self._begun = place, False, None
+            raise
+
+    patch.setattr(Cursor, "_keep", done)
+
+
+def believe_a_file_that_is_not_on_the_disk(patch) -> None:
+    """After a failed commit memory takes what the file says, though its new name was never synced."""
+
+    def finish(self):
+        if self._unsure:
+            self._committed = self._view.layout.cursors()[self.name]
+            self._unsure, self._begun = False, None
+
+    patch.setattr(Cursor, "finish", finish)
+
+
+def open_what_is_not_on_the_disk(patch) -> None:
+    """A new process goes on where the cursor's file says, though its new name was never synced."""
+    recover = paged.recover
+
+    def trusting(layout, page_size):
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(RecordingFiles, "sync_directory", lambda self, directory: None)
+            return recover(layout, page_size)
+
+    patch.setattr(paged, "recover", trusting)
 
 
 def take_what_is_unknown_for_done(patch) -> None:
@@ -163,6 +213,7 @@ PROMISES = [
     promises.a_full_budget_refuses,
     promises.outboxes_of_one_name_stay_apart,
     promises.objects_of_one_outbox_take_turns,
+    lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
     lambda: promises.any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(range(20)),
 ]
 BROKEN = (AssertionError, pytest.fail.Exception, LatchworkError, Crash)
@@ -187,4 +238,4 @@ def test_mutant_is_caught(mutant, proved):
 
 
 def test_the_mutants_are_enough():
-    assert len(MUTANTS) >= 12
+    assert len(MUTANTS) >= 18

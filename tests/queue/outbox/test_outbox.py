@@ -218,6 +218,24 @@ def test_a_full_disk_budget_refuses_and_drops_nothing(world):
     assert len(world.received) == before + 5
 
 
+def test_a_batch_whose_cursor_the_full_disk_does_not_take_is_published_once(world):
+    files = RecordingFiles()
+    producer = world.producer(files=files)
+    producer.put_some(n=9)
+    calls = []
+    for _ in range(4):
+        files.fail("write", "cursor", errno.ENOSPC)
+        with pytest.raises(StorageFailed):
+            producer.forward()
+        calls.append(producer.calls)
+    assert calls == calls[:1] * 4
+    assert producer.forward() == 0
+    assert producer.calls == calls[0]
+    producer.put_some(first=9, n=2)
+    assert producer.forward() == 2
+    world.check()
+
+
 def test_the_disk_budget_holds_after_a_restart(world):
     world.options = {"disk_budget": 2000}
     producer = world.producer()

@@ -84,6 +84,11 @@ class Producer:
     def calls(self) -> int:
         return self.store._number - self.began
 
+    @property
+    def failed(self) -> bool:
+        """Whether its local queue takes no more before it is opened again."""
+        return self.pq._writer._failure is not None
+
     def put(self, key, number) -> None:
         self.outbox.put([key, number], key=key)
         self.world.acknowledged.append((key, number))

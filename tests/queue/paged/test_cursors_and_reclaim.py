@@ -1,5 +1,6 @@
 """Durable positions of consumers, and the room that is given back."""
 
+import errno
 import threading
 from datetime import timedelta
 from random import Random
@@ -9,6 +10,7 @@ import pytest
 from latchwork.errors import Corrupt, InvalidRequest, NotFound, StorageFailed
 from tests.support.clock import ManualClock
 
+from .failing import HOW, FailingFiles
 from .promises import open_in
 from .recording import RecordingFiles
 
@@ -79,6 +81,78 @@ def test_a_commit_that_the_disk_refuses_is_not_acknowledged_and_can_be_tried_aga
     assert cursor.committed == before
     cursor.commit()
     assert cursor.committed > before
+
+
+def unsure(files, verb, how):
+    """Cursors that are at 5, read to 9, and ran into a failure: at the first call of the file layer, the second, ..."""
+    for at in range(1, 20):
+        disk = FailingFiles(files.killed())
+        cursor = filled(disk, 20).cursor("c")
+        cursor.read(5)
+        cursor.commit()
+        cursor.read(4)
+        disk.arm(at, how)
+        try:
+            getattr(cursor, verb)()
+        except (StorageFailed, KeyboardInterrupt):
+            yield cursor, disk.inner
+        if disk.failed is None:
+            return
+
+
+def after_a_crash(files):
+    return numbers(open_in(RecordingFiles.holding(files.crashed(Random(0), 0.0))).cursor("c").read(1))
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
+def test_a_commit_that_failed_anywhere_can_be_taken_back_for_good(files, how):
+    found = list(unsure(files, "commit", how))
+    assert len(found) >= 6
+    for cursor, disk in found:
+        cursor.rewind()
+        assert numbers(cursor.read(1)) == [5]
+        assert (after_a_crash(disk), numbers(open_in(disk.killed()).cursor("c").read(1))) == ([5], [5])
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
+@pytest.mark.parametrize("again", ["commit", "finish"])
+def test_a_commit_that_failed_anywhere_can_be_brought_to_its_end(files, how, again):
+    found = list(unsure(files, "commit", how))
+    assert len(found) >= 6
+    for cursor, disk in found:
+        getattr(cursor, again)()
+        assert numbers(cursor.read(1)) == [9]
+        cursor.rewind()
+        assert (after_a_crash(disk), numbers(cursor.read(1))) == ([9], [9])
+
+
+def test_a_commit_is_neither_ended_nor_taken_back_while_the_disk_fails(files):
+    disk = FailingFiles(files)
+    cursor = filled(disk, 20).cursor("c")
+    cursor.read(5)
+    disk.inner.fail("sync", "/", errno.EIO)
+    with pytest.raises(StorageFailed):
+        cursor.commit()
+    for verb in ("rewind", "finish", "rewind"):
+        disk.inner.fail("sync", "/", errno.EIO)
+        with pytest.raises(StorageFailed):
+            getattr(cursor, verb)()
+        assert numbers(cursor.read(1)) != [0]
+    cursor.rewind()
+    assert numbers(cursor.read(1)) == [0]
+    cursor.finish()
+    cursor.rewind()
+    assert numbers(cursor.read(1)) == [0]
+
+
+@pytest.mark.parametrize("how", HOW, ids=lambda how: how.__name__)
+def test_a_drop_that_failed_anywhere_can_be_taken_back(files, how):
+    found = list(unsure(files, "drop", how))
+    assert len(found) >= 2
+    for cursor, disk in found:
+        cursor.finish()
+        cursor.rewind()
+        assert (after_a_crash(disk), numbers(cursor.read(1))) == ([5], [5])
 
 
 def test_a_torn_cursor_is_reported_not_rewound(files):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
+from ....background import TROUBLE, Troubles
 from ....deadline import Deadline
-from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
-from ....retry import Poll
+from ....errors import InvalidMessageHandler, InvalidRequest
+from ....inputs import checked_kind
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
 from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
+from ..upkeep.upkeep import upkeep_of
 from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
 from .ordering import HeldShard, ShardLocks
+from .signals import Signals
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
 HEED = 0.1
 """Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
-TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
-"""Pauses after errors of the store."""
 
 
 class Consumer:
@@ -50,7 +49,9 @@ class Consumer:
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
     unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
     later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
-    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  `with` starts and stops it.
+    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  upkeep: whether this process
+    takes part in the upkeep of its client's queues while the consumer runs: one elected process sweeps what dead
+    consumers had, and brings back what failed.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -64,6 +65,7 @@ class Consumer:
         ignorable: type[BaseException] | Collection[type[BaseException]] = (),
         ordered: bool = False,
         grace: float = 10.0,
+        upkeep: bool = True,
     ) -> None:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
@@ -72,17 +74,19 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
+        self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
+        self._troubles = Troubles(queue.store.seams, log)
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
         self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
         self._runs = Runs(queue, self._tally)
         self._stopping = self._seams.event()
-        # Plain flags: a signal may interrupt the very thread that holds the lock of an event.
-        self._drains = self._forced = self._gave_up = False
+        self.signals = Signals(self._stopping.is_set)
+        self._gave_up = False
         self._lock = self._seams.lock()
-        self._pid, self._before = 0, dict[int, Any]()
+        self._pid = 0
         self._workers = 0
         self._keeper: Task | None = None
         self._tasks: list[Task] = []
@@ -96,10 +100,19 @@ class Consumer:
         """Workers that are wanted now."""
         return self.queue.concurrency if self._wanted is None else self._wanted
 
+    def allot(self, workers: int) -> None:
+        """Want so many workers from now on, 0 to 100, whatever the queue's record says. Raises `TooManyConsumers`."""
+        self._wanted = check_concurrency(workers)
+
     @property
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
         return 0 < 2 * self.concurrency <= self._runs.stuck
+
+    @property
+    def busy(self) -> bool:
+        """Whether messages are being handled here, or are believed to be there. No I/O."""
+        return self._runs.open_runs > 0 or self.queue.active.believed
 
     # ---- life
 
@@ -108,6 +121,8 @@ class Consumer:
         self._refuse_second_start()
         self._pid = os.getpid()
         self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
+        if self._upkeep is not None:
+            self._upkeep.join(self)
         return self
 
     def _refuse_second_start(self) -> None:
@@ -134,7 +149,7 @@ class Consumer:
         self._stopping.set()
         self.queue.active.wake()
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
-        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self._forced:
+        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
         with Deadline(self._seams, 0):
@@ -142,6 +157,8 @@ class Consumer:
         end = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
             task.join(max(0.0, end - self._seams.monotonic()))
+        if self._upkeep is not None:
+            self._upkeep.leave(self)
         return not self._gave_up
 
     def run(self) -> bool:
@@ -151,34 +168,15 @@ class Consumer:
         child that a handler has forked they do what they did before.
         """
         self._refuse_second_start()
-        self._pid = os.getpid()
-        if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
-            }
-        try:
+        with self.signals:
             self.start()
-            while not (self._drains or self._stopping.wait(HEED)):
+            while not (self.signals.drains or self._stopping.wait(HEED)):
                 pass
             return self.stop()
-        finally:
-            self._restore_signals()
-
-    def _restore_signals(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _signalled(self, number: int, _frame: Any) -> None:
-        if os.getpid() != self._pid:  # a forked child, where nobody looks at the flags
-            self._restore_signals()
-            signal.raise_signal(number)
-            return
-        self._forced = self._forced or self._ends()
-        self._drains = True
 
     def _ends(self) -> bool:
         """Whether no more messages are to be taken."""
-        return self._drains or self._stopping.is_set()
+        return self.signals.drains or self._stopping.is_set()
 
     # ---- the keeper
 
@@ -188,17 +186,20 @@ class Consumer:
         pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
         saturated = False
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
-            try:
-                self._runs.keep()
-                if not self._ends():
-                    self.queue.registry.refresh_if_due()
-                    self._staff()
-                if self.saturated and not saturated:
-                    log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
-                saturated = self.saturated
-            except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
-                self._troubled(failure)
+            self._survive(self._runs.keep)
+            if not self._ends():
+                self._survive(self.queue.registry.refresh_if_due)
+                self._survive(self._staff)
+            if self.saturated and not saturated:
+                log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
+            saturated = self.saturated
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
+
+    def _survive(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
+            self._troubled(failure)
 
     def _staff(self) -> None:
         """As many workers as are wanted."""
@@ -245,7 +246,7 @@ class Consumer:
             try:
                 self._once()
                 troubles = 0
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
                 self._troubled(failure)
                 self._stopping.wait(TROUBLE.pause(troubles, self._seams))
@@ -312,7 +313,4 @@ class Consumer:
 
     def _troubled(self, failure: Exception) -> None:
         self._tally.add("troubles")
-        if isinstance(failure, LatchworkError):
-            log.warning("%r met trouble (%s): %s", self, failure.code, failure)
-        else:
-            log.error("%r met trouble", self, exc_info=failure)
+        self._troubles.tell(failure, f"{self!r} met trouble")

@@ -143,6 +143,11 @@ class Runs:
         with self._lock:
             return sum(run.abandoned for run in self._runs)
 
+    @property
+    def open_runs(self) -> int:
+        """Calls of the handler that have not ended, or not begun."""
+        return len(self._runs)
+
     def open(self, deliveries: Sequence[Delivery], given_up: Callable[[], object] | None = None) -> Run:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         run = Run(deliveries, self._seams.monotonic(), given_up)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ....background import Background, shared
-from ....errors import InvalidRequest, InvalidShovelInterval, LatchworkError
+from ....background import TROUBLE, Background, Troubles, shared
+from ....errors import InvalidRequest, InvalidShovelInterval
 from ..drain import PassReport, sweep_through
 from ..envelope import Envelope, Message, message_of, reason_of
 from ..shards import Held, PointerQueue, ShardState
@@ -40,6 +40,7 @@ class Shovel:
         self._seams = queue.store.seams
         self._background = Background(self._seams, self._run, f"{queue.name}-shovel")
         self._stop = self._background.stopping
+        self._troubles = Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Shovel({self.queue.name!r})"
@@ -74,9 +75,9 @@ class Shovel:
         return self._background.stop(timeout)
 
     def _run(self) -> None:
-        last = self._seams.monotonic()
+        last, failures = self._seams.monotonic(), 0
         while not self._stop.is_set():
-            self._survive(self.queue.registry.refresh_if_due)
+            self._survived(self.queue.registry.refresh_if_due)
             config = self.queue.live.shovel
             # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
             interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
@@ -85,20 +86,23 @@ class Shovel:
                 self._stop.wait(min(left, LOOK))
                 continue
             last = self._seams.monotonic()
-            self._survive(self._pass)
+            failures = 0 if self._survived(self._pass) else failures + 1
+            if failures:
+                self._stop.wait(TROUBLE.pause(failures, self._seams))
 
     def _pass(self) -> None:
         report = self.run_once()
         if report.errors:
-            log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+            self._troubles.warn(f"the shovel of {self.queue.name}: {len(report.errors)} not moved: {report.errors[0]}")
 
-    def _survive(self, work: Callable[[], None]) -> None:
+    def _survived(self, work: Callable[[], None]) -> bool:
+        """Do it; whether it succeeded."""
         try:
             work()
-        except LatchworkError as failure:
-            log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
-        except Exception:  # a defect must not end what nobody would start again
-            log.exception("the shovel of %s failed", self.queue.name)
+        except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+            self._troubles.tell(failure, f"the shovel of {self.queue.name} failed")
+            return False
+        return True
 
     def _shard(self, state: ShardState) -> PassReport:
         source, main = self.queue.sideline.pointers, self.queue.pointers

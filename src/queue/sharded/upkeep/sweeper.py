@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
-from ....background import Background, shared
+from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
 from ....store import KEEP, Compute, Put, Read, Update
@@ -96,6 +96,7 @@ class Sweeper:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._background = Background(self._seams, self._run, "latchwork-sweeper")
         self._stop = self._background.stopping
+        self._troubles = Troubles(self._seams, log)
 
     # ---- running
 
@@ -124,15 +125,20 @@ class Sweeper:
         return self._background.stop(timeout)
 
     def _run(self) -> None:
-        pause = self.initial_delay
+        pause, failures = self.initial_delay, 0
         while not self._stop.wait(pause):
             pause = self.interval
             try:
                 report = self.run_once()
-                if report.led:
-                    log.log(logging.INFO if report.ok else logging.WARNING, "%s", report)
-            except Exception:
-                log.exception("the sweep failed; the next one is in %g s", self.interval)
+                if report.led and report.ok:
+                    log.info("%s", report)
+                elif report.led:
+                    self._troubles.warn(str(report))
+                failures = 0
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+                failures += 1
+                pause = max(pause, TROUBLE.pause(failures, self._seams))
+                self._troubles.tell(failure, f"the sweep failed; the next one is in {pause:g} s")
 
     # ---- one queue
 

@@ -1,0 +1,135 @@
+"""What a worker says of itself over HTTP: for an orchestrator, for Prometheus, and for an autoscaler."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..inputs import is_int
+from ..queue import Worker
+from ..queue.sharded.stats import QueueFacts, facts_of
+
+FRESH = 1.0
+"""Seconds for which the figures of a queue are given again without asking the store."""
+DRAIN_WITHIN = 60.0
+"""Seconds within which the suggested number of threads would handle what is ready."""
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+Answer = tuple[int, str, bytes]
+
+
+class Probe:
+    """An HTTP server beside a worker: `/healthz`, `/readyz`, `/metrics`, `/scale/QUEUE`. GET alone, without secrets.
+
+    worker: it need not have started.  host, port: where to listen; port 0 = any, see `port`.  Raises `InvalidRequest`
+    where it cannot listen there.
+    """
+
+    def __init__(self, worker: Worker, host: str, port: int) -> None:
+        if not is_int(port) or not 0 <= port <= 65_535:
+            raise InvalidRequest(f"port is {port!r}; it must be 0 to 65535")
+        self._worker, self._seams = worker, worker.registry.store.seams
+        self._scales: dict[str, _Scale] = {}
+        self._metrics = _metrics_of(worker)
+        probe = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, kind, body = probe.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *arguments: Any) -> None:
+                """Probes come every few seconds: nothing is logged."""
+
+        try:
+            self._server = HTTPServer((host, port), Handler)
+        except OSError as failure:
+            raise InvalidRequest(f"cannot listen on {host}:{port}: {failure.strerror}; choose another port") from None
+        self.port = self._server.server_address[1]
+
+    def __enter__(self) -> Probe:
+        self._task = self._seams.spawn(lambda: self._server.serve_forever(0.1), "latchwork-probe")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._task.join(1.0)
+
+    def answer(self, path: str) -> Answer:
+        """The status, the content type and the body for a path."""
+        path = path.partition("?")[0]
+        if path == "/healthz":
+            return 200, TEXT, b"ok\n"
+        if path == "/readyz":
+            return (200, TEXT, b"ready\n") if self._worker.running else (503, TEXT, b"not taking messages\n")
+        if path == "/metrics":
+            return self._metrics()
+        if path.startswith("/scale/"):
+            return self._scale(unquote(path.removeprefix("/scale/")))
+        return 404, TEXT, b"there are /healthz, /readyz, /metrics, /scale/QUEUE\n"
+
+    def _scale(self, name: str) -> Answer:
+        consumer = self._worker.consumers.get(name)
+        if consumer is None:
+            return 404, JSON, _json({"error": NotFound.code, "message": "this worker has no handler for that queue"})
+        scale = self._scales.setdefault(name, _Scale())
+        now = self._seams.monotonic()
+        if now >= scale.at + FRESH:
+            try:
+                scale.update(now, facts_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
+            except LatchworkError as failure:
+                return 503, JSON, _json({"error": failure.code, "message": str(failure)})
+        return 200, JSON, _json({"queue": name, "client": self._worker.registry.client_id, **scale.figures})
+
+
+class _Scale:
+    """The figures of one queue, and what they were made of: rates come from one look to the next."""
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+        self.figures: dict[str, Any] = {}
+        self._fired = self._handled = 0
+
+    def update(self, now: float, facts: QueueFacts, handled: int, threads: int) -> None:
+        """Take a new look."""
+        seconds = now - self.at
+        rate = (facts.depth.fired - self._fired) / seconds if math.isfinite(seconds) else None
+        each = (handled - self._handled) / seconds / threads if math.isfinite(seconds) and threads else None
+        self.at, self._fired, self._handled = now, facts.depth.fired, handled
+        ready = facts.depth.ready
+        self.figures = {
+            "ready": ready,
+            "sideline": facts.depth.sideline,
+            "oldest_age_s": None if facts.oldest_age is None else round(facts.oldest_age, 1),
+            "rate": None if rate is None else round(rate, 2),
+            "threads": threads,
+            "suggested_threads": 0 if not ready else math.ceil(ready / (each * DRAIN_WITHIN)) if each else None,
+        }
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode() + b"\n"
+
+
+def _metrics_of(worker: Worker) -> Callable[[], Answer]:
+    """What answers `/metrics`: the process's Prometheus registry, with the gauges of the worker's queues."""
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest  # noqa: PLC0415 - an extra
+
+        from ..observe import watch_queues  # noqa: PLC0415 - as above
+        from ..observe.prometheus import PrometheusTelemetry  # noqa: PLC0415 - as above
+    except ImportError:
+        return lambda: (501, TEXT, b"no metrics: install prometheus-client, the extra `metrics`\n")
+    with suppress(InvalidRequest):  # the program's own telemetry shows them
+        watch_queues(worker.registry, PrometheusTelemetry(REGISTRY))
+    return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY))

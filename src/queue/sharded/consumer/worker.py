@@ -1,0 +1,289 @@
+"""A worker: several queues in one process, a handler for each, and the upkeep of their client.
+
+worker = Worker(registry, weights={"high": 8, "low": 1})
+
+@worker.handler("high")
+def urgent(delivery): ...
+
+worker.run()                                  # until SIGTERM
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ....background import Background, Troubles
+from ....errors import InvalidMessageHandler, InvalidRequest
+from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
+from ..config import MAX_CONSUMERS, check_concurrency
+from ..queue import ShardedQueue
+from ..registry import QueueRegistry
+from .consumer import Consumer, Handler
+from .signals import Signals
+
+log = logging.getLogger(__name__)
+
+H = TypeVar("H", bound=Handler)
+ALLOT_EVERY = 0.25
+"""Seconds between two divisions of the threads among the queues."""
+DEPTH_EVERY = 2.0
+"""Seconds between two looks at the depth of a queue whose handler has thresholds."""
+SIGNAL_POLL = 0.1
+"""Seconds between two looks at whether a signal has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a worker does with one queue."""
+
+    handler: Handler
+    concurrency: int | None
+    ignorable: type[BaseException] | Collection[type[BaseException]]
+    ordered: bool
+    start_at: int | None
+    stop_at: int
+
+
+class Worker:
+    """Runs a handler for each of several queues, in one process that needs nothing beside it.
+
+    registry: where the queues are; they must have been created when the worker starts.
+    weights: for each queue a whole number from 1 to 1,000. `concurrency` threads are divided among the queues that have
+        messages, in proportion; a queue without messages keeps one thread, so that nothing waits behind another queue
+        for longer than one message takes, and nobody starves. None: each queue has as many threads as its handler, or
+        its record, says.
+    concurrency: threads in all, at least one for each queue; default the sum of the weights.
+    grace: seconds that `stop` gives handlers to finish.
+    upkeep: whether this process takes part in the upkeep of the client's queues.
+    """
+
+    def __init__(
+        self,
+        registry: QueueRegistry,
+        *,
+        weights: Mapping[str, int] | None = None,
+        concurrency: int | None = None,
+        grace: float = 10.0,
+        upkeep: bool = True,
+    ) -> None:
+        self.registry = checked_kind("registry", registry, QueueRegistry)
+        self.weights = _checked_weights(weights)
+        if concurrency is not None:
+            checked_whole("concurrency", concurrency, 1, MAX_CONSUMERS)
+        if concurrency is not None and weights is None:
+            raise InvalidRequest("concurrency without weights: give weights, or a concurrency to each handler")
+        self.concurrency = concurrency
+        self.grace, self.upkeep = checked_timeout(grace), checked_kind("upkeep", upkeep, bool)
+        self._seams = registry.store.seams
+        self._handlers: dict[str, Handled] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self._background = Background(self._seams, self._divide_threads, f"{registry.client_id}-worker")
+        self._stopping = self._background.stopping
+        self._signals = Signals(self._stopping.is_set)
+        self._troubles = Troubles(self._seams, log)
+
+    def __repr__(self) -> str:
+        return f"Worker({self.registry.client_id!r}, queues={sorted(self._handlers)})"
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        ignorable: type[BaseException] | Collection[type[BaseException]] = (),
+        ordered: bool = False,
+        start_at: int | None = None,
+        stop_at: int = 0,
+    ) -> Callable[[H], H]:
+        """Handle the messages of a queue by the decorated function, as `Consumer` does. One handler a queue.
+
+        queue: its name.  concurrency: threads, where the worker has no weights; default what the queue's record says.
+        ignorable, ordered: as for `Consumer`.
+        start_at, stop_at: work only once so many messages are ready, and then until so few are left; for work that
+            pays in bulk. The depth is looked at each 2 s, one call.
+
+        Raises `InvalidRequest`, also where the queue has a handler.
+        """
+        if not isinstance(queue, str) or not queue:
+            raise InvalidRequest(f"queue is {queue!r}; give the name of a queue")
+        if queue in self._handlers:
+            raise InvalidRequest(f"queue {queue!r} has a handler already: handle all its messages in one")
+        if concurrency is not None and self.weights is not None:
+            raise InvalidRequest(f"concurrency {concurrency!r} for {queue!r}: the weights divide this worker's threads")
+        if concurrency is not None:
+            check_concurrency(concurrency)
+        _check_thresholds(start_at, stop_at)
+
+        def add(handler: H) -> H:
+            if not callable(handler):
+                raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; decorate a function")
+            self._handlers[queue] = Handled(handler, concurrency, ignorable, ordered, start_at, stop_at)
+            return handler
+
+        return add
+
+    # ---- life
+
+    def start(self) -> Worker:
+        """Start in the background; itself. A worker is started once.
+
+        Raises `NotFound` for a queue that was not created, `InvalidRequest` where the weights do not fit the handlers,
+        and the store's errors; then nothing runs.
+        """
+        if self.consumers:
+            raise InvalidRequest(f"{self!r} was started before: make another")
+        self._check_shares()
+        queues = {name: self.registry.get(name) for name in self._handlers}
+        self.consumers = {name: self._consumer(queues[name], handled) for name, handled in self._handlers.items()}
+        for consumer in self.consumers.values():
+            consumer.start()
+        self._background.start()
+        return self
+
+    def _consumer(self, queue: ShardedQueue, handled: Handled) -> Consumer:
+        consumer = Consumer(
+            queue,
+            handled.handler,
+            concurrency=0 if handled.start_at is not None else 1 if self.weights is not None else handled.concurrency,
+            ignorable=handled.ignorable,
+            ordered=handled.ordered,
+            grace=self.grace or 0.0,
+            upkeep=self.upkeep,
+        )
+        consumer.signals = self._signals  # one signal ends them all
+        return consumer
+
+    def stop(self, grace: float | None = None) -> bool:
+        """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`)."""
+        self._signals.drains = True
+        self._stopping.set()
+        end = self._seams.monotonic() + ((self.grace or 0.0) if grace is None else grace)
+        done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in list(self.consumers.values())]
+        self._background.stop(SIGNAL_POLL)
+        return all(done)
+
+    def run(self) -> bool:
+        """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
+
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        """
+        with self._signals:
+            try:
+                self.start()
+                while not (self._signals.drains or self._stopping.wait(SIGNAL_POLL)):
+                    pass
+            finally:
+                done = self.stop()
+        return done
+
+    def __enter__(self) -> Worker:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether it has been started and not been told to end."""
+        return bool(self.consumers) and not self._signals.drains
+
+    # ---- who gets how many threads
+
+    def _check_shares(self) -> None:
+        if not self._handlers:
+            raise InvalidRequest(f"{self!r} has no handlers: decorate a function with @worker.handler(QUEUE)")
+        if self.weights is None:
+            return
+        wrong = sorted(self._handlers.keys() ^ self.weights.keys())
+        if wrong:
+            raise InvalidRequest(f"{wrong[0]!r} is not in both: give each queue that has a handler a weight")
+        total = self._threads()
+        if not len(self._handlers) <= total <= MAX_CONSUMERS:
+            raise InvalidRequest(
+                f"{total} threads for {len(self._handlers)} queues: give a concurrency from one for each queue to "
+                f"{MAX_CONSUMERS}"
+            )
+
+    def _threads(self) -> int:
+        return sum((self.weights or {}).values()) if self.concurrency is None else self.concurrency
+
+    def _divide_threads(self) -> None:
+        looked: dict[str, float] = {}
+        opened = {name: handled.start_at is None for name, handled in self._handlers.items()}
+        while not self._signals.drains:
+            for name, handled in self._handlers.items():
+                now = self._seams.monotonic()
+                if handled.start_at is not None and now >= looked.get(name, now):
+                    looked[name] = now + DEPTH_EVERY
+                    opened[name] = self._opens(name, handled, is_open=opened[name])
+            try:
+                self._allot(opened)
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+                self._troubles.tell(failure, f"{self!r} could not divide its threads")
+            if self._stopping.wait(ALLOT_EVERY):
+                return
+
+    def _allot(self, opened: Mapping[str, bool]) -> None:
+        """Give each queue its threads for the next moment."""
+        if self.weights is None:
+            for name, handled in self._handlers.items():
+                if handled.start_at is not None:
+                    queue = self.consumers[name].queue
+                    wanted = queue.concurrency if handled.concurrency is None else handled.concurrency
+                    self.consumers[name].allot(wanted if opened[name] else 0)
+            return
+        busy = {name for name, consumer in self.consumers.items() if opened[name] and consumer.busy}
+        given = divided(self._threads(), self.weights, busy)
+        for name, consumer in self.consumers.items():
+            paused = not opened[name] or consumer.queue.concurrency == 0
+            consumer.allot(0 if paused else given[name])
+
+    def _opens(self, name: str, handled: Handled, *, is_open: bool) -> bool:
+        """Whether the queue is to be worked: from `start_at` ready messages on, until `stop_at` are left."""
+        try:
+            states = self.consumers[name].queue.pointers.states()
+        except Exception as failure:  # noqa: BLE001 - a defect, too
+            self._troubles.tell(failure, f"the depth of {name} is unknown")
+            return is_open
+        ready = sum(state.loaded - state.fired for state in states)
+        return ready > handled.stop_at if is_open else ready >= (handled.start_at or 0)
+
+
+def divided(threads: int, weights: Mapping[str, int], busy: Collection[str]) -> dict[str, int]:
+    """The threads of each queue: one each, and the others among those that are busy, in proportion to their weights.
+
+    Largest remainders first, and by name among equals, so that the sum is `threads`; all are busy where none is.
+    """
+    chosen = {name: weights[name] for name in sorted(busy or weights)}
+    shares = {name: threads * weight / sum(chosen.values()) for name, weight in chosen.items()}
+    given = dict.fromkeys(weights, 1)
+    left = threads - len(weights)
+    while left > 0:
+        name = max(chosen, key=lambda one: shares[one] - given[one])
+        given[name] += 1
+        left -= 1
+    return given
+
+
+def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int] | None:
+    if weights is None:
+        return None
+    if not isinstance(weights, Mapping) or not weights:
+        raise InvalidRequest(f"weights is {weights!r}; give a mapping of queue names to whole numbers")
+    for name, weight in weights.items():
+        checked_whole(f"the weight of {name!r}", weight, 1, 1000)
+    return dict(weights)
+
+
+def _check_thresholds(start_at: Any, stop_at: Any) -> None:
+    if start_at is None:
+        if stop_at != 0:
+            raise InvalidRequest(f"stop_at is {stop_at!r} without start_at: give both")
+        return
+    if not is_int(start_at) or not 1 <= start_at <= 1_000_000_000:
+        raise InvalidRequest(f"start_at is {start_at!r}; it must be a whole number of messages from 1")
+    if not is_int(stop_at) or not 0 <= stop_at < start_at:
+        raise InvalidRequest(f"stop_at is {stop_at!r}; it must be a whole number from 0, less than start_at {start_at}")

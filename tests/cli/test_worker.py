@@ -1,0 +1,118 @@
+"""`latchwork worker`, its probe, and `latchwork queue wait`, as a user and an orchestrator meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+import latchwork
+from latchwork.queue import QueueConfig, QueueRegistry
+from tests.support.waiting import until
+
+JOBS = """
+import latchwork
+from latchwork.queue import QueueRegistry, Worker
+
+worker = Worker(QueueRegistry(latchwork.connect(), "shop"))
+other = 3
+
+@worker.handler("orders")
+def handle(delivery):
+    print("handled", delivery.payload, flush=True)
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a program, and the environment in which its store is known."""
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
+    queue = QueueRegistry(latchwork.connect(url), "shop").create(QueueConfig("orders", shards=1))
+    return tmp_path, {**os.environ, "LATCHWORK_STORE": url}, queue
+
+
+def command(place, *words):
+    folder, environment, _ = place
+    return subprocess.run(
+        [sys.executable, "-m", "latchwork.cli", *words],
+        capture_output=True, text=True, timeout=60, check=False, cwd=folder, env=environment,
+    )  # fmt: skip
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as failure:
+        return failure.code, failure.read().decode()
+
+
+def test_a_worker_serves_its_probes_and_drains_at_sigterm(place):
+    folder, environment, queue = place
+    queue.publish({"order": 7})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "latchwork.cli", "worker", "jobs:worker", "--probe", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
+    )  # fmt: skip
+    try:
+        port = int(re.search(r":(\d+)/healthz", process.stderr.readline())[1])
+        assert process.stdout.readline() == "handled {'order': 7}\n"
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/readyz") == (200, "ready\n")
+        status, text = get(port, "/metrics")
+        assert status == 200
+        assert "latchwork_queue_depth" in text
+        status, text = get(port, "/scale/orders")
+        assert status == 200
+        assert json.loads(text) | {"oldest_age_s": None} == {
+            "queue": "orders", "client": "shop", "ready": 0, "sideline": 0, "oldest_age_s": None, "rate": None,
+            "threads": 1, "suggested_threads": 0,
+        }  # fmt: skip
+        assert get(port, "/scale/nowhere")[0] == 404
+        assert get(port, "/../etc/passwd")[0] == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert until(lambda: queue.depth().ready == 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("jobs", "MODULE:NAME"),
+        ("nowhere:worker", "no module 'nowhere'"),
+        ("jobs:nothing", "has no 'nothing'"),
+        ("jobs:other", "is a int; it must be a latchwork.queue.Worker"),
+    ],
+)
+def test_what_is_no_worker_is_refused_in_one_line(place, where, said):
+    done = command(place, "worker", where)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_that_fails_by_itself_shows_where(place):
+    done = command(place, "worker", "broken:worker")
+    assert done.returncode == 1
+    assert "nothing_of_that_name" in done.stderr
+
+
+def test_a_script_can_wait_for_a_depth(place):
+    place[2].publish_many(range(3))
+    done = command(place, "--json", "queue", "wait", "orders", "--client", "shop", "--depth", "3", "--timeout", "20")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"queue": "orders", "ready": 3})
+    done = command(place, "queue", "wait", "orders", "--client", "shop", "--depth", "4", "--timeout", "0")
+    assert done.returncode == 4
+    assert "fewer than 4" in done.stderr

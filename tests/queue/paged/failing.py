@@ -1,0 +1,103 @@
+"""A file layer of which one call fails, and interrupts at any line of the package.
+
+files = FailingFiles(RecordingFiles())
+files.arm(12, eio_after)                                        # the 12th call from now on fails; see HOW
+interrupted(40, (cursor, outbox), producer.forward)             # KeyboardInterrupt at the 40th line or return in there
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import linecache
+import sys
+
+from latchwork.errors import LatchworkError
+
+
+def eio_before(call):
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def eio_after(call):
+    call()
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def interrupt_before(call):
+    raise KeyboardInterrupt
+
+
+def interrupt_after(call):
+    call()
+    raise KeyboardInterrupt
+
+
+HOW = (eio_before, eio_after, interrupt_before, interrupt_after)
+"""Without and with the effect of the call: an error does not say whether the disk has it."""
+
+
+class FailingFiles:
+    """Any file layer; the calls of it, and of the files that it opens, count. `failed` names the one that failed."""
+
+    def __init__(self, inner) -> None:
+        self.inner, self.left, self.how, self.failed = inner, 0, None, None
+
+    def arm(self, at, how) -> None:
+        """Let the so manieth call from now on fail."""
+        self.left, self.how = at, how
+
+    def open(self, path, *, create=False):
+        return FailingFile(self, self._call("open", lambda: self.inner.open(path, create=create)))
+
+    def _call(self, name, call):
+        self.left -= 1
+        if self.left != 0:
+            return call()
+        self.failed = name
+        return self.how(call)
+
+    def __getattr__(self, name):
+        verb = getattr(self.inner, name)
+        return lambda *args: self._call(name, lambda: verb(*args))
+
+
+class FailingFile:
+    """An open file of a `FailingFiles`. Closing it says nothing about the disk, and so never fails."""
+
+    def __init__(self, files, inner) -> None:
+        self.files, self.inner, self.close = files, inner, inner.close
+
+    def __getattr__(self, name):
+        verb = getattr(self.inner, name)
+        return lambda *args: self.files._call(f"file {name}", lambda: verb(*args))
+
+
+def interrupted(place, modules, act) -> bool:
+    """Whether `act` ran into an interrupt at the so manieth place: before a line of these modules, or after a return.
+
+    Not where no interrupt comes: on its way out a block has the line of its "with" once more, before it has let go; the
+    line of a "try" is no instruction; and a context manager is never left without its second half.
+    """
+    left, traced, names = [place], sys.gettrace(), {module.__file__ for module in modules}
+
+    def trace(frame, event, argument):
+        name = frame.f_code.co_filename
+        if name not in names:
+            return None
+        text = linecache.getline(name, frame.f_lineno).strip()
+        ends = event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR
+        left[0] -= ends or (event == "line" and not text.startswith(("with ", "try:")))
+        if left[0] == 0:
+            left[0] = -1
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    except (KeyboardInterrupt, LatchworkError):
+        pass
+    finally:
+        sys.settrace(traced)
+    return left[0] < 0

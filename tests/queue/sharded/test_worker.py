@@ -1,0 +1,246 @@
+"""A worker: several queues in one process, by weights and by depth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from latchwork.errors import InvalidMessageHandler, InvalidRequest, NotFound
+from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.queue.sharded.consumer import worker as module
+from latchwork.queue.sharded.consumer.worker import divided
+from latchwork.store import MemoryStore
+from tests.sim.stage import Stage
+from tests.support.waiting import until
+
+
+def registry_on(store, *names, **options):
+    registry = QueueRegistry(store, "c", farm_id="f")
+    for name in names:
+        registry.create(QueueConfig(name, shards=1, **options))
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("threads", "busy", "given"),
+    [
+        (9, {"high", "low"}, {"high": 8, "low": 1}),
+        (9, {"high"}, {"high": 8, "low": 1}),
+        (9, {"low"}, {"high": 1, "low": 8}),
+        (9, set(), {"high": 8, "low": 1}),
+        (2, {"high", "low"}, {"high": 1, "low": 1}),
+        (4, {"high", "low"}, {"high": 3, "low": 1}),
+    ],
+)
+def test_threads_are_divided_by_weight_among_busy_queues_and_each_keeps_one(threads, busy, given):
+    assert divided(threads, {"high": 8, "low": 1}, busy) == given
+    assert sum(given.values()) == threads
+
+
+def test_each_queue_is_handled_by_its_own_function():
+    stage, handled = Stage(), []
+
+    def body(store):
+        registry = registry_on(store, "a", "b")
+        worker = Worker(registry)
+        worker.handler("a")(lambda delivery: handled.append(("a", delivery.payload)))
+        worker.handler("b")(lambda delivery: handled.append(("b", delivery.payload)))
+        registry.get("a").publish(1)
+        registry.get("b").publish(2)
+        with worker:
+            store.seams.sleep(5)
+            assert worker.running
+        assert not worker.running
+        return "done"
+
+    stage.act("process", body)
+    stage.play()
+    assert stage.said["process"] == "done"
+    assert sorted(handled) == [("a", 1), ("b", 2)]
+
+
+def test_a_full_queue_does_not_hold_up_another_and_takes_what_that_leaves():
+    """400 messages of 1 s each in `low`, then one in `high`: it is handled at once."""
+    stage, began, at_once = Stage(), {}, []
+
+    def body(store):
+        registry = registry_on(store, "high", "low")
+        low = []
+
+        def slow(delivery):
+            low.append(delivery)
+            at_once.append(len(low))
+            store.seams.sleep(1)
+            low.remove(delivery)
+
+        def urgent(delivery):
+            began["high"] = store.seams.monotonic()
+
+        worker = Worker(registry, weights={"high": 3, "low": 1})
+        worker.handler("low")(slow)
+        worker.handler("high")(urgent)
+        registry.get("low").publish_many(range(400))
+        with worker:
+            store.seams.sleep(20)
+            sent = store.seams.monotonic()
+            registry.get("high").publish("now")
+            store.seams.sleep(5)
+        return began["high"] - sent
+
+    stage.act("process", body)
+    stage.play()
+    assert stage.said["process"] < 0.5
+    assert max(at_once) == 3, "four threads, of which one stays with `high`"
+
+
+def test_a_handler_with_thresholds_works_from_so_many_messages_on_until_so_few_are_left():
+    stage, counts = Stage(), []
+
+    def body(store):
+        registry = registry_on(store, "bulk")
+        worker = Worker(registry)
+        handled = []
+
+        @worker.handler("bulk", start_at=10, stop_at=2)
+        def handle(delivery):
+            handled.append(delivery)
+            store.seams.sleep(1)
+
+        queue = registry.get("bulk")
+        queue.publish_many(range(9))
+        with worker:
+            store.seams.sleep(30)
+            counts.append(len(handled))
+            queue.publish("the tenth")
+            store.seams.sleep(60)
+            counts.append(len(handled))
+
+    stage.act("process", body)
+    stage.play()
+    assert counts[0] == 0
+    assert 8 <= counts[1] <= 10
+
+
+def test_the_whole_worker_is_refused_before_anything_runs():
+    registry = registry_on(MemoryStore(), "a")
+    worker = Worker(registry)
+    with pytest.raises(InvalidRequest, match="no handlers"):
+        worker.start()
+    worker.handler("a")(print)
+    worker.handler("nowhere")(print)
+    with pytest.raises(NotFound, match="nowhere"):
+        worker.start()
+    assert worker.consumers == {}
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda r: Worker("registry"), "registry"),
+        (lambda r: Worker(r, weights={}), "weights"),
+        (lambda r: Worker(r, weights={"a": 0}), "weight of 'a'"),
+        (lambda r: Worker(r, weights={"a": 1.5}), "weight of 'a'"),
+        (lambda r: Worker(r, concurrency=3), "without weights"),
+        (lambda r: Worker(r, weights={"a": 1}, concurrency=0), "concurrency"),
+        (lambda r: Worker(r, grace=-1), "timeout|grace"),
+        (lambda r: Worker(r, upkeep="no"), "upkeep"),
+        (lambda r: Worker(r).handler(""), "name of a queue"),
+        (lambda r: Worker(r).handler("a", concurrency=-1), "concurrency"),
+        (lambda r: Worker(r, weights={"a": 1}).handler("a", concurrency=2), "weights divide"),
+        (lambda r: Worker(r).handler("a", start_at=0), "start_at"),
+        (lambda r: Worker(r).handler("a", stop_at=3), "without start_at"),
+        (lambda r: Worker(r).handler("a", start_at=3, stop_at=3), "stop_at"),
+        (lambda r: _twice(Worker(r)), "has a handler"),
+        (lambda r: _handling(Worker(r, weights={"b": 1}), "a").start(), "not in both"),
+        (lambda r: _handling(Worker(r, weights={"a": 101}), "a").start(), "101 threads"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_named(build, match):
+    with pytest.raises(InvalidRequest, match=match):
+        build(registry_on(MemoryStore(), "a"))
+
+
+def test_only_a_function_handles():
+    with pytest.raises(InvalidMessageHandler):
+        Worker(registry_on(MemoryStore(), "a")).handler("a")(3)
+
+
+def _handling(worker, name):
+    worker.handler(name)(print)
+    return worker
+
+
+def _twice(worker):
+    _handling(_handling(worker, "a"), "a")
+
+
+PROGRAM = """
+import sys, time, warnings
+import latchwork
+from latchwork.queue import QueueConfig, QueueRegistry, Worker
+registry = QueueRegistry(latchwork.connect(sys.argv[1]), "c")
+worker = Worker(registry, grace=60)
+for name in ("a", "b"):
+    registry.create(QueueConfig(name, shards=1))
+    @worker.handler(name)
+    def handle(delivery):
+        print("begins", delivery.payload, flush=True)
+        time.sleep(delivery.payload)
+        print("ends", flush=True)
+registry.get("a").publish(float(sys.argv[2]))
+print(worker.run(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "signals", "said"), [(1, 1, ["ends", "True"]), (600, 2, ["False"])])
+def test_sigterm_drains_every_queue_and_a_second_one_forces(tmp_path, seconds, signals, said):
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, f"sqlite:{tmp_path / 'store.db'}?synchronous=off", str(seconds)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == f"begins {float(seconds)}\n"
+        for number in range(signals):
+            if number:
+                time.sleep(0.5)  # two signals at once are one for the system
+            os.kill(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=50)
+    finally:
+        process.kill()
+        process.wait()
+    assert out.split() == said
+
+
+def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
+    before = threading.active_count()
+    registry = registry_on(MemoryStore(), "a", "b")
+    worker = _handling(_handling(Worker(registry), "a"), "b")
+    worker.start()
+    with pytest.raises(InvalidRequest, match="started before"):
+        worker.start()
+    assert worker.stop()
+    until(lambda: threading.active_count() <= before)
+
+
+def test_a_depth_that_cannot_be_read_changes_nothing(monkeypatch, caplog):
+    from latchwork.errors import Unavailable
+
+    registry = registry_on(MemoryStore(), "a")
+    worker = Worker(registry)
+    worker.handler("a", start_at=5)(print)
+    worker.consumers = {"a": worker._consumer(registry.get("a"), worker._handlers["a"])}
+
+    def unavailable(self):
+        raise Unavailable("no node has the partition")
+
+    monkeypatch.setattr(type(registry.get("a").pointers), "states", unavailable)
+    for is_open in (True, False):
+        assert worker._opens("a", worker._handlers["a"], is_open=is_open) is is_open
+    assert "depth of a" in caplog.text
+    assert module.DEPTH_EVERY >= 1

@@ -1,0 +1,63 @@
+"""The code of the README and of the guide runs as it stands there: as a program, and typed line by line."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "getting-started.md",
+    ROOT / "docs" / "fencing.md",
+    *sorted((ROOT / "docs" / "guide").glob("*.md")),
+]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def code_of(page, folder):
+    """The page's Python, in a folder of its own; what needs Spark runs in tests/spark."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    code = "".join(block for block in blocks if "pyspark" not in block)
+    return code.replace("/tmp/", f"{folder}/")
+
+
+def run(code, *arguments):
+    environment = {**os.environ, "PYTHONPATH": ""}
+    return subprocess.run(
+        [sys.executable, *arguments], input=code, capture_output=True, text=True, timeout=120, check=False,
+        env=environment,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
+    code = code_of(page, tmp_path)
+    assert "import" in code, "the blocks are found"
+    done = run(code, "-")
+    assert done.returncode == 0, done.stderr
+    if page.stem == "README":
+        assert "[{'order': 7}]" in done.stdout, "the message is handed out"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_code_of_a_page_can_be_typed_into_an_interactive_session(page, tmp_path):
+    done = run(code_of(page, tmp_path), "-i", "-q", "-c", "import sys; sys.ps1 = sys.ps2 = ''")
+    assert done.returncode == 0
+    assert "Error" not in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+
+
+def test_every_link_of_the_docs_leads_to_a_page():
+    checked = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in LINK.findall(page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+                checked += 1
+    assert checked >= 30
