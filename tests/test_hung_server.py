@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, LeaseElection
+from latchwork.coord import CountDownLatch, FencedLock, LeaseElection, Semaphore
 from latchwork.errors import LatchworkError
 from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, Put
@@ -81,6 +81,8 @@ VERBS = {
     "latch.wait": (lambda s: CountDownLatch.create(s, "hung", str(time.monotonic()), 1), lambda it: it.wait(1), 1),
     "lock.acquire": (lambda s: FencedLock(s, "hung"), lambda it: it.acquire(1), 1),
     "lock.try_acquire": (lambda s: FencedLock(s, "hung"), lambda it: it.try_acquire(), 0),
+    "semaphore.acquire": (lambda s: Semaphore(s, "hung", permits=2), lambda it: it.acquire(timeout=1), 1),
+    "semaphore.try_acquire": (lambda s: Semaphore(s, "hung", permits=2), lambda it: it.try_acquire(), 0),
     "election.run": (lambda s: LeaseElection(s, "hung"), lambda it: it.run(print, timeout=1), 1),
     "large.enqueue": (large, lambda it: it.enqueue(1, timeout=1), 1),
     "large.dequeue": (large, lambda it: it.dequeue(timeout=1), 1),

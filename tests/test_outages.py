@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
+from latchwork.coord import CountDownLatch, FencedLock, LatchLevel, Semaphore
 from latchwork.deadline import LATE, call_time
 from latchwork.errors import LockUnavailable, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
@@ -45,6 +45,10 @@ WAITS = {
     "latch.wait": (latch, lambda it, timeout: it.wait(timeout)),
     "latch.wait across farms": (lambda store: latch(store, LatchLevel.XDC), lambda it, timeout: it.wait(timeout)),
     "lock.acquire": (lambda store: FencedLock(store, "lock"), lambda it, timeout: it.acquire(timeout).fence),
+    "semaphore.acquire": (
+        lambda store: Semaphore(store, "permits", permits=3),
+        lambda it, timeout: it.acquire(2, timeout=timeout).fence,
+    ),
     "large.enqueue": (large, lambda it, timeout: it.enqueue(4, timeout=timeout) == 3),
     "large.dequeue": (large, lambda it, timeout: it.dequeue(timeout=timeout).value == 1),
     "large.transaction": (large, lambda it, timeout: it.transaction("t", timeout=timeout).offsets == range(3)),

@@ -140,7 +140,7 @@ class Consumer:
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
         and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
-        the store does not answer they come back through the sweeper.
+        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
         When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
         that was forked since the start it does nothing: what runs is the parent's.
         """
@@ -154,11 +154,11 @@ class Consumer:
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
         with Deadline(self._seams, 0):
             self._runs.abandon_all("was still running when the consumer's grace period ended")
-        end = min(end, self._seams.monotonic()) + KEEP
+        soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
-            task.join(max(0.0, end - self._seams.monotonic()))
+            task.join(max(0.0, soon - self._seams.monotonic()))
         if self._upkeep is not None:
-            self._upkeep.leave(self)
+            self._upkeep.leave(self, max(0.0, end + 2 * KEEP - self._seams.monotonic()))
         return not self._gave_up
 
     def run(self) -> bool:
