@@ -98,12 +98,11 @@ class _Attempt:
 
     def _read(self) -> dict[str, Chunk | None]:
         """The entries of the keys. One call."""
-        sent = self._store.seams.boottime()
         rows = settle(self._store, [records.reading(0) for records in self._records.values()])
         chunks: dict[str, Chunk | None] = {}
         for (key, records), row in zip(self._records.items(), rows, strict=True):
             try:
-                chunks[key] = records.chunk(0, row, sent)
+                chunks[key] = records.chunk(0, row)
             except LatchworkError as failure:
                 self._ids[key] = failure
         return chunks

@@ -302,7 +302,8 @@ class ShardedQueue(QueueView):
 
         They start again with no attempts; how often they had been handed out before is in the header
         `latchwork-attempts`, their last reason and error stay with them. dry_run: change nothing, only say which would
-        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors.
+        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors; where some could not be
+        brought back, after all others were: `details["redriven"]` of the error has the ids of these.
         """
         return redrive(self, limit, reason=reason, dry_run=dry_run)
 
