@@ -53,7 +53,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .held_mutants import SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -129,7 +129,7 @@ def _minted_below_the_retry(self: Any, send: Any = once._Attempt._send) -> Any:
         try:
             return send(self)
         except OutcomeUnknown:
-            self.token = store.token_clock.mint(store.seams)
+            self.token = store.token_clock.mint(store.seams, self.update.key)
     raise OutcomeUnknown
 
 
@@ -451,5 +451,6 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER

@@ -163,7 +163,8 @@ def _add(op: o.Add, change: _Change) -> Any:
 
 
 def _map_put(op: o.MapPut, change: _Change) -> Any:
-    key, value = map_key(op.key), _new_value(op.value, change)
+    key = map_key(_new_value(op.key, change) if o.is_computed(op.key) else op.key)
+    value = _new_value(op.value, change)
     entries = _held(change, op.bin, dict, {})
     if op.new and key in entries:
         raise Refused(f"key {key!r} is in map bin {op.bin!r} already; nothing was written")
