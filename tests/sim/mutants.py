@@ -129,7 +129,7 @@ def _minted_below_the_retry(self: Any, send: Any = once._Attempt._send) -> Any:
         try:
             return send(self)
         except OutcomeUnknown:
-            self.token = store.token_clock.mint(store.seams)
+            self.token = store.token_clock.mint(store.seams, self.update.key)
     raise OutcomeUnknown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
 from ....background import TROUBLE, Troubles
 from ....errors import InvalidMessageHandler, InvalidRequest
@@ -14,6 +14,7 @@ from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
 from ..envelope import Reason
 from ..queue import ShardedQueue
+from ..registry import QueueRegistry
 from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
 from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
@@ -73,7 +74,7 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
-        self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
+        self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
         self._troubles = Troubles(queue.store.seams, log)
