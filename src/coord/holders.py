@@ -14,7 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..retry import Poll, may_pass, outlive
 from ..store.model.expr import SERVER_NOW, Bin, Expr, ListOf, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put, ReadAll
@@ -22,6 +24,7 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
+from .waiting import told
 
 HOLDERS, RENEWED = "holders", "renewed"
 """By the id of the acquisition: [fence, lease in ms, server's ms when it was taken, owner, what is held]; its stamp,
@@ -188,6 +191,25 @@ class Entering(Attempts[Way, Holders]):
         self._holders = crowd
         self._me = self._seams.unique()
         self._wished: float | None = None
+
+    def at_once(self) -> Claim | None:
+        """Try without having looked, then look; None where it is not to be had now."""
+        return self.take() or self.look()
+
+    def enter(self, poll: Poll, timeout: float | None, kind: str) -> Claim | None:
+        """Enter at once, or wait for up to so many seconds; None where they were not enough. kind: for the metrics."""
+        seams, claim = self._seams, None
+        with Deadline(seams, timeout) as deadline:
+            self._holders.let_others_go_first(poll, timeout)
+            claim = outlive(seams, deadline, self.at_once, passing=may_pass)
+            if claim is not None or timeout == 0:
+                return claim
+            try:
+                claim = told(seams, kind, lambda: self.wait(poll, deadline=deadline))
+            finally:
+                if claim is None:  # also where the wait failed
+                    self.end()
+        return claim
 
     def end(self) -> None:
         """Wish no more, where it was in vain: nobody is to be held off for it."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar, TypeVar
 
+from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
 from ..inputs import checked_kind, checked_timeout
 from ..retry import Poll
@@ -29,7 +30,6 @@ from .holders import HOLDERS, ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, He
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, NOW_US, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
-from .waiting import told
 
 RWLOCKS = "latchwork_rwlocks"
 """The set of all read-write locks; the key is the name."""
@@ -171,21 +171,13 @@ class ReadWriteLock:
         return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
 
     def _tried(self, kind: type[U], attempts: _Entering, *, keep_alive: bool) -> U | None:
-        claim = attempts.take() or attempts.look()
+        with Deadline(self._store.seams, 0):
+            claim = attempts.at_once()
         return None if claim is None else self._kept(kind, attempts, claim, keep_alive=keep_alive)
 
     def _granted(self, kind: type[U], timeout: float | None, *, keep_alive: bool) -> U:
-        limit, seams, attempts = checked_timeout(timeout), self._store.seams, _Entering(self._crowd, kind.mode)
-        began = seams.monotonic()
-        self._crowd.let_others_go_first(self._poll, limit)
-        claim = attempts.take() or attempts.look()
-        if claim is None and limit != 0:
-            rest = None if limit is None else max(0.0, limit - (seams.monotonic() - began))
-            try:
-                claim = told(seams, "rwlock", lambda: attempts.wait(self._poll, timeout=rest))
-            finally:
-                if claim is None:  # also where the wait failed
-                    attempts.end()
+        attempts = _Entering(self._crowd, kind.mode)
+        claim = attempts.enter(self._poll, checked_timeout(timeout), "rwlock")
         if claim is None:
             raise LockUnavailable(
                 f"the lock {self.name!r} was not to be had for {kind.mode.value} in {timeout} s; {self._crowd.told()}",

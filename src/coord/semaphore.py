@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_timeout, checked_whole
 from ..retry import Poll
@@ -41,7 +42,6 @@ from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holde
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
-from .waiting import told
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
@@ -99,14 +99,16 @@ class Semaphore:
         try follow. timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew
         them in the background until they are released or lost. Who waits for several asks the others to let it go
         first, so that it is not passed over for ever: until it has them, or gives up, nobody else is given any. Permits
-        of a holder that died are free once somebody has watched them for one lease.
+        of a holder that died are free once somebody has watched them for one lease. A store that is away is asked again
+        until the time is over.
 
-        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are, `OutcomeUnknown` where
-        an attempt may have taken them and cannot be resolved (they are then free again after one lease), `Unavailable`.
+        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are. Where the store is
+        away when the time is over: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them and cannot be
+        resolved (they are then free again after one lease).
         """
         limit = checked_timeout(timeout)
         attempts = self._attempts(n)
-        claim = self._wait(attempts, limit)
+        claim = attempts.enter(self._poll, limit, "semaphore")
         if claim is None:
             raise LockUnavailable(
                 f"{n} of the permits of {self.name!r} were not to be had in {timeout} s; {self._crowd.told()}",
@@ -120,7 +122,8 @@ class Semaphore:
         One store call where the slots that it tries are free, else a look, and another try where that may succeed.
         """
         attempts = self._attempts(n)
-        claim = attempts.at_once()
+        with Deadline(self._store.seams, 0):
+            claim = attempts.at_once()
         return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
 
     def resize(self, permits: int) -> None:
@@ -152,21 +155,6 @@ class Semaphore:
 
     def _attempts(self, n: int) -> _Taking:
         return _Taking(self._crowd, checked_whole("n", n, 1, MAX_PERMITS))
-
-    def _wait(self, attempts: _Taking, limit: float | None) -> Claim | None:
-        seams = self._store.seams
-        began = seams.monotonic()
-        self._crowd.let_others_go_first(self._poll, limit)
-        claim = attempts.at_once()
-        if claim is not None or limit == 0:
-            return claim
-        rest = None if limit is None else max(0.0, limit - (seams.monotonic() - began))
-        try:
-            claim = told(seams, "semaphore", lambda: attempts.wait(self._poll, timeout=rest))
-        finally:
-            if claim is None:  # also where the wait failed
-                attempts.end()
-        return claim
 
     def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
         permits = Permits(self.name, Held(self._crowd, attempts.id, *freed(attempts.slots)), claim, attempts.slots)

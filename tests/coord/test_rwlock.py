@@ -215,7 +215,7 @@ def test_a_late_attempt_to_read_is_refused_while_its_acquisition_reads(memory):
 def test_where_the_record_cannot_be_asked_after_doubt_the_outcome_is_unknown(memory):
     plan = {1: "request_lost", 2: "request_lost", 3: "request_lost", 4: "dropped", 5: "dropped", 6: "dropped"}
     with pytest.raises(OutcomeUnknown, match="the lease ends by itself"):
-        ReadWriteLock(FaultyStore(memory, plan), "l").write(1)
+        ReadWriteLock(FaultyStore(memory, plan), "l").try_write()
 
 
 def test_when_the_store_comes_back_empty_holders_hear_of_it_and_fences_go_on_above(memory, clock):
