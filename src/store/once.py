@@ -7,7 +7,7 @@ an attempt that lands late, changes nothing. The token is minted here, above the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -40,9 +40,11 @@ from .model.expr import (  # fmt: skip
     missing,
 )
 from .model.form import Form, plain
-from .model.once import Once as Once
+from .model.once import Once
 from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
 from .model.record import Key, Update, Values
+
+__all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
@@ -70,7 +72,8 @@ class Attempts(Protocol):
     token_clock: TokenClock
 
     def _operate(self, update: Update) -> Values: ...
-    def operate(self, key: Key, *ops: Op, **options: Any) -> Values: ...
+    @property
+    def operate(self) -> Callable[..., Values]: ...
 
 
 class TokenClock:
