@@ -1,4 +1,4 @@
-"""Waiting for each other: latches, fenced locks, leader election."""
+"""Waiting for each other: latches, fenced locks and semaphores, leader election."""
 
 from typing import TYPE_CHECKING
 
@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from .election.zookeeper import ZooKeeperElection
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
     from .lock import FencedLock, Grant
+    from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
-    "CountUpDownLatch", "LatchLevel", "LatchProgress",
+    "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -22,5 +23,6 @@ __getattr__, __dir__ = offer(
         ".election.zookeeper": "ZooKeeperElection",
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
         ".lock": "FencedLock Grant",
+        ".semaphore": "Semaphore Permits Holder",
     },
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from ..background import Troubles
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
@@ -25,6 +25,7 @@ from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .waiting import told
 
+G = TypeVar("G", bound="Grant")
 log = logging.getLogger(__name__)
 
 LOCKS = "latchwork_locks"
@@ -102,6 +103,17 @@ class FencedLock:
         return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
 
 
+class Leased(Protocol):
+    """What a grant needs of the record that it is a lease on."""
+
+    store: RecordStore
+    owner: str
+    lease: float
+
+    def renew(self, fence: int) -> Claim: ...
+    def release(self, fence: int) -> bool: ...
+
+
 class Grant(Fenced):
     """One acquisition of a lock. Leaving its `with` block releases it.
 
@@ -109,7 +121,7 @@ class Grant(Fenced):
     clock, it was found taken over, or it was released. It may be waited for, and needs no background activity.
     """
 
-    def __init__(self, name: str, party: Contender, claim: Claim) -> None:
+    def __init__(self, name: str, party: Leased, claim: Claim) -> None:
         super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
         self._party = party
         self._freed = False
@@ -167,7 +179,7 @@ class Grant(Fenced):
         """Renew in the background from now on, three times a lease, until it is released or lost."""
         self._store.seams.spawn(self._renew_until_lost, f"latchwork-lease-{self._name}")
 
-    def __enter__(self) -> Grant:
+    def __enter__(self: G) -> G:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -190,7 +202,7 @@ class Grant(Fenced):
                 pause = self._party.lease / 20
 
 
-def kept_alive(grant: Grant) -> Grant:
+def kept_alive(grant: G) -> G:
     """The grant, which is renewed in the background from now on; given back where no thread can be started for that."""
     try:
         grant.keep_alive()

@@ -15,8 +15,9 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unavailable
 from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
-from latchwork.store.aerospike.connection import config_of, parse
+from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.aerospike.url import parse
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
 from tests.conftest import NO_SERVER
 from tests.support import servers
@@ -69,8 +70,8 @@ def test_the_client_does_not_retry_and_waits_as_long_as_the_defaults_say():
         ("http://h/ns", "http"),
         ("aerospike://h", "namespace"),
         ("aerospike://h/a/b", "a/b"),
-        ("aerospike://h:port/ns", "h:port"),
-        ("aerospike://h:99999/ns", "99999"),
+        ("aerospike://h:port/ns", "host 'h'"),
+        ("aerospike://h:99999/ns", "the port 1 to 65535"),
         ("aerospike:///ns", "host"),
         ("aerospike://h/ns?conections=4", "conections"),
         ("aerospike://h/ns?connections=0", "connections=0"),

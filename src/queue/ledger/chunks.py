@@ -63,10 +63,15 @@ class LedgerRecords:
     def read(self, numbers: Sequence[int]) -> list[Chunk | None]:
         """These chunks, None where there is none. One call."""
         sent = self.store.seams.boottime()
-        rows = settle(self.store, [Update(self.key(n), _READS) for n in numbers])
-        return [self._chunk(n, row, sent) for n, row in zip(numbers, rows, strict=True)]
+        rows = settle(self.store, [self.reading(n) for n in numbers])
+        return [self.chunk(n, row, sent) for n, row in zip(numbers, rows, strict=True)]
 
-    def _chunk(self, number: int, row: object, sent: float) -> Chunk | None:
+    def reading(self, number: int) -> Update:
+        """What reads a chunk."""
+        return Update(self.key(number), _READS)
+
+    def chunk(self, number: int, row: object, sent: float) -> Chunk | None:
+        """The chunk in what was read; None where there is none. Raises the row's error. sent: when it was asked for."""
         if isinstance(row, NotFound):
             return None
         if isinstance(row, LatchworkError):
@@ -78,15 +83,24 @@ class LedgerRecords:
     def create(self, number: int, slots: Mapping[str, Slot], reserved: int, born: float) -> Chunk:
         """Make the chunk, or take the one that another attempt has made. One call, or two."""
         places = {msg_id: place(slot) for msg_id, slot in slots.items()}
-        ops = (Put("slots", places), Put("reserved", reserved), Put("changes", 0), Put("v", VERSION))
+        made = self.creating(number, places, reserved)
         try:
-            self.store.operate(self.key(number), *ops, exists=Exists.CREATE, ttl=self.ttl, repeatable=True)
+            self.store.operate(made.key, *made.ops, exists=made.exists, ttl=made.ttl, repeatable=True)
         except AlreadyExists:
             found = self.read([number])[0]
             if found is not None:
                 return found
             raise
         return Chunk(number, places, 0, written=False, born=born)
+
+    def creating(self, number: int, places: Mapping[str, str], reserved: int = 0) -> Update:
+        """What makes a chunk. reserved: when its slots were reserved, by the server in ms; 0 = nobody knows."""
+        ops = (Put("slots", dict(places)), Put("reserved", reserved), Put("changes", 0), Put("v", VERSION))
+        return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
+
+    def finishing(self, number: int, changes: int) -> Update:
+        """What notes that every message is there, unless a slot was changed since. A repeat is harmless."""
+        return Update(self.key(number), (Put("written", 1),), Bound(_UNCHANGED, {"changes": changes}), ttl=self.ttl)
 
     def change(self, number: int, msg_id: str, old: str, new: str) -> bool:
         """Change a slot that is still `old` in an unfinished chunk; False where it is not. A repeat is harmless."""
@@ -102,9 +116,9 @@ class LedgerRecords:
 
     def finish(self, number: int, changes: int) -> bool:
         """Note that every message is there, unless a slot was changed since; False then. A repeat is harmless."""
-        guard = Bound(_UNCHANGED, {"changes": changes})
+        done = self.finishing(number, changes)
         try:
-            self.store.operate(self.key(number), Put("written", 1), when=guard, ttl=self.ttl, repeatable=True)
+            self.store.operate(done.key, *done.ops, when=done.when, ttl=done.ttl, repeatable=True)
         except Refused:
             return False
         return True

@@ -18,9 +18,9 @@ from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exis
 from ...store.model.expr import SERVER_NOW, Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.queue import ShardedQueue
 from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
+from .target import Target
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 class ChunkWriter:
     """Makes the chunks of one partition, and brings their messages to the queue."""
 
-    def __init__(self, queue: ShardedQueue, records: LedgerRecords) -> None:
+    def __init__(self, queue: Target, records: LedgerRecords) -> None:
         self._queue, self._pointers, self._records = queue, queue.pointers, records
         self._seams = queue.store.seams
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)

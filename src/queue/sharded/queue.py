@@ -6,11 +6,13 @@ import warnings
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...store import RecordStore
+from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
 from .record import Live
@@ -87,16 +89,26 @@ class ShardedQueue(QueueView):
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
+        dedup: str | None = None,
+        dedup_for: timedelta | None = None,
+        on_duplicate: str = "keep",
     ) -> str:
-        """Publish one message; its id once it is safe. Two calls.
+        """Publish one message; its id once it is safe. Two calls; with `dedup` five, or one where it is there.
 
         key: messages of one key go to one shard, where an ordered consumer handles those that were published one after
         the other in that order.  message_id: the caller's own id, for people: publishing it twice
-        makes two messages.  Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
+        makes two messages.  dedup: a key of 1 to 256 characters; for `dedup_for`, 1 s to 365 days, default as long as a
+        message of this queue lives, there is one message a key, and the id returned is that of the first. on_duplicate:
+        "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
+        Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
         deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
         """
         ids = None if message_id is None else [message_id]
-        return self.publish_many([payload], key=key, headers=headers, message_ids=ids)[0]
+        dedups = None if dedup is None else [dedup]
+        return self.publish_many(
+            [payload], key=key, headers=headers, message_ids=ids,
+            dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
+        )[0]  # fmt: skip
 
     def publish_many(
         self,
@@ -106,13 +118,16 @@ class ShardedQueue(QueueView):
         keys: Sequence[str | None] | None = None,
         headers: Mapping[str, str] | None = None,
         message_ids: Sequence[str] | None = None,
+        dedups: Sequence[str] | None = None,
+        dedup_for: timedelta | None = None,
+        on_duplicate: str = "keep",
     ) -> list[str]:
-        """Publish many; their ids, in order. Two calls per 1,000 messages.
+        """Publish many; their ids, in order. Two calls per 1,000 messages; five with `dedups`.
 
-        key, headers: for all of them.  keys, message_ids: one for each.  An ordered consumer handles those of one key
-        in order unless one is written more than 250 ms after the others, as where its row has to be sent again: where
-        that matters, publish one by one.  Not atomic: where some could not be published
-        it raises the first error, whose `details["published"]` has the ids of those that were.
+        key, headers: for all of them.  keys, message_ids, dedups: one for each.  An ordered consumer handles those of
+        one key in order unless one is written more than 250 ms after the others, as where its row has to be sent again:
+        where that matters, publish one by one.  Not atomic: where some could not be published it raises the first
+        error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
             raise InvalidRequest(
@@ -121,14 +136,54 @@ class ShardedQueue(QueueView):
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
-            self._publish(envelopes, self._shards(len(envelopes), key, keys))
+            shards = self._shards(len(envelopes), key, keys)
+            if dedups is not None:
+                return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
+            self._publish(envelopes, shards)
         return [envelope.msg_id for envelope in envelopes]
 
-    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
+    def _publish_once(
+        self,
+        envelopes: list[Envelope],
+        shards: list[int],
+        dedups: Sequence[str],
+        dedup_for: timedelta | None,
+        on_duplicate: str,
+    ) -> list[str]:
+        seconds = checked_span(dedup_for, self.config.message_expiry)
+        if on_duplicate not in ON_DUPLICATE:
+            raise InvalidRequest(f"on_duplicate is {on_duplicate!r}; it must be 'keep' or 'raise'")
+        if len(dedups) != len(envelopes):
+            raise InvalidRequest(f"{len(dedups)} dedups for {len(envelopes)} payloads: give one for each")
+        wanted = [
+            Wanted(checked_key(dedup), envelope, shard)
+            for dedup, envelope, shard in zip(dedups, envelopes, shards, strict=True)
+        ]
+        self.open_for_publishing()
+        outcomes = publish_unless_there(self, wanted, seconds)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+        ids = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        if failures:
+            failures[0].details["published"] = ids
+            raise failures[0]
+        duplicates = [found for found, envelope in zip(ids, envelopes, strict=True) if found != envelope.msg_id]
+        if duplicates and on_duplicate == "raise":
+            raise AlreadyExists(
+                f"{len(duplicates)} of {len(ids)} messages are in queue {self.name!r} already, by their dedup keys; "
+                "the others were published",
+                message_id=duplicates[0], message_ids=duplicates,
+            )  # fmt: skip
+        return ids
+
+    def open_for_publishing(self) -> None:
+        """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
         self.used = True
         self.registry.refresh_if_due()
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
+
+    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
+        self.open_for_publishing()
         outcomes = load(self.pointers, envelopes, shards)
         self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
         failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]

@@ -23,12 +23,13 @@ from ..model.form import Form, plain
 from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
 from .batch import read_fault, read_rows, write_rows
-from .connection import Link, parse, shared
+from .connection import Link, shared
 from .default_ttl import either, either_many, may_make
 from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .url import parse
 
 _WRITE = {
     "max_retries": 0,
@@ -63,7 +64,7 @@ class AerospikeStore(RecordStore):
     def from_url(cls, url: str) -> AerospikeStore:
         """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
 
-        The options are those of `aerospike_link.parse`. The store connects once per process, pickles as its URL
+        The options are those of `url.parse`. The store connects once per process, pickles as its URL
         (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)

@@ -18,15 +18,16 @@ from ....forks import renew_in_child
 from ....retry import Poll
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
 
 log = logging.getLogger(__name__)
 
-LEASE = 15.0
+LEASE = 20.0
 """Seconds after which a leader that died is succeeded."""
 LOOKS = Poll(low=4.0, high=6.0)
-"""How often a candidate looks at the lease. With its reports a process pays 0.4 calls a second."""
+"""How often a candidate looks at the lease. With its reports a process pays 0.35 calls a second."""
 LIST = 60.0
 """Seconds between two listings of a client's queues and of the farms whose processes stand for election."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
@@ -75,7 +76,7 @@ class Upkeep:
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
         farms = Farms(self.registry, self.election)
-        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms)]
+        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms)]
 
     def __repr__(self) -> str:
         return f"Upkeep({self.registry.client_id!r}, farm_id={self.registry.farm_id!r}, leads={self.leads})"

@@ -1,0 +1,35 @@
+"""The commands of what several hold: semaphores."""
+
+from __future__ import annotations
+
+from latchwork import connect
+from latchwork.cli import hoist
+from latchwork.coord import Semaphore
+
+
+def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
+    script = 'test "$LATCHWORK_SLOTS" = 0,1 && echo $LATCHWORK_FENCE; exit 7'
+    first = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "sh", "-c", script)
+    second = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "--", "sh", "-c", script)
+    assert (first.code, second.code) == (7, 7)
+    assert int(second.out) > int(first.out) > 0
+
+
+def test_permits_that_are_held_time_out_with_4_and_show_says_who_holds_them(lw, sqlite_url):
+    store = connect(sqlite_url)
+    assert lw("semaphore", "show", "s").code == 3
+    with Semaphore(store, "s", permits=1, owner="me").acquire(timeout=1) as held:
+        assert lw("semaphore", "run", "s", "--permits", "1", "--timeout", "0.1", "--", "true").code == 4
+        shown = lw("semaphore", "show", "s", "--json").json
+        assert (shown["permits"], shown["held"]) == (1, 1)
+        assert (shown["holders"][0]["owner"], shown["holders"][0]["fence"]) == ("me", held.fence)
+        assert "me: slots 0" in lw("semaphore", "show", "s").out
+    assert lw("semaphore", "resize", "s", "3").code == 0
+    assert lw("semaphore", "show", "s", "--json").json["permits"] == 3
+    assert lw("semaphore", "resize", "s", "0").code == 2
+    store.close()
+
+
+def test_options_of_what_is_run_stay_with_it():
+    words = ["semaphore", "run", "s", "--permits", "2", "-n", "1", "ls", "--json"]
+    assert hoist(words) == [*words[:7], "--", *words[7:]]
