@@ -6,9 +6,8 @@ later client that does otherwise fails here first.
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,18 +24,15 @@ from latchwork.errors import LatchworkError
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, Removal, Update
 from latchwork.store import Read as ReadBin
-from latchwork.store.aerospike.connection import config_of, parse
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
 from tests.support import servers
 from tests.support.cluster import cluster
-from tests.support.proxy import Fault, Proxy
+from tests.support.outage import Place
+from tests.support.proxy import Fault
 
 PAGE = Path(__file__).parents[2] / "docs" / "aerospike-client.md"
 SET, ROWS = "outages", 6
-PATIENCE = 150
-"""Milliseconds after which the client gives up."""
-OPTIONS = f"services_alternate=true&socket_timeout={PATIENCE}&total_timeout={PATIENCE}&connect_timeout={PATIENCE}"
 ONCE = {"max_retries": 0}
 INDEX = ("test", SET, "n", aerospike.INDEX_NUMERIC, f"{SET}_n", {})
 
@@ -128,59 +124,11 @@ def told(call: Callable[[], Any]) -> str:
 # ---- the conditions
 
 
-class Place:
-    """A server of these tests alone, or several, each behind a proxy of its own."""
-
-    def __init__(self, nodes: Sequence[servers.Asd]) -> None:
-        self.nodes, self.proxies = nodes, [Proxy(node.proxy_port, node.port) for node in nodes]
-
-    def client(self, *, tend: int = 1000) -> Any:
-        """A client that looks at its nodes each `tend` ms, and forgets one after five looks in vain."""
-        seeds = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
-        config = config_of(parse(f"aerospike://{seeds}/test?{OPTIONS}"))
-        config["policies"]["info"] = {"timeout": PATIENCE}
-        return aerospike.client({**config, "tend_interval": tend}).connect()
-
-    def name_of(self, place: int) -> str:
-        """The name that the cluster has for a node."""
-        node = self.nodes[place]
-        client = aerospike.client({"hosts": [(node.host, node.port)]}).connect()
-        try:
-            named = {one["port"]: one["node_name"] for one in client.get_node_names()}
-            return str(named[node.port])
-        finally:
-            client.close()
-
-    @contextmanager
-    def refused(self, client: Any) -> Iterator[None]:
-        self.proxies[0].close()
-        yield
-        self.proxies[0].open()
-
-    @contextmanager
-    def no_node(self, client: Any) -> Iterator[None]:
-        with self.refused(client):
-            servers.until(lambda: not client.get_node_names())
-            yield
-
-    @contextmanager
-    def stopped(self, client: Any) -> Iterator[None]:
-        self.nodes[0].send(signal.SIGSTOP)
-        yield
-        self.nodes[0].send(signal.SIGCONT)
-
-    @contextmanager
-    def during(self, fault: Fault) -> Iterator[None]:
-        self.proxies[0].outage = fault
-        yield
-        self.proxies[0].outage = None
-
-
 Condition = Callable[[Place, Any], AbstractContextManager[None]]
 CONDITIONS: dict[str, tuple[str, Condition]] = {
     "no node": ("no node known", Place.no_node),
-    "refused": ("refused", Place.refused),
-    "stopped": ("hung", Place.stopped),
+    "refused": ("refused", lambda place, _: place.refused()),
+    "stopped": ("hung", lambda place, _: place.stopped()),
     "black hole": ("hung", lambda place, _: place.during(Fault.DROP_REQUEST)),
     "cut": ("cut", lambda place, _: place.during(Fault.CUT_AFTER)),
     "reset": ("cut", lambda place, _: place.during(Fault.RESET)),
@@ -196,7 +144,9 @@ def one() -> Iterator[Place]:
         made = servers.started(servers.Asd())
     except servers.Unreachable as reason:
         pytest.skip(f"{NO_SERVER}{reason}")
-    yield Place([made])
+    place = Place([made])
+    yield place
+    place.close()
     made.close()
 
 
@@ -205,7 +155,9 @@ def three() -> Iterator[Place]:
     """Three nodes of one cluster."""
     try:
         with cluster(3) as nodes:
-            yield Place(nodes)
+            place = Place(nodes)
+            yield place
+            place.close()
     except servers.Unreachable as reason:
         pytest.skip(f"{NO_SERVER}{reason}")
 
