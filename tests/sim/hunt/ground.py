@@ -22,8 +22,10 @@ from ..history.record import Entry, History
 
 PATIENCE = 90.0
 """Seconds after the last outage in which everything promised has to come true."""
-LONGEST_LINES = 2
-"""Lines that a task may write into the log in a minute: one of errors of ours, one of a defect."""
+LINES = 2
+"""That a task may write into the log in a minute: one of errors of ours, one of a defect."""
+FIRST, LONG = "refused", 2.5
+"""The first outage, and seconds after which a client has surely forgotten its only node."""
 
 
 class Clock:
@@ -52,8 +54,10 @@ class Ground:
         self.outages: Counter[str] = Counter()
 
     def complain(self, promise: str, detail: str) -> None:
-        """A promise was broken."""
-        self.violations.append(f"seed {self.seed}: {promise}: {detail}")
+        """A promise was broken; said once where it was broken in the same way again and again."""
+        text = f"seed {self.seed}: {promise}: {detail}"
+        if text not in self.violations:
+            self.violations.append(text)
 
     def until(self, promise: str, holds: Callable[[], object], detail: Callable[[], str] = str) -> None:
         """Wait until it holds, now that the outages are over; complain where it does not come true."""
@@ -131,12 +135,12 @@ def hunt(
     with _watched(ground) as said:
         for thread in threads:
             thread.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while not ground.outages or time.monotonic() < began + seconds:
             time.sleep(ground.chance.uniform(0.3, 2.0))
-            name = ground.chance.choice(sorted(outages))
+            name = ground.chance.choice(sorted(outages)) if ground.outages else FIRST
             with outages[name]():
-                time.sleep(_length(ground.chance, lengths))
+                time.sleep(_length(ground.chance, lengths) if ground.outages else max(lengths[0], LONG))
             ground.outages[name] += 1
         ground.over.set()
         for thread in threads:
@@ -146,8 +150,7 @@ def hunt(
         for hunter in hunters:
             hunter.settle()
             hunter.check()
-        took = time.monotonic() - end + seconds
-        _check_the_log(ground, said, took)
+        _check_the_log(ground, said, time.monotonic() - began)
     outcomes = Counter(entry.outcome for hunter in hunters for entry in hunter.entries())
     return Counter({
         "outages": sum(ground.outages.values()), "calls": sum(outcomes.values()), "answered": outcomes["ok"],
@@ -195,7 +198,7 @@ def _watched(ground: Ground) -> Iterator[Counter[str]]:
 def _check_the_log(ground: Ground, said: Counter[str], seconds: float) -> None:
     """Who goes on failing says so once a minute."""
     for words, times in said.items():
-        if "met trouble" in words and times > LONGEST_LINES * (1 + seconds / 60):
+        if "met trouble" in words and times > LINES * (1 + seconds / 60):
             ground.complain("trouble is said once a minute", f"{times} times in {seconds:.0f} s: {words}")
 
 
