@@ -41,6 +41,13 @@ class Finding:
 
 
 @runtime_checkable
+class InAFile(Protocol):
+    """A store in a file that may be damaged."""
+
+    def damage(self) -> list[str]: ...
+
+
+@runtime_checkable
 class Cluster(Protocol):
     """A store on several nodes."""
 
@@ -53,6 +60,7 @@ def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Findin
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
         yield from check(info)
+    yield from _damage(store)
     yield from _skew(store)
     yield from _connections(info, processes, pool)
 
@@ -116,6 +124,21 @@ def _record_size(info: StoreInfo) -> Iterator[Finding]:
     state = OK if size >= 1024 * 1024 else WARNING
     remedy = "" if state == OK else "set max-record-size to 1M; large latches and queue buffers need it"
     yield Finding(state, f"records may have up to {size:,} bytes", remedy)
+
+
+def _damage(store: RecordStore) -> Iterator[Finding]:
+    """Reads the whole file."""
+    if not isinstance(store, InAFile):
+        return
+    if damaged := store.damage():
+        yield Finding(
+            PROBLEM,
+            f"the file is damaged: {'; '.join(damaged)}",
+            "stop the processes that use it, and restore it from a copy; where it is only its indexes, "
+            "`latchwork.connect(...).reindex()` makes them anew",
+        )
+    else:
+        yield Finding(OK, "every record and every index in the file is sound")
 
 
 def _skew(store: RecordStore) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The commands of what several hold: semaphores."""
+"""The commands of the coordination set: semaphores, rate limiters."""
 
 from __future__ import annotations
 
@@ -33,3 +33,16 @@ def test_permits_that_are_held_time_out_with_4_and_show_says_who_holds_them(lw, 
 def test_options_of_what_is_run_stay_with_it():
     words = ["semaphore", "run", "s", "--permits", "2", "-n", "1", "ls", "--json"]
     assert hoist(words) == [*words[:7], "--", *words[7:]]
+
+
+def test_a_limiter_is_asked_or_waited_for_from_a_script(lw):
+    limit = ("l", "--limit", "2", "--per", "0.3", "--json")
+    assert [lw("limit", "try", *limit).json["remaining"] for _ in range(2)] == [1, 0]
+    refused = lw("limit", "try", *limit)
+    assert (refused.code, refused.json["allowed"]) == (4, False)
+    assert 0 < refused.json["retry_after"] <= 0.33
+    assert lw("limit", "wait", *limit, "--timeout", "0").code in (0, 4)
+    assert lw("limit", "wait", *limit, "--timeout", "5").code == 0
+    assert lw("limit", "try", "l", "--limit", "0", "--per", "1").code == 2
+    assert lw("limit", "wait", "m", "--limit", "1", "--per", "60").out == "let through, 0 left\n"
+    assert lw("limit", "wait", "m", "--limit", "1", "--per", "60", "--timeout", "1").code == 4

@@ -15,6 +15,7 @@ SEEDS = {
     "sharded": 1300,
     "ledger": 500,
     "semaphore": 700,
+    "limiter": 1500,
 }
 HISTORIES = {
     "store": 7700,
@@ -25,6 +26,7 @@ HISTORIES = {
     "sharded": 0,
     "ledger": 0,
     "semaphore": 400,
+    "limiter": 0,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

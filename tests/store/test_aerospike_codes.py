@@ -10,6 +10,7 @@ from aerospike import exception as driver
 
 from latchwork.errors import (
     AlreadyExists,
+    BinMismatch,
     InvalidRequest,
     LatchworkError,
     Misconfigured,
@@ -109,8 +110,8 @@ def test_a_refused_ttl_names_the_setting_and_a_passing_refusal_may_be_tried_agai
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(2, NotFound), (5, AlreadyExists), (27, Refused), (24, Refused), (13, RecordTooBig), (26, InvalidRequest),
-     (12, InvalidRequest), (4, InvalidRequest), (20, Misconfigured), (80, Misconfigured), (-2, InvalidRequest)],
+    [(2, NotFound), (5, AlreadyExists), (27, Refused), (24, Refused), (13, RecordTooBig), (26, BinMismatch),
+     (12, BinMismatch), (4, InvalidRequest), (20, Misconfigured), (80, Misconfigured), (-2, InvalidRequest)],
 )  # fmt: skip
 def test_codes_with_an_error_of_their_own(code, kind):
     assert type(write(code)) is kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
@@ -14,11 +14,12 @@ from ...forks import renew_in_child
 from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
+from .delayed import DelayedMessages, Due, checked_due
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
 from .record import Live
 from .shards import PointerQueue, ShardState, Slot
 from .subqueue import QueueView, Rules
-from .transfer import load
+from .transfer import CHUNK, load
 from .upkeep.shovel import redrive
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class QueueDepth:
 
     ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
     expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
-    loaded, fired: slots reserved and received since the queue's name was first used.
+    loaded, fired: slots reserved and received since the queue's name was first used.  delayed: published and not due
+    yet; about right only, as a lost reply may count one twice.
     """
 
     ready: int
@@ -47,6 +49,7 @@ class QueueDepth:
     expired: int
     loaded: int
     fired: int
+    delayed: int = 0
 
 
 class ShardedQueue(QueueView):
@@ -63,6 +66,7 @@ class ShardedQueue(QueueView):
         codec = Codec(config.codec)
         rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
         super().__init__(main, codec, rules, idle_look=registry.idle_look)
+        self.delayed = DelayedMessages(registry.store, registry.client_id, config)
         self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
         self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
@@ -89,6 +93,8 @@ class ShardedQueue(QueueView):
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | None = None,
         on_duplicate: str = "keep",
@@ -96,18 +102,24 @@ class ShardedQueue(QueueView):
         """Publish one message; its id once it is safe. Two calls; with `dedup` five, or one where it is there.
 
         key: messages of one key go to one shard, where an ordered consumer handles those that were published one after
-        the other in that order.  message_id: the caller's own id, for people: publishing it twice
-        makes two messages.  dedup: a key of 1 to 256 characters; for `dedup_for`, 1 s to 365 days, default as long as a
-        message of this queue lives, there is one message a key, and the id returned is that of the first. on_duplicate:
-        "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
-        Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
-        deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
+            the other in that order.
+        message_id: the caller's own id, for people. Publishing it twice makes two messages; while a delayed one of that
+            id waits, `AlreadyExists`.
+        delay: seconds or a timedelta, up to the queue's expiry and a year, after which it is delivered; by the server's
+            clock, and while a worker or a consumer runs in some process of the client.
+        at: or when, an aware datetime.
+        dedup: a key of 1 to 256 characters. For `dedup_for` (1 s to 365 days; default as long as a message of this
+            queue lives) there is one message a key, and the id returned is that of the first.
+        on_duplicate: "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
+
+        Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be deactivated; `Unavailable`
+        where nothing was published; `OutcomeUnknown` where the message may be delivered.
         """
         ids = None if message_id is None else [message_id]
         dedups = None if dedup is None else [dedup]
         return self.publish_many(
             [payload], key=key, headers=headers, message_ids=ids,
-            dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
+            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
         )[0]  # fmt: skip
 
     def publish_many(
@@ -118,29 +130,65 @@ class ShardedQueue(QueueView):
         keys: Sequence[str | None] | None = None,
         headers: Mapping[str, str] | None = None,
         message_ids: Sequence[str] | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
         dedups: Sequence[str] | None = None,
         dedup_for: timedelta | None = None,
         on_duplicate: str = "keep",
     ) -> list[str]:
         """Publish many; their ids, in order. Two calls per 1,000 messages; five with `dedups`.
 
-        key, headers: for all of them.  keys, message_ids, dedups: one for each.  An ordered consumer handles those of
-        one key in order unless one is written more than 250 ms after the others, as where its row has to be sent again:
-        where that matters, publish one by one.  Not atomic: where some could not be published it raises the first
-        error, whose `details["published"]` has the ids of those that were.
+        key, headers, delay, at: for all of them.
+        keys, message_ids, dedups: one for each.
+
+        An ordered consumer handles those of one key in order unless one is written more than 250 ms after the others,
+        as where its row has to be sent again: where that matters, publish one by one.  Not atomic: where some could not
+        be published it raises the first error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
             raise InvalidRequest(
                 f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
             )
+        due = checked_due(self.config, delay, at)
+        if due is not None and dedups is not None:
+            raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
             shards = self._shards(len(envelopes), key, keys)
+            if due is not None:
+                self._publish_later(envelopes, None if key is None and keys is None else shards, due)
+                return [envelope.msg_id for envelope in envelopes]
             if dedups is not None:
                 return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
             self._publish(envelopes, shards)
         return [envelope.msg_id for envelope in envelopes]
+
+    def _publish_later(self, envelopes: list[Envelope], shards: list[int] | None, due: Due) -> None:
+        self.open_for_publishing()
+        places = [None] * len(envelopes) if shards is None else shards
+        failures: list[LatchworkError] = []
+        safe: list[str] = []
+        for begin in range(0, len(envelopes), CHUNK):
+            part = envelopes[begin : begin + CHUNK]
+            for envelope, failure in zip(
+                part, self.delayed.publish(part, places[begin : begin + CHUNK], due), strict=True
+            ):
+                if failure is None:
+                    safe.append(envelope.msg_id)
+                else:
+                    failures.append(failure)
+        if failures:
+            failures[0].details["published"] = safe
+            raise failures[0]
+
+    def cancel(self, message_id: str) -> bool:
+        """Make sure that a delayed message is never delivered. Two calls.
+
+        True: it was not moved and never will be. False: it is on its way or was delivered, or no such message waits.
+        Raises `OutcomeUnknown`.
+        """
+        return self.delayed.cancel(checked_id(message_id))
 
     def _publish_once(
         self,
@@ -242,8 +290,8 @@ class ShardedQueue(QueueView):
     # ---- looking
 
     def depth(self) -> QueueDepth:
-        """How much is in the queue, its sideline and among its parked messages. Three calls, whatever the shards."""
-        return depth_of(*self.states())
+        """How much is in the queue, its sideline, parked and delayed. Four calls, whatever the shards."""
+        return replace(depth_of(*self.states()), delayed=self.delayed.count())
 
     def states(self) -> tuple[list[ShardState], list[ShardState], list[ShardState]]:
         """The pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
@@ -254,7 +302,8 @@ class ShardedQueue(QueueView):
 
         They start again with no attempts; how often they had been handed out before is in the header
         `latchwork-attempts`, their last reason and error stay with them. dry_run: change nothing, only say which would
-        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors.
+        be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors; where some could not be
+        brought back, after all others were: `details["redriven"]` of the error has the ids of these.
         """
         return redrive(self, limit, reason=reason, dry_run=dry_run)
 

@@ -8,6 +8,7 @@ a write in doubt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,6 +17,7 @@ from aerospike.exception import AerospikeError
 
 from ...errors import (
     AlreadyExists,
+    BinMismatch,
     InvalidRequest,
     LatchworkError,
     Misconfigured,
@@ -65,19 +67,22 @@ VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items
 """What became of a request by the server's or the client's code, where the client does not flag it in doubt."""
 
 _DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
-_REQUESTS = frozenset({-1, -2, 4, 12, 19, 21, 26, 29, 160, 205, 1301, 1302})
+_REQUESTS = frozenset({-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302})
 """Permanent codes that a different request would not meet; the others need a setting changed."""
+_MISMATCHES = frozenset({12, 26})
+"""A bin is not what the request needs."""
 _REMEDIES: dict[int, str] = {
     -9: "check the TLS options and the server's certificate",
     -4: "check the host names",
     8: "the server is out of memory or disk: free some, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
-    12: "a bin holds another type than the operation needs",
+    12: "a bin holds another type than the operation needs: the record is damaged, or was made for something else",
     13: "the record would be larger than the namespace's max-record-size: store less in it",
     16: "the server's edition or version does not support this",
     18: "the server's disks cannot keep up: slow down",
     20: "no such namespace on this server: check the last part of the store's URL",
-    26: "the operation does not apply: an expression to be written has no value, as a bin that it needs is missing",
+    26: "the operation does not apply: an expression to be written has no value, as a bin that it needs is missing, "
+    "or of another type",
     80: "give a user and a password in the store's URL",
     81: "the user may not do this: grant the role",
     83: "the user's quota is used up: slow down, or raise it",
@@ -135,8 +140,12 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
     return Verdict.IN_DOUBT if verdict is Verdict.READS_ONLY else verdict
 
 
-def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> LatchworkError:
-    """Our error for a failed request on `what`; `no_ttl`: it carried a time to live that the namespace refuses."""
+def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins: Sequence[str] = ()) -> LatchworkError:
+    """Our error for a failed request on `what`.
+
+    no_ttl: it carried a time to live that the namespace refuses.  bins: those that it named, for the server does not
+    say which one it meant.
+    """
     verdict = verdict_of(fault, write=write)
     said = f"{what}: {_said(fault)} (code {fault.code})"
     remedy = _REMEDIES.get(fault.code)
@@ -148,6 +157,8 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
         return _definite(fault, what, said, details)
     if verdict is Verdict.CONDITIONAL and no_ttl:
         return Misconfigured(f"{said}; {_NO_TTL}", **details)
+    if fault.code in _MISMATCHES:
+        return BinMismatch(f"{text}; the request names {', '.join(bins)}" if bins else text, bins=bins, **details)
     if verdict is Verdict.PERMANENT:
         return _permanent(fault.code)(text, **details)
     error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)

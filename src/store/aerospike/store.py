@@ -149,7 +149,8 @@ class AerospikeStore(RecordStore):
     def _error(self, fault: Fault, update: Update) -> LatchworkError:
         writing = o.writes(update.ops)
         no_ttl = fault.code == FORBIDDEN and update.ttl not in (KEEP, NEVER) and self._refuses_ttl()
-        return error_of(fault, update.key, write=writing, no_ttl=no_ttl)
+        bins = [op.bin for op in update.ops if isinstance(op.bin, str)]
+        return error_of(fault, update.key, write=writing, no_ttl=no_ttl, bins=tuple(dict.fromkeys(bins)))
 
     def _refuses_ttl(self) -> bool:
         try:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from ...errors import AlreadyExists, InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
 from ...retry import Poll
 from ...seams import Lock, Seams
-from .file import is_busy, meaning, never_commits, open_file
+from .file import FAILURES, is_busy, meaning, never_commits, open_file
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
@@ -140,7 +140,7 @@ class SQLitePool:
             connection = self._borrow()
             yield connection
             sound = True
-        except sqlite3.Error as failure:
+        except FAILURES as failure:
             raise meaning(failure, self.path) from failure
         except _ANSWERS:
             sound = True

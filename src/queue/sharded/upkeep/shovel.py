@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import InvalidRequest, InvalidShovelInterval
+from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
 from ..envelope import Envelope, Message, message_of, reason_of
 from ..shards import Held, PointerQueue, ShardState
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 LOOK = 5.0
 """Seconds at the most between two looks at whether the shovel's interval was changed."""
+LONGEST = milliseconds(2 * MAX_EXPIRY)
+"""Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
 PREVIOUS_ATTEMPTS = "latchwork-attempts"
 """The header in which a redriven message keeps how often it had been handed out before."""
 
@@ -108,7 +111,8 @@ class Shovel:
         source, main = self.queue.sideline.pointers, self.queue.pointers
 
         def route(held: Held) -> tuple[PointerQueue, Envelope]:
-            due = held.envelope.not_before <= source.now_ms()
+            left = held.envelope.not_before - source.now_ms()
+            due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
         return sweep_through(source, state, route, enough=self._stop.is_set)
@@ -133,13 +137,16 @@ class _Redrive:
         self._chosen: list[Message] = []
 
     def run(self) -> list[Message]:
-        source = self._queue.parked.pointers
+        source, report = self._queue.parked.pointers, PassReport()
         for state in source.states():
-            report = sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
-            if report.errors:
-                raise report.errors[0]
-        self._queue.active.loaded({message.shard for message in self._chosen})
-        return self._chosen
+            report += sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
+        stayed = set(report.stayed)
+        done = [message for message in self._chosen if (message.shard, message.pointer) not in stayed]
+        self._queue.active.loaded({message.shard for message in done})
+        if report.errors:
+            report.errors[0].details["redriven"] = [message.message_id for message in done]
+            raise report.errors[0]
+        return done
 
     def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
         envelope = held.envelope

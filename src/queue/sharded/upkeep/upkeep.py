@@ -21,6 +21,7 @@ from ..registry import QueueRegistry
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
+from .timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Upkeep:
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
         farms = Farms(self.registry, self.election)
-        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms)]
+        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms), Timers(farms)]
 
     def __repr__(self) -> str:
         return f"Upkeep({self.registry.client_id!r}, farm_id={self.registry.farm_id!r}, leads={self.leads})"

@@ -1,4 +1,4 @@
-"""Rules taken out of the primitives that several hold at a time (docs/protocols.md P10), as `mutants.py` lists them."""
+"""Rules taken out of the coordination set (docs/protocols.md P9 to P13), one at a time, as `mutants.py` lists them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import contender, holders, lease, semaphore
-from latchwork.store.model.expr import SERVER_NOW, Bin, Const, If, exists
-from latchwork.store.model.form import Form
-from latchwork.store.model.ops import MapPut, Put
+from latchwork.coord import contender, holders, lease, limiter, semaphore
+from latchwork.store import RecordStore
+from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, exists
+from latchwork.store.model.form import Form, plain
+from latchwork.store.model.ops import Compute, MapPut, MapTrim, Put
 
 TRUE = Const(True)
 Rule = tuple[Any, ...]
@@ -20,17 +21,27 @@ def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
     return lambda: mock.patch.object(owner, name, value)
 
 
-def _slots(name: str, value: Any) -> Callable[[], Any]:
-    """With another part in the acquisition of slots."""
+def _anew(made: Any, owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    """With something else in what is made once and kept."""
 
     @contextmanager
     def patch() -> Iterator[None]:
-        semaphore._taken.cache_clear()
-        with mock.patch.object(semaphore, name, value):
+        made.cache_clear()
+        with mock.patch.object(owner, name, value):
             yield
-        semaphore._taken.cache_clear()
+        made.cache_clear()
 
     return patch
+
+
+def _slots(name: str, value: Any) -> Callable[[], Any]:
+    """With another part in the acquisition of slots."""
+    return _anew(semaphore._taken, semaphore, name, value)
+
+
+def _question(name: str, value: Any) -> Callable[[], Any]:
+    """With another part in the question of a rate limiter."""
+    return _anew(limiter._asked, limiter, name, value)
 
 
 _RENEW_ANY = MapPut(holders.RENEWED, holders.ID, SERVER_NOW)
@@ -78,4 +89,38 @@ SEMAPHORE_RULES: tuple[Rule, ...] = (
      _swap(semaphore, "_fenced", lambda bin, slots, when: TRUE if when is None else when)),
     ("what was found counts without being renewed", "P10.2: counts only once it is renewed",
      _swap(contender.Attempts, "_confirm", _believed_anew)),
+)  # fmt: skip
+
+
+# ---- rate limiters (P13)
+
+
+def _without_token(self: Any, update: Any, *, token: Any = None) -> Any:
+    """A call that is repeated as it is."""
+    *ops, answer = (*plain(update).ops, Compute(Bound(update.form.once.result, update.params)))
+    return self.policy.run(
+        self.seams, self._operate, update._replace(ops=(*ops, answer), form=None, params={}), doubt=lambda: None
+    )
+
+
+def _cells_of_a_window(count: int) -> Callable[[Any, Any], Any]:
+    def window(bin: str, cell: Any, real: Any = limiter._window) -> Any:
+        with mock.patch.object(limiter, "CELLS", count - 1):
+            return real(bin, cell)
+
+    return window
+
+
+LIMITER_RULES: tuple[Rule, ...] = (
+    ("the oldest cell of a window does not count", "P13.1: a cell counts until a window after its end",
+     _question("_window", _cells_of_a_window(limiter.CELLS))),
+    ("whether there is room is not asked", "P13.1: spent + n <= limit", _question("all_of", lambda *parts: TRUE)),
+    ("cells are dropped that still count", "P13.1: the newest eleven are kept",
+     _question("MapTrim", lambda bin, keep: MapTrim(bin, 3))),
+    ("a call in doubt is repeated without its token", "P13.2: exactly once",
+     _swap(RecordStore, "once", _without_token)),
+    ("forgotten though somebody was let through", "P13.4: guarded by last",
+     _swap(limiter, "_IS_LAST", exists(limiter.LAST))),
+    ("forgotten before a window was watched", "P13.4: nothing let through for a window of one's own clock",
+     _swap(limiter.RateLimiter, "_time_stands_still", lambda self: self._watched[0] != "")),
 )  # fmt: skip
