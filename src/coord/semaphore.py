@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_timeout, checked_whole
-from ..retry import Poll
+from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
 from ..store.model.expr import (  # fmt: skip
     SERVER_NOW,
@@ -101,10 +102,12 @@ class Semaphore:
         try follow. timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew
         them in the background until they are released or lost. Who waits for several asks the others to let it go
         first, so that it is not passed over for ever: until it has them, or gives up, nobody else is given any. Permits
-        of a holder that died are free once somebody has watched them for one lease.
+        of a holder that died are free once somebody has watched them for one lease. A store that is away is asked again
+        until the time is over.
 
-        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are, `OutcomeUnknown` where
-        an attempt may have taken them and cannot be resolved (they are then free again after one lease), `Unavailable`.
+        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are. Where the store is
+        away when the time is over: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them and cannot be
+        resolved (they are then free again after one lease).
         """
         limit = checked_timeout(timeout)
         attempts = self._attempts(n)
@@ -122,7 +125,8 @@ class Semaphore:
         One store call where the slots that it tries are free, else a look, and another try where that may succeed.
         """
         attempts = self._attempts(n)
-        claim = attempts.at_once()
+        with Deadline(self._store.seams, 0):
+            claim = attempts.at_once()
         return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
 
     def resize(self, permits: int) -> None:
@@ -157,16 +161,15 @@ class Semaphore:
 
     def _wait(self, attempts: _Taking, limit: float | None) -> Claim | None:
         seams = self._store.seams
-        began = seams.monotonic()
-        self._crowd.let_others_go_first(self._poll, limit)
-        claim = attempts.at_once()
-        if claim is not None or limit == 0:
-            return claim
-        rest = None if limit is None else max(0.0, limit - (seams.monotonic() - began))
-        try:
-            return told(seams, "semaphore", lambda: attempts.wait(self._poll, timeout=rest))
-        finally:
-            attempts.end()
+        with Deadline(seams, limit) as deadline:
+            self._crowd.let_others_go_first(self._poll, limit)
+            claim = outlive(seams, deadline, attempts.at_once, passing=may_pass)
+            if claim is not None or limit == 0:
+                return claim
+            try:
+                return told(seams, "semaphore", lambda: attempts.wait(self._poll, deadline=deadline))
+            finally:
+                attempts.end()
 
     def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
         permits = Permits(self.name, Held(self._crowd, attempts.id, *freed(attempts.slots)), claim, attempts.slots)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from ...errors import LatchworkError, LeaseLost
 from .envelope import Reason, date
-from .shards import Held
-
-if TYPE_CHECKING:
-    from .subqueue import QueueView
+from .shards import Held, PointerQueue
 
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
+
+
+class View(Protocol):
+    """The queue, or the sideline or parked messages of one, that a delivery came from: `QueueView` is one."""
+
+    pointers: PointerQueue
+
+    @property
+    def name(self) -> str: ...
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None: ...
+    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
 
 
 class Delivery(Struct, frozen=True, eq=False):
@@ -29,7 +37,7 @@ class Delivery(Struct, frozen=True, eq=False):
 
     payload: Any
     held: Held
-    view: QueueView
+    view: View
     received: float
     settled: bool = False
     """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ...forks import renew_in_child
@@ -16,14 +16,11 @@ from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publ
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .delayed import DelayedMessages, Due, checked_due
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id
-from .record import Live
+from .record import LastSweep, Live, QueueRecords
+from .redrive import redrive
 from .shards import PointerQueue, ShardState, Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
-from .upkeep.shovel import redrive
-
-if TYPE_CHECKING:
-    from .registry import QueueRegistry
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
@@ -52,6 +49,21 @@ class QueueDepth:
     delayed: int = 0
 
 
+class Registry(Protocol):
+    """The registry that made a queue, as far as its queues use it: `QueueRegistry` is one."""
+
+    store: RecordStore
+    client_id: str
+    farm_id: str
+    idle_look: float
+    records: QueueRecords
+
+    def refresh_if_due(self) -> None: ...
+    def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
+    def resume(self, queue: ShardedQueue) -> None: ...
+    def last_sweep(self, name: str) -> LastSweep: ...
+
+
 class ShardedQueue(QueueView):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
@@ -60,7 +72,7 @@ class ShardedQueue(QueueView):
     see `key`).
     """
 
-    def __init__(self, registry: QueueRegistry, config: QueueConfig, live: Live) -> None:
+    def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
         self.registry, self.config, self.live = registry, config, live
         main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
@@ -305,7 +317,7 @@ class ShardedQueue(QueueView):
         be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors; where some could not be
         brought back, after all others were: `details["redriven"]` of the error has the ids of these.
         """
-        return redrive(self, limit, reason=reason, dry_run=dry_run)
+        return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
     # ---- the number of consumers
 

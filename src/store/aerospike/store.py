@@ -110,8 +110,8 @@ class AerospikeStore(RecordStore):
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         where = (self.namespace, key.set, key.name)
         try:
-            client = self._client()
-            found = client.select(where, list(bins), _ONE_TRY) if bins else client.get(where, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
+            found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
         except FAILURES as failure:
             fault = fault_of(failure)
             if fault.code == NOT_FOUND:
@@ -129,7 +129,9 @@ class AerospikeStore(RecordStore):
             ready = form.ready or _made_ready(form)
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
-            found = self._client().operate_ordered((self.namespace, *update.key), built, None, policy)
+            found = self._client().operate_ordered(
+                (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
+            )
         except FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2]) if answers.any else ()
@@ -138,7 +140,7 @@ class AerospikeStore(RecordStore):
         key = removal.key
         policy = _removing(_WRITE, removal)
         try:
-            self._client().remove((self.namespace, key.set, key.name), policy=policy)
+            self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
         except FAILURES as failure:
             outcome = _removed(removal, fault_of(failure))
             if isinstance(outcome, bool):
@@ -170,7 +172,8 @@ class AerospikeStore(RecordStore):
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         wanted = [(self.namespace, key.set, key.name) for key in keys]
         try:
-            rows = read_rows(self._client(), wanted, list(bins) or None, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
+            rows = read_rows(client, wanted, list(bins) or None, policy)
         except FAILURES as failure:
             raise error_of(fault_of(failure), keys[0], write=False) from None
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
@@ -218,7 +221,7 @@ class AerospikeStore(RecordStore):
     def _batch(self, rows: list[Any]) -> list[Fault | None]:
         """Send the rows; for each None where the server has done it, else what became of it."""
         try:
-            return write_rows(self._client(), rows, _ONE_TRY) if rows else []
+            return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
         except FAILURES as failure:
             fault = fault_of(failure)
             return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
@@ -229,7 +232,7 @@ class AerospikeStore(RecordStore):
         try:
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
-            found = query.results(_ONE_TRY)
+            found = query.results(self._link.times.of_many(_ONE_TRY))
         except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
         return [_record(_named(set, row), row) for row in found]

@@ -93,13 +93,16 @@ class Upkeep:
             self._members.add(member)
             self.election.start(self._lead)
 
-    def leave(self, member: object) -> None:
-        """Take part no more once nobody else has joined; gives the office up so that another process is elected."""
+    def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
+        """Take part no more once nobody else has joined; gives the office up so that another process is elected.
+
+        That goes on by itself where it takes longer than `timeout` seconds.
+        """
         with self._guard:
             self._members.discard(member)
             last = not self._members
         if last:
-            self.election.stop(STOP_TIMEOUT)
+            self.election.stop(min(timeout, STOP_TIMEOUT))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
