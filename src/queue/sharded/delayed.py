@@ -107,9 +107,16 @@ class DelayedMessages:
     # ---- the publisher's side
 
     def publish(
-        self, envelopes: Sequence[Envelope], shards: Sequence[int | None], due: Due
+        self,
+        envelopes: Sequence[Envelope],
+        shards: Sequence[int | None],
+        due: Due,
+        *,
+        names: Sequence[str] | None = None,
     ) -> list[LatchworkError | None]:
         """Store messages, up to 1,000, for later; None for each that is safe, else the error.
+
+        names: of the entries, where they are not those of the messages.
 
         Entries first, then their ids: an id without an entry was cancelled, moved, or has expired; an entry whose id is
         in no bucket was never acknowledged. Two calls; one more for a process's first message, where a record of the
@@ -126,20 +133,21 @@ class DelayedMessages:
             )
         ttl = self._kept + max(0, ahead // 1000)
         more = (Put("due", due.value), Put("by", by))
+        names = [one.msg_id for one in envelopes] if names is None else names
         made = [
             Update(
-                self.entry(one.msg_id),
+                self.entry(name),
                 (*one.ops(now), *more, Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for one, shard in zip(envelopes, shards, strict=True)
+            for name, one, shard in zip(names, envelopes, shards, strict=True)
         ]
         rows = [self._ours(update.key, row, by) for update, row in zip(made, settle(self.store, made), strict=True)]
         ids: dict[int, list[str]] = defaultdict(list)
-        for one, row in zip(envelopes, rows, strict=True):
+        for name, row in zip(names, rows, strict=True):
             if not isinstance(row, LatchworkError):
-                ids[bucket_of(row[0])].append(one.msg_id)
+                ids[bucket_of(row[0])].append(name)
         failures = self._enter(ids, ttl)
         return [row if isinstance(row, LatchworkError) else failures.get(bucket_of(row[0])) for row in rows]
 

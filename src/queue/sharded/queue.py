@@ -15,9 +15,11 @@ from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
 from .delayed import DelayedMessages, Due, checked_due
-from .envelope import Codec, Envelope, Message, checked_headers, checked_id
+from .delivery import Delivery, lost
+from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
+from .settlement import failed, raise_first, remember, tell
 from .shards import PointerQueue, ShardState, Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
@@ -201,6 +203,22 @@ class ShardedQueue(QueueView):
         Raises `OutcomeUnknown`.
         """
         return self.delayed.cancel(checked_id(message_id))
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """What `Delivery.nack` does with a delay: store it for later first, then delete it here."""
+        due = checked_due(self.config, delay, None) or Due(0, absolute=False)
+        held = delivery.held
+        envelope = failed(self.pointers, held, None, reason_of(reason), error)
+        if delivery.settled:
+            raise lost([delivery])
+        name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
+        failure = self.delayed.publish([envelope], [held.slot.shard], due, names=[name])[0]
+        if failure is not None:
+            raise failure
+        outcomes = self.pointers.remove([held])
+        tell(self.pointers, outcomes, reason)
+        remember([delivery], outcomes)
+        raise_first([delivery], outcomes)
 
     def _publish_once(
         self,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import compress
 
 from msgspec.structs import replace
 
 from ...deadline import Deadline
-from ...errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
 from ...retry import Poll, again, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
@@ -277,6 +278,13 @@ class QueueView:
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
         raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """What `Delivery.nack` does with a delay."""
+        raise InvalidRequest(
+            f"{delivery!r} was {reason} ({error}) with delay={delay!r}: only a message of a queue itself can come "
+            "again later; leave the delay out"
+        )
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown
+from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import CHUNK, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
@@ -140,6 +140,31 @@ def test_messages_that_became_due_while_no_worker_ran_all_come(store, clock):
     clock.advance(3600)
     run_until(Timers(Farms(queue)), clock, 30)
     assert sorted(payloads(queue)) == list(range(20))
+
+
+def test_a_failed_message_can_come_again_after_a_delay(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("m", message_id="mine", headers={"a": "b"})
+    for attempt, delay in ((1, 10), (2, timedelta(seconds=20)), (3, 0)):
+        (delivery,) = queue.receive()
+        assert (delivery.attempts, delivery.message_id, delivery.headers) == (attempt, "mine", {"a": "b"})
+        delivery.nack("exception", error="no", delay=delay)
+        with pytest.raises(LeaseLost):
+            delivery.nack(delay=1)
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        run_until(timers, clock, max(0, seconds - 0.5))
+        assert seconds == 0 or queue.receive() == []
+        run_until(timers, clock, 3)
+    (delivery,) = queue.receive()
+    assert (delivery.attempts, delivery.reason, delivery.last_error) == (4, "exception", "no")
+    assert queue.depth().sideline == 0
+    with pytest.raises(InvalidRequest, match="delay is -1"):
+        delivery.nack(delay=-1)
+    delivery.nack()
+    (sidelined,) = queue.sideline.receive()
+    with pytest.raises(InvalidRequest, match="leave the delay out"):
+        sidelined.nack(delay=1)
 
 
 # ---- cancelled

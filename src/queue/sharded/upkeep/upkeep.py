@@ -7,6 +7,7 @@ does the duties of all queues of the client, in every farm of which a process st
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -176,8 +177,13 @@ class Sweeping:
                 log.debug("%s", report)
             elif report.led:
                 self._troubles.warn(str(report))
-        durations = [queue.config.sweep_duration.total_seconds() for queue in self._farms.queues()]
-        return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
+        return sweep_interval(self._farms.queues())
+
+
+def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
+    """The seconds between two sweeps: half of the shortest sweep duration, within bounds."""
+    durations = [queue.config.sweep_duration.total_seconds() for queue in queues]
+    return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
 
 
 class Shoveling:
