@@ -25,7 +25,7 @@ GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {("lock", "run"), ("semaphore", "run"), ("leader", "run"), ("queue", "consume")}
 """Those that take a command to run behind their one name."""
-VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight"}
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace"}
 """Their options that take the next word."""
 
 
