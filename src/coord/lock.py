@@ -14,9 +14,10 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from ..background import Troubles
+from ..deadline import Deadline
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
 from ..inputs import checked_kind, checked_timeout
-from ..retry import Poll
+from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Claim, Contender
@@ -62,11 +63,13 @@ class FencedLock:
         timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew it in the
         background until it is released or lost.  Waiting is fair by politeness, not first come, first served: a handle
         that releases while others wait lets them go first. A lock whose holder died is broken once this handle has
-        seen it stand still for the whole of the holder's lease, whatever the server's clock says.
+        seen it stand still for the whole of the holder's lease, whatever the server's clock says. A store that is away
+        is asked again until the time is over.
 
-        Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken the lock and
-        cannot be resolved (it then ends by itself after one lease), `Unavailable`; where no thread can be started to
-        keep it alive, the lock is given back, and Python's `RuntimeError` is raised.
+        Raises `LockUnavailable` when the time is over; where the store is away at that moment `Unavailable`, or
+        `OutcomeUnknown` if an attempt may have taken the lock and cannot be resolved (it then ends by itself after one
+        lease). Where no thread can be started to keep it alive, the lock is given back, and Python's `RuntimeError` is
+        raised.
         """
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
@@ -76,21 +79,24 @@ class FencedLock:
         return self._granted(claim, keep_alive=keep_alive)
 
     def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
-        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait."""
+        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait.
+
+        Raises `OutcomeUnknown` and `Unavailable` where the store is away.
+        """
         acquisition = Acquisition(self._party)
-        claim = acquisition.take() or acquisition.look()
+        with Deadline(self._store.seams, 0):
+            claim = acquisition.take() or acquisition.look()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
 
     def _wait(self, timeout: float | None) -> Claim | None:
         seams = self._store.seams
-        began = seams.monotonic()
-        self._party.let_others_go_first(self._poll, timeout)
-        acquisition = Acquisition(self._party)
-        claim = acquisition.take()
-        if claim is not None or timeout == 0:
-            return claim or acquisition.look()
-        rest = None if timeout is None else max(0.0, timeout - (seams.monotonic() - began))
-        return told(seams, "lock", lambda: acquisition.wait(self._poll, timeout=rest))
+        with Deadline(seams, timeout) as deadline:
+            self._party.let_others_go_first(self._poll, timeout)
+            acquisition = Acquisition(self._party)
+            claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
+            if claim is not None or timeout == 0:
+                return claim or acquisition.look()
+            return told(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         grant = Grant(self.name, self._party, claim)

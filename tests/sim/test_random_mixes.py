@@ -15,6 +15,8 @@ SEEDS = {
     "sharded": 1300,
     "ledger": 500,
     "semaphore": 700,
+    "limiter": 1500,
+    "rwlock": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -25,6 +27,8 @@ HISTORIES = {
     "sharded": 0,
     "ledger": 0,
     "semaphore": 400,
+    "limiter": 0,
+    "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

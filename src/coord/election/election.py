@@ -34,6 +34,8 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
+ENOUGH, SOON = 10.0, 0.5
+"""Seconds for a campaign to end; where nobody was elected in time, `run` does not wait for a call that hangs."""
 DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
 """Pauses of a campaign after each defect in a row, of a client library or of ours."""
 FOLLOW = Poll(low=0.01, high=0.05)
@@ -95,7 +97,7 @@ class Election(ABC):
             )
         return True
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = ENOUGH) -> bool:
         """Give up the term, if there is one, and stand no more.
 
         False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
@@ -136,12 +138,18 @@ class Election(ABC):
         limit = checked_timeout(timeout)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
-        started = self.start()
+        started, patience = self.start(), SOON
+
+        def serve(leadership: Leadership) -> T:
+            nonlocal patience
+            patience = ENOUGH
+            return fn(leadership)
+
         try:
-            return self._serve(fn, limit)
+            return self._serve(serve, limit)
         finally:
             if started:
-                self.stop()
+                self.stop(patience)
 
     @abstractmethod
     def contenders(self) -> list[str]:
@@ -186,7 +194,11 @@ class Election(ABC):
                     self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
                     stop.wait(pause)
         except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
-            log.exception("%r does not stand any more", self)
+            if isinstance(failure, LatchworkError):
+                log.error("%r does not stand any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
+                log.debug("%r does not stand any more", self, exc_info=failure)
+            else:
+                log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
         finally:
             stop.set()  # what runs beside the campaign ends with it
@@ -331,7 +343,7 @@ class LeaseElection(Election):
 
     def _elect(self, stop: Event) -> Grant | None:
         acquisition = Acquisition(self._party)
-        claim = acquisition.wait(self._poll, timeout=None, stop=stop, mark=False)
+        claim = acquisition.wait(self._poll, stop=stop, mark=False)
         if claim is None:
             return None
         return kept_alive(Grant(self.name, self._party, claim))

@@ -2,8 +2,8 @@
 
 Set `{client}_ledger_set`, key `{queue}/{scope}/{partition}/{n}` (the queue's name percent-encoded). Bins: `slots`, a
 map from message id to `shard:pointer`, with a `?` behind it while it is examined whether the message there was read,
-or `done` once it is known that it was; `reserved`, when the pointers were reserved, by the server's clock in ms;
-`changes`, how often a slot was changed; `written`, once every message is there; `v`.
+or `done` once it is known that it was; `changes`, how often a slot was changed; `written`, once every message is there;
+`v`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,31 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ...errors import AlreadyExists, LatchworkError, NotFound, Refused
-from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
-from ...store.model.expr import SERVER_NOW, Bound, MapValue
+from ...store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ...store.model.expr import Bound, MapValue
 from ..rows import settle
 from ..sharded.shards import Slot
 
 VERSION = 1
 DONE, EXAMINED = "done", "?"
+NOBODY_KNOWS = float("-inf")
 _OPEN = missing("written")
 _UNCHANGED = Bin("changes").eq(Param("changes"))
 _STILL = _OPEN & MapValue("slots", Param("id", str), str).eq(Param("old", str))
-_READS = (Read("slots"), Read("changes"), Read("reserved"), Read("written"), Compute(SERVER_NOW))
+_READS = (Read("slots"), Read("changes"), Read("written"))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock."""
+    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock; nobody
+    but the attempt that reserved them knows, as a server's clock may be set.
+    """
 
     number: int
     places: Mapping[str, str]
     changes: int
     written: bool
-    born: float
+    born: float = NOBODY_KNOWS
 
 
 def place(slot: Slot) -> str:
@@ -62,28 +65,27 @@ class LedgerRecords:
 
     def read(self, numbers: Sequence[int]) -> list[Chunk | None]:
         """These chunks, None where there is none. One call."""
-        sent = self.store.seams.boottime()
         rows = settle(self.store, [self.reading(n) for n in numbers])
-        return [self.chunk(n, row, sent) for n, row in zip(numbers, rows, strict=True)]
+        return [self.chunk(n, row) for n, row in zip(numbers, rows, strict=True)]
 
     def reading(self, number: int) -> Update:
         """What reads a chunk."""
         return Update(self.key(number), _READS)
 
-    def chunk(self, number: int, row: object, sent: float) -> Chunk | None:
-        """The chunk in what was read; None where there is none. Raises the row's error. sent: when it was asked for."""
+    def chunk(self, number: int, row: object) -> Chunk | None:
+        """The chunk in what was read; None where there is none. Raises the row's error."""
         if isinstance(row, NotFound):
             return None
         if isinstance(row, LatchworkError):
             raise row
         assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
-        slots, changes, reserved, written, now = row
-        return Chunk(number, slots, changes, written is not None, sent - (now - reserved) / 1000)
+        slots, changes, written = row
+        return Chunk(number, slots, changes, written is not None)
 
-    def create(self, number: int, slots: Mapping[str, Slot], reserved: int, born: float) -> Chunk:
+    def create(self, number: int, slots: Mapping[str, Slot], born: float) -> Chunk:
         """Make the chunk, or take the one that another attempt has made. One call, or two."""
         places = {msg_id: place(slot) for msg_id, slot in slots.items()}
-        made = self.creating(number, places, reserved)
+        made = self.creating(number, places)
         try:
             self.store.operate(made.key, *made.ops, exists=made.exists, ttl=made.ttl, repeatable=True)
         except AlreadyExists:
@@ -93,9 +95,9 @@ class LedgerRecords:
             raise
         return Chunk(number, places, 0, written=False, born=born)
 
-    def creating(self, number: int, places: Mapping[str, str], reserved: int = 0) -> Update:
-        """What makes a chunk. reserved: when its slots were reserved, by the server in ms; 0 = nobody knows."""
-        ops = (Put("slots", dict(places)), Put("reserved", reserved), Put("changes", 0), Put("v", VERSION))
+    def creating(self, number: int, places: Mapping[str, str]) -> Update:
+        """What makes a chunk."""
+        ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION))
         return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
 
     def finishing(self, number: int, changes: int) -> Update:
