@@ -28,7 +28,7 @@ RUNNERS = {
     ("rwlock", "write"),
 }  # fmt: skip
 """Those that take a command to run behind their one name."""
-VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight"}
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace"}
 """Their options that take the next word."""
 
 
