@@ -29,7 +29,7 @@ def read(context: typer.Context, name: Name, command: Command, timeout: Timeout 
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.read(timeout, keep_alive=True), command)
+    _run(session, name, lock.read(timeout, keep_alive=True), command, lease)
 
 
 @app.command()
@@ -42,13 +42,13 @@ def write(context: typer.Context, name: Name, command: Command, timeout: Timeout
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.write(timeout, keep_alive=True), command)
+    _run(session, name, lock.write(timeout, keep_alive=True), command, lease)
 
 
-def _run(session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str]) -> None:
+def _run(session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str], lease: float) -> None:
     with grant:
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
-        code = run_under(command, grant.lost, facts, session.environment)
+        code = run_under(command, grant.lost, facts, session.environment, lease=lease)
     raise typer.Exit(code)
 
 
