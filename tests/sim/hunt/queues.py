@@ -19,6 +19,7 @@ from latchwork.queue import (
     ShovelConfig,
 )
 from latchwork.queue.sharded.queue import ShardedQueue
+from latchwork.retry import RetryPolicy
 
 from ..history.record import Entry
 from .ground import PATIENCE, Ground, Hunter
@@ -207,4 +208,7 @@ def _made(hunter: Hunter, name: str) -> ShardedQueue:
             name, shards=2, sweep_duration=SWEEP, handler_timeout=SWEEP / 2, max_deliveries=1000, unsafe_limits=True,
             shovel=ShovelConfig(1),
         )  # fmt: skip
-        return QueueRegistry(hunter.store, "hunt").create(config)
+        # A cluster may take seconds for an index, and the client of a hunt is impatient.
+        patient = hunter.store.with_policy(RetryPolicy(attempts=60, wait=0.2, max_wait=0.5))
+        QueueRegistry(patient, "hunt").create(config)
+        return QueueRegistry(hunter.store, "hunt").get(name)
