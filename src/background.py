@@ -59,8 +59,8 @@ class Background:
 class Troubles:
     """What a task says of its failures in the log: each kind at most once a minute, with how many came in between.
 
-    The errors of ours are one kind, at WARNING, as those of a store that is away differ from call to call. Everything
-    else is a defect, at ERROR with its traceback. Safe to share between tasks.
+    The errors of ours are one kind, in one line at WARNING, as those of a store that is away differ from call to call;
+    their traceback is at DEBUG. Everything else is a defect, at ERROR with its traceback. Safe to share between tasks.
     """
 
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
@@ -73,6 +73,7 @@ class Troubles:
         """Say that `what` failed so."""
         if isinstance(failure, LatchworkError):
             self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
+            self._log.debug("%s", what, exc_info=failure)
             return
         unsaid = self._unsaid_before(logging.ERROR)
         if unsaid is not None:

@@ -391,3 +391,12 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
     clock.work["latchwork-roster"]()
     assert seen == ["me"]
     assert len(said(caplog, "could not say so")) in (3, 4)
+
+
+def test_the_traceback_of_an_error_of_ours_is_there_for_who_debugs(caplog):
+    troubles = Troubles(ManualClock(), logging.getLogger("latchwork.test"))
+    with caplog.at_level(logging.DEBUG, "latchwork.test"):
+        troubles.tell(AWAY, "the sweep failed")
+    line, debugging = caplog.records
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+    assert (debugging.levelno, debugging.exc_info[1]) == (logging.DEBUG, AWAY)

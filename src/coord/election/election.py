@@ -194,7 +194,11 @@ class Election(ABC):
                     self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
                     stop.wait(pause)
         except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
-            log.exception("%r does not stand any more", self)
+            if isinstance(failure, LatchworkError):
+                log.error("%r does not stand any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
+                log.debug("%r does not stand any more", self, exc_info=failure)
+            else:
+                log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
         finally:
             stop.set()  # what runs beside the campaign ends with it
