@@ -20,7 +20,7 @@ PATIENCE = 150
 
 
 class Place:
-    """A server, or the nodes of a cluster, each behind a proxy of its own. An outage is one of the first of them."""
+    """A server, or the nodes of a cluster, each behind a proxy of its own. Outages are those of `node`."""
 
     def __init__(self, nodes: Sequence[servers.Asd]) -> None:
         self.nodes, self.proxies = nodes, [Proxy(node.proxy_port, node.port) for node in nodes]
@@ -47,13 +47,13 @@ class Place:
             client.close()
 
     @contextmanager
-    def refused(self) -> Iterator[None]:
+    def refused(self, node: int = 0) -> Iterator[None]:
         """Nobody listens, as where the server is dead; its records stay."""
-        self.proxies[0].close()
+        self.proxies[node].close()
         try:
             yield
         finally:
-            self.proxies[0].open()
+            self.proxies[node].open()
 
     @contextmanager
     def no_node(self, client: Any) -> Iterator[None]:
@@ -64,22 +64,31 @@ class Place:
         servers.until(client.get_node_names)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self, node: int = 0) -> Iterator[None]:
         """The server is stopped by a signal, and goes on in the end."""
-        self.nodes[0].send(signal.SIGSTOP)
+        self.nodes[node].send(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.nodes[0].send(signal.SIGCONT)
+            self.nodes[node].send(signal.SIGCONT)
 
     @contextmanager
-    def during(self, fault: Fault) -> Iterator[None]:
-        """This happens to every request."""
-        self.proxies[0].outage = fault
+    def ended(self, node: int = 0, number: signal.Signals = signal.SIGTERM) -> Iterator[None]:
+        """The server has ended by a signal, and is started again in the end, with what its storage keeps."""
+        self.nodes[node].stop(number)
         try:
             yield
         finally:
-            self.proxies[0].outage = None
+            self.nodes[node].start()
+
+    @contextmanager
+    def during(self, fault: Fault, node: int = 0) -> Iterator[None]:
+        """This happens to every request."""
+        self.proxies[node].outage = fault
+        try:
+            yield
+        finally:
+            self.proxies[node].outage = None
 
     def close(self) -> None:
         """Close the proxies; the servers are somebody else's."""

@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "not promised, by script": ("shown",),
     "processes": ("killed", "stopped"),
     "histories": ("histories",),
+    "outages": ("outages", "calls", "unknown", "violated"),
     "crashed disks": ("states",),
     "damaged files": ("files", "calls", "errors"),
     "state machines": ("machines",),

@@ -16,7 +16,6 @@ from typing import Any
 
 from latchwork.errors import LatchworkError
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support import servers
 
 from ..history.record import Entry, History
 
@@ -43,10 +42,13 @@ class Clock:
 
 
 class Ground:
-    """What everybody shares in one hunt. `violations` has what must not have happened."""
+    """What everybody shares in one hunt. `violations` has what must not have happened.
 
-    def __init__(self, store: AerospikeStore, seed: int, folder: Path) -> None:
-        self.store, self.folder, self.seed = store, folder, seed
+    deletes_last: whether what was deleted stays so, as it does unless a server of one node starts again.
+    """
+
+    def __init__(self, store: AerospikeStore, seed: int, folder: Path, *, deletes_last: bool = True) -> None:
+        self.store, self.folder, self.seed, self.deletes_last = store, folder, seed, deletes_last
         self.chance = random.Random(f"hunt {seed}")
         self.clock = Clock()
         self.over = threading.Event()
@@ -200,9 +202,3 @@ def _check_the_log(ground: Ground, said: Counter[str], seconds: float) -> None:
     for words, times in said.items():
         if "met trouble" in words and times > LINES * (1 + seconds / 60):
             ground.complain("trouble is said once a minute", f"{times} times in {seconds:.0f} s: {words}")
-
-
-def back(place: Any) -> None:
-    """Wait until every node can be written to again."""
-    for node in place.nodes:
-        servers.until(node.is_ready)
