@@ -11,7 +11,7 @@ first. Otherwise a holder that comes straight back would always win against thos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,10 +32,14 @@ TURN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime)."""
+    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime).
+
+    broken: whether it may have been taken from a holder who had not given it back.
+    """
 
     fence: int
     until: float
+    broken: bool = False
 
 
 class Contender:
@@ -141,13 +145,14 @@ class Acquisition:
         self._contender, self._store, self._seams = contender, contender.store, contender.store.seams
         self.id = self._seams.unique()
         self._began = 0.0
-        self.doubt = False
+        self.doubt = self._breaks = False
 
     def take(self, guard: Bound | None = None) -> Claim | None:
         """Take it without looking if it is free, or if this guard holds: one call where it is, None where not."""
         party = self._contender
         if not self.doubt:
             self._began = self._seams.boottime()
+        self._breaks = self._breaks or guard is not None
         ops = (*rules.acquire(party.owner, party.lease, self.id), *party.extra)
         try:
             (fence,) = self._store.operate(
@@ -167,7 +172,7 @@ class Acquisition:
         until = rules.believed_until(self._began, party.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
-        return Claim(fence, until)
+        return Claim(fence, until, self._breaks)
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Look, and take it if it is free or may be broken; None where it is somebody else's."""
@@ -214,7 +219,7 @@ class Acquisition:
     def _confirm(self, fence: int) -> Claim | None:
         """A claim that is old, or was found in the record, counts only once it is renewed."""
         try:
-            return self._contender.renew(fence)
+            return replace(self._contender.renew(fence), broken=self._breaks)
         except (Refused, NotFound):
             self._begin_again()
             return None
@@ -222,7 +227,7 @@ class Acquisition:
             raise self._unknown() from failure
 
     def _begin_again(self) -> None:
-        self.id, self.doubt = self._seams.unique(), False
+        self.id, self.doubt, self._breaks = self._seams.unique(), False, False
 
     def _unknown(self) -> OutcomeUnknown:
         key, lease = self._contender.key, self._contender.lease

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -53,25 +53,11 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
+from .mutant import Mutant
+from .mutant import swapped as _swap
+from .mutants_ordered import ORDERED
+
 TRUE = Const(True)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A rule that is taken out: which primitive, what is wrong then, which rule it was, and how."""
-
-    primitive: str
-    name: str
-    rule: str
-    patch: Callable[[], Any]
-    scripted: bool = False
-    """Too rare for chance: a script in `test_counterexamples.py` shows it."""
-    first: int = 0
-    """The seed to begin with, for one that is rare."""
-
-
-def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    return lambda: mock.patch.object(owner, name, value)
 
 
 # ---- the record store: once (P1)
@@ -426,4 +412,4 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER

@@ -8,9 +8,10 @@ from .election import Election
 from .latch import LatchScenario
 from .ledger import Ledgers
 from .lock import Lock
+from .ordered import Ordered
 from .sharded import Sharded
 from .store import Store
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded, Ledgers)
+    kind.name: kind for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded, Ordered, Ledgers)
 }
