@@ -227,18 +227,18 @@ class PointerQueue:
             return None
         return Claim(*result)
 
-    def seal(self, shard: int, fence: int) -> list[Slot]:
-        """Refuse the claims of earlier holders of the shard's lock from now on; the slots that the last one had.
+    def seal(self, shard: int, fence: int) -> range:
+        """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
 
-        It may have been done with some of them, or with all. None where a later holder has sealed it.
+        It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
         """
         seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
         when = Bound(_NOT_SEALED, {"fence": fence})
         try:
             hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
         except (Refused, NotFound):
-            return []
-        return [] if hand is None else [Slot(shard, pointer) for pointer in range(hand + 1, (fired or 0) + 1)]
+            return range(0)
+        return range(0) if hand is None else range(hand + 1, fired + 1)
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True

@@ -124,11 +124,11 @@ class QueueView:
         claimed and nobody had written is given up, and its publisher publishes again. Of more than `most` slots only
         the last ones: the others are left to the sweep. Two calls. Raises the store's errors; then nothing is known.
         """
-        slots = self.pointers.seal(shard, fence)[-most:]
+        pointers = self.pointers.seal(shard, fence)[-most:]
         self.aside.drop(shard)
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
-        for begin in range(0, len(slots), CHUNK):
-            part = slots[begin : begin + CHUNK]
+        for begin in range(0, len(pointers), CHUNK):
+            part = [Slot(shard, pointer) for pointer in pointers[begin : begin + CHUNK]]
             empty = self.pointers.bury(part)
             self.aside.add(Claimed(slot, me, end) for slot, row in zip(part, empty, strict=True) if row is not True)
 

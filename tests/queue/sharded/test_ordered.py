@@ -320,6 +320,23 @@ def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_messag
     assert seen == [1, 2]
 
 
+def test_a_worker_does_not_release_what_somebody_else_is_still_giving_up(clock):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    seen = []
+    consumer = ordered(here, seen)
+    with consumer._locks.hold_one(clock.event()) as held:
+        run = consumer._gather(held)
+        run.abandoned = True  # as at the end of a stop's grace: its message is about to be put into the sideline
+        consumer._handle(run, held)
+        assert not held.mine()
+    turns([ordered(there, seen)], 2, clock)
+    assert seen == []
+    held.given_up(moved=False)
+    turns([ordered(there, seen)], LEASE + 2, clock)
+    assert seen == [1, 2]
+
+
 def test_a_message_costs_no_call_more_than_its_lock_a_claim_a_stamp_an_acknowledgement_and_a_look(clock):
     queue, _ = counted(clock)
     consumer = Consumer(queue, lambda delivery: None, ordered=True, upkeep=False)

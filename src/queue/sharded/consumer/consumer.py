@@ -49,11 +49,12 @@ class Consumer:
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
-    later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
-    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  upkeep: whether this process
-    takes part in the upkeep of its client's queues while the consumer runs: one elected process sweeps what dead
-    consumers had, and brings back what failed.  `with` starts and stops it.
+    unless one fails, or is given up, or gets to the store more than 250 ms later than one behind it, as in
+    `publish_many` a row that has to be sent again may; a consumer of the same queue that is not ordered breaks that.
+    What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
+    where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
+    whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
+    sweeps what dead consumers had, and brings back what failed.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -320,6 +321,8 @@ class Consumer:
             ours = self._runs.close(run)
         if ours:
             self._runs.settle(run.deliveries, verdicts)
+        elif held is not None:
+            held.is_given_up = True
 
     def _leave(self, run: Run, held: HeldShard) -> None:
         """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""

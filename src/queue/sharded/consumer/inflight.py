@@ -204,9 +204,12 @@ class Runs:
             if run.abandoned or run not in self._runs:
                 return False
             run.abandoned = True
-        moved = self._give_up(run.deliveries, why)
-        if run.given_up is not None:
-            run.given_up(moved)
+        moved = False
+        try:
+            moved = self._give_up(run.deliveries, why)
+        finally:
+            if run.given_up is not None:
+                run.given_up(moved)
         return True
 
     def _give_up(self, deliveries: Sequence[Delivery], why: str) -> bool:

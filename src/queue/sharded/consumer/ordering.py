@@ -26,13 +26,13 @@ ASK = 1.0
 """Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeldShard:
     """A shard that this worker has to itself, until its turn is over.
 
     end: lets others have it, now rather than at the end of the turn; harmless when repeated.  leave: the same where
     this process is not done with what it has claimed: the lock is left to its lease, and whoever breaks it is given
-    that first.
+    that first.  is_given_up: somebody else gives its messages up, and ends it then.
     """
 
     shard: int
@@ -41,6 +41,7 @@ class HeldShard:
     queue: ShardedQueue
     end: Callable[[], None]
     leave: Callable[[], None]
+    is_given_up: bool = False
 
     @property
     def lost(self) -> bool:
@@ -52,7 +53,7 @@ class HeldShard:
         return self.queue.receive_in_turn(most, self.shard, Turn(self.grant.fence, more), timeout=timeout)
 
     def given_up(self, moved: bool) -> None:
-        """Let others have it: a handler hangs. moved: its messages are in the sideline, so nothing is left of them."""
+        """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline."""
         self.end() if moved else self.leave()
 
     def mine(self) -> bool:
@@ -62,7 +63,7 @@ class HeldShard:
         later ones before it.
         """
         in_turn = self.queue.store.seams.monotonic() < self.until
-        return not self.lost and (in_turn or self.awaits())
+        return not (self.lost or self.is_given_up) and (in_turn or self.awaits())
 
     def awaits(self) -> bool:
         """Whether a message of the shard is claimed, or perhaps, was not read yet, and will be asked for."""
@@ -100,7 +101,8 @@ class ShardLocks:
         except BaseException:  # whatever it was, this worker may not be done with what it has claimed
             held.leave()
             raise
-        held.end()
+        if not held.is_given_up:
+            held.end()
 
     def _candidates(self) -> list[int]:
         """Shards that may have something for this process: none while the queue is paused."""
