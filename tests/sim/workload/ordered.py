@@ -102,7 +102,7 @@ class Ordered(Scenario):
         """
         queue = self._queue(self.operator_store)
         self.given_up = {tuple(message.payload) for message in queue.sideline.peek_all()}
-        for key in {entry.args[0] for entry in self.history.named("publish")}:
+        for key in sorted({entry.args[0] for entry in self.history.named("publish")}):
             self.call(self.operator, "publish", partial(queue.publish, [key, LAST], key=key), key, LAST)
         consumer = self._consumer(self.operator, queue)
         for _ in range(int(SETTLED)):
