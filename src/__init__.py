@@ -9,6 +9,7 @@ from . import errors
 from .errors import (
     AlreadyExists,
     AlreadyOpen,
+    BinMismatch,
     Corrupt,
     Expired,
     FencedOut,
@@ -42,10 +43,11 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 __all__ = [
-    "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "Corrupt", "Expired",
-    "FencedOut", "InvalidMessageHandler", "InvalidRequest", "InvalidShovelInterval", "LeaseLost", "LockUnavailable",
-    "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "QueueFull", "QueueOwned", "RecordTooBig",
-    "Refused", "StorageFailed", "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",
+    "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BinMismatch", "Corrupt",
+    "Expired", "FencedOut", "InvalidMessageHandler", "InvalidRequest", "InvalidShovelInterval", "LeaseLost",
+    "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "QueueFull",
+    "QueueOwned", "RecordTooBig", "Refused", "StorageFailed", "TooManyConsumers", "Unavailable", "Unreadable",
+    "WaitTimeout",
 ]  # fmt: skip
 
 # the C client is loaded only where it is used, and a command that needs no store loads none

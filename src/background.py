@@ -1,16 +1,25 @@
-"""What runs beside the caller: a task that is started and stopped, and work that several tasks share."""
+"""What runs beside the caller: a task that is started and stopped, what it says of its failures, and work that several
+tasks share.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, LatchworkError
 from .inputs import checked_timeout
+from .retry import Poll
 from .seams import Seams, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
+TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
+"""Pauses of a task after each failure in a row."""
+QUIET = 60.0
+"""Seconds for which a task that goes on failing says so once."""
 
 
 class Background:
@@ -45,6 +54,46 @@ class Background:
         self._task = None
         self.stopping.clear()
         return True
+
+
+class Troubles:
+    """What a task says of its failures in the log: each kind at most once a minute, with how many came in between.
+
+    The errors of ours are one kind, at WARNING, as those of a store that is away differ from call to call. Everything
+    else is a defect, at ERROR with its traceback. Safe to share between tasks.
+    """
+
+    def __init__(self, seams: Seams, log: logging.Logger) -> None:
+        self._seams, self._log = seams, log
+        self._lock = seams.lock()
+        self._said: dict[int, float] = {}
+        self._unsaid: Counter[int] = Counter()
+
+    def tell(self, failure: Exception, what: str) -> None:
+        """Say that `what` failed so."""
+        if isinstance(failure, LatchworkError):
+            self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
+            return
+        unsaid = self._unsaid_before(logging.ERROR)
+        if unsaid is not None:
+            self._log.error("%s%s", what, unsaid, exc_info=failure)
+
+    def warn(self, text: str, **extra: str) -> None:
+        """Say this, as one of the errors of ours."""
+        unsaid = self._unsaid_before(logging.WARNING)
+        if unsaid is not None:
+            self._log.warning("%s%s", text, unsaid, extra=extra)
+
+    def _unsaid_before(self, level: int) -> str | None:
+        """What to add about the failures that were not said; None where this one is not said either."""
+        with self._lock:
+            now = self._seams.monotonic()
+            if now - self._said.get(level, float("-inf")) < QUIET:
+                self._unsaid[level] += 1
+                return None
+            self._said[level] = now
+            unsaid = self._unsaid.pop(level, 0)
+        return f"; {unsaid} more since this was said last" if unsaid else ""
 
 
 def shared(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:

@@ -15,7 +15,8 @@
     |-- Unavailable                   UNAVAILABLE        nothing was written; try again later
     |   `-- Misconfigured             MISCONFIGURED      trying again does not help; a setting has to change
     |-- Unreadable                    UNREADABLE         stored bytes that no codec of ours understands
-    |-- Corrupt                       CORRUPT            a file that fails its checks, with file and position
+    |-- Corrupt                       CORRUPT            a file or a record that fails its checks, with the place
+    |   `-- BinMismatch               BIN_MISMATCH       (InvalidRequest) a bin is not what the update needs
     |-- StorageFailed                 STORAGE_FAILED     a disk refused a write or a sync
     |-- AlreadyOpen                   ALREADY_OPEN       another process has these files open
     |-- NonDeterministicInput         NON_DETERMINISTIC_INPUT
@@ -146,7 +147,7 @@ class Unreadable(LatchworkError):
 
 
 class Corrupt(LatchworkError):
-    """A file fails its checks at the position named."""
+    """A file or a record fails its checks at the place named."""
 
     code = "CORRUPT"
 
@@ -173,6 +174,15 @@ class InvalidRequest(LatchworkError, ValueError):
     """The request breaks a limit; it was refused before any I/O."""
 
     code = "INVALID_REQUEST"
+
+
+class BinMismatch(Corrupt, InvalidRequest):
+    """A bin is missing, or holds another type than the update needs; nothing was written.
+
+    The record is damaged, or the update is not meant for it: which of the two, the store cannot tell.
+    """
+
+    code = "BIN_MISMATCH"
 
 
 class RecordTooBig(InvalidRequest):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from threading import TIMEOUT_MAX
 from typing import Any, TypeVar
 
 from .errors import InvalidRequest
 
 T = TypeVar("T")
+_SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 
 
 def checked_text(what: str, value: str) -> str:
@@ -17,6 +19,21 @@ def checked_text(what: str, value: str) -> str:
         raise InvalidRequest(f"{what} is {value!r}; it must be a string that is not empty")
     if "\0" in value or not _is_unicode(value):
         raise InvalidRequest(f"{what} is {value!r}; it must have no NUL character and be valid Unicode: correct it")
+    return value
+
+
+def checked_store_name(what: str, value: str) -> str:
+    """The text, where it can be the name of a set, bin, index or namespace, or a part of one. Raises `InvalidRequest`.
+
+    Such names stand in the commands of Aerospike's info protocol and in its answers, which know no way to quote: a
+    newline in a name would begin a command of its own.
+    """
+    found = _SEPARATORS.search(checked_text(what, value))
+    if found:
+        raise InvalidRequest(
+            f"{what} is {shown(value)}; a name of a set, bin, index or namespace has no control character and none of "
+            f"; : = , in it: leave the {found[0]!r} out"
+        )
     return value
 
 

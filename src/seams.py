@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
 from typing import Any, Protocol
 
 
@@ -79,7 +80,8 @@ class Seams:
 
     def spawn(self, run: Callable[[], None], name: str) -> Task:
         """Start `run` in the background, as a daemon thread of that name."""
-        thread = threading.Thread(target=run, name=name, daemon=True)
+        # In a context of its own: some builds of Python hand on that of the starting thread, and so its deadline.
+        thread = threading.Thread(target=Context().run, args=(run,), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -18,9 +18,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import QueueRegistry
+from ..queue.sharded.record import last_sweep_of
+from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
+from .elections import lease_of
 from .session import Session
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -41,6 +44,13 @@ class Finding:
 
 
 @runtime_checkable
+class InAFile(Protocol):
+    """A store in a file that may be damaged."""
+
+    def damage(self) -> list[str]: ...
+
+
+@runtime_checkable
 class Cluster(Protocol):
     """A store on several nodes."""
 
@@ -53,6 +63,7 @@ def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Findin
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
         yield from check(info)
+    yield from _damage(store)
     yield from _skew(store)
     yield from _connections(info, processes, pool)
 
@@ -68,6 +79,28 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
         yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
     else:
         yield Finding(OK, "names of sets and bins fit")
+
+
+def _upkeep(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether somebody sweeps the client's queues; red after two intervals without."""
+    if client is None:
+        return
+    lease = lease_of(store, election_name(client))
+    who = f"{lease.owner} is elected" if lease and lease.locked else "nobody is elected"
+    late = []
+    for queue, bins in QueueRegistry(store, client, farm_id=farm).listed():
+        seen = last_sweep_of(bins).success or bins.get("createdAt", 0)
+        age = store.seams.wall() - seen / 1000
+        if age > 2 * sweep_interval([queue]):
+            late.append(f"{queue.name} for {age / 60:.0f} min")
+    if late:
+        yield Finding(
+            PROBLEM,
+            f"no upkeep of {', '.join(late)}: what failed, or dead consumers had, stays where it is; {who}",
+            "run a worker or a consumer of this client, or `latchwork queue sweep --every 900`",
+        )
+    else:
+        yield Finding(OK, f"upkeep: every queue was swept in time; {who}")
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
@@ -116,6 +149,21 @@ def _record_size(info: StoreInfo) -> Iterator[Finding]:
     state = OK if size >= 1024 * 1024 else WARNING
     remedy = "" if state == OK else "set max-record-size to 1M; large latches and queue buffers need it"
     yield Finding(state, f"records may have up to {size:,} bytes", remedy)
+
+
+def _damage(store: RecordStore) -> Iterator[Finding]:
+    """Reads the whole file."""
+    if not isinstance(store, InAFile):
+        return
+    if damaged := store.damage():
+        yield Finding(
+            PROBLEM,
+            f"the file is damaged: {'; '.join(damaged)}",
+            "stop the processes that use it, and restore it from a copy; where it is only its indexes, "
+            "`latchwork.connect(...).reindex()` makes them anew",
+        )
+    else:
+        yield Finding(OK, "every record and every index in the file is sound")
 
 
 def _skew(store: RecordStore) -> Iterator[Finding]:
@@ -226,6 +274,7 @@ def doctor(
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
         found += _found(session, lambda: _placement(session.store, client, farm))
+        found += _found(session, lambda: _upkeep(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:

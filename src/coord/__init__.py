@@ -1,4 +1,4 @@
-"""Waiting for each other: latches, fenced locks, leader election."""
+"""Waiting for each other: latches, fenced locks and semaphores, rate limiters, leader election."""
 
 from typing import TYPE_CHECKING
 
@@ -8,11 +8,15 @@ if TYPE_CHECKING:
     from .election.election import Leadership, LeaseElection
     from .election.zookeeper import ZooKeeperElection
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
+    from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
+    from .rwlock import ReadGrant, ReadWriteLock, WriteGrant
+    from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
-    "CountUpDownLatch", "LatchLevel", "LatchProgress",
+    "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
+    "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -21,6 +25,9 @@ __getattr__, __dir__ = offer(
         ".election.election": "Leadership LeaseElection",
         ".election.zookeeper": "ZooKeeperElection",
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
+        ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
+        ".rwlock": "ReadWriteLock ReadGrant WriteGrant",
+        ".semaphore": "Semaphore Permits Holder",
     },
 )

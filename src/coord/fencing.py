@@ -7,6 +7,7 @@ between the belief and the write. So the write itself carries the fence, and the
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
 from ..inputs import checked_timeout
@@ -107,7 +108,7 @@ class Fenced:
         """
         self.check()
         expr, params = when if isinstance(when, Bound) else (when, {})
-        guard = Bound(_fenced(bin, expr), {**params, "my-fence": self._fence})
+        guard = Bound(self._guard(bin, expr), {**params, "my-fence": self._fence})
         absent = or_absent or when is None
         if exists is None:
             exists = Exists.ANY if absent else Exists.UPDATE
@@ -115,7 +116,7 @@ class Fenced:
             return self._store.operate(
                 key,
                 *ops,
-                Put(bin, self._fence),
+                *self._ratchet(bin),
                 when=guard,
                 exists=exists,
                 or_absent=absent,
@@ -133,6 +134,20 @@ class Fenced:
         """
         self.operate(key, bin=bin, repeatable=True)
 
+    # ---- how a resource remembers the highest fence: an integer in one bin
+
+    def _guard(self, bin: str, when: Expr | None) -> Expr:
+        """The guard "no higher fence than the parameter `my-fence` was seen", and the caller's own."""
+        return _fenced(bin, when)
+
+    def _ratchet(self, bin: str) -> tuple[Op, ...]:
+        """The operations that remember this fence."""
+        return (Put(bin, self._fence),)
+
+    def _highest(self, value: Any) -> int | None:
+        """The highest fence in what the bin holds; None where it holds none."""
+        return value if isinstance(value, int) else None
+
     def _refusal(self, key: Key, bin: str, refusal: Refused) -> LatchworkError:
         """What a refusal comes to; it says "in doubt" where the store's refusal does."""
         doubt = bool(refusal.details.get("doubt"))
@@ -140,8 +155,8 @@ class Fenced:
             record = self._store.get(key, bin)
         except LatchworkError as failure:
             return self._unread(key, failure) if doubt else refusal
-        seen = record.bins.get(bin) if record else None
-        if not isinstance(seen, int) or seen <= self._fence:
+        seen = self._highest(record.bins.get(bin)) if record else None
+        if seen is None or seen <= self._fence:
             return refusal
         self._store.seams.note("fences_refused", by="resource")
         return FencedOut(

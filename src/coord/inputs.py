@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
+from ..errors import InvalidRequest
 from ..inputs import checked_text
 from ..seams import Seams
 
@@ -19,3 +20,11 @@ def checked_owner(owner: str | None, seams: Seams) -> str:
     if owner is None:
         return f"{socket.gethostname()}:{os.getpid()}:{seams.unique()}"
     return checked_text("owner", owner)
+
+
+def checked_holder(owner: str | None, seams: Seams) -> str:
+    """The same where many names are kept in one record: at most 255 bytes. Raises `InvalidRequest`."""
+    name = checked_owner(owner, seams)
+    if len(name.encode()) > 255:
+        raise InvalidRequest(f"owner is {name[:40]!r}... of {len(name.encode())} bytes; it must have at most 255 bytes")
+    return name

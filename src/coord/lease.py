@@ -11,13 +11,15 @@ one does not count any more, and a repeat of the last one is refused and recogni
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..errors import InvalidRequest
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, largest, missing
 from ..store.model.ops import Add, Op, Put, Read
 
+K = TypeVar("K", bound=Hashable)
 LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
 RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"
 BINS = (LOCKED, OWNER, TIME, LEASE, RENEWALS, FENCE, GRANT)
@@ -28,8 +30,9 @@ it, so that the next acquisition can be polite."""
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 """Seconds."""
 
-_NOW_US = SERVER_NOW * 1000
-NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, _NOW_US), _NOW_US)
+NOW_US = SERVER_NOW * 1000
+"""Microseconds since the epoch, of which fences are made."""
+NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, NOW_US), NOW_US)
 """Above every fence before it, also on a store that restarted empty or from an old copy."""
 
 _NOT_MINE = missing(GRANT) | Bin(GRANT, str).ne(Param("grant", str))
@@ -134,6 +137,29 @@ class Observation:
     def ran_out(self, now: float) -> bool:
         """Whether it stood still for one whole lease of its holder."""
         return self.view.locked and now - self.since > self.view.lease
+
+
+class Standstill(Generic[K]):
+    """Since when (seconds, monotonic) each of several things has been seen with one and the same stamp.
+
+    Whoever renews something changes its stamp, so what has stood still for a whole lease by the clock of one who looks
+    has not been renewed in time, whatever any other clock says.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[K, tuple[Hashable, float]] = {}
+
+    def see(self, stamps: Mapping[K, Hashable], now: float) -> None:
+        """What was read now; what is not there any more is forgotten."""
+        before = self._seen
+        self._seen = {
+            key: before[key] if key in before and before[key][0] == stamp else (stamp, now)
+            for key, stamp in stamps.items()
+        }
+
+    def lasts(self, key: K, seconds: float, now: float) -> bool:
+        """Whether it has stood still for longer than so many seconds."""
+        return key in self._seen and now - self._seen[key][1] > seconds
 
 
 def believed_until(began: float, lease: float) -> float:

@@ -9,19 +9,25 @@ writes through `grant.operate` is refused.
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from ..background import Troubles
+from ..deadline import Deadline
 from ..errors import FencedOut, LatchworkError, LockUnavailable, NotFound, Refused
 from ..inputs import checked_kind, checked_timeout
-from ..retry import Poll
+from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
-from .contender import PASSING, Acquisition, Claim, Contender
+from .contender import Acquisition, Claim, Contender
 from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .lease import checked_lease
 from .waiting import told
+
+G = TypeVar("G", bound="Grant")
+log = logging.getLogger(__name__)
 
 LOCKS = "latchwork_locks"
 """The set of all locks and elections."""
@@ -57,11 +63,13 @@ class FencedLock:
         timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew it in the
         background until it is released or lost.  Waiting is fair by politeness, not first come, first served: a handle
         that releases while others wait lets them go first. A lock whose holder died is broken once this handle has
-        seen it stand still for the whole of the holder's lease, whatever the server's clock says.
+        seen it stand still for the whole of the holder's lease, whatever the server's clock says. A store that is away
+        is asked again until the time is over.
 
-        Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken the lock and
-        cannot be resolved (it then ends by itself after one lease), `Unavailable`; where no thread can be started to
-        keep it alive, the lock is given back, and Python's `RuntimeError` is raised.
+        Raises `LockUnavailable` when the time is over; where the store is away at that moment `Unavailable`, or
+        `OutcomeUnknown` if an attempt may have taken the lock and cannot be resolved (it then ends by itself after one
+        lease). Where no thread can be started to keep it alive, the lock is given back, and Python's `RuntimeError` is
+        raised.
         """
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
@@ -71,21 +79,24 @@ class FencedLock:
         return self._granted(claim, keep_alive=keep_alive)
 
     def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
-        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait."""
+        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait.
+
+        Raises `OutcomeUnknown` and `Unavailable` where the store is away.
+        """
         acquisition = Acquisition(self._party)
-        claim = acquisition.take() or acquisition.look()
+        with Deadline(self._store.seams, 0):
+            claim = acquisition.take() or acquisition.look()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
 
     def _wait(self, timeout: float | None) -> Claim | None:
         seams = self._store.seams
-        began = seams.monotonic()
-        self._party.let_others_go_first(self._poll, timeout)
-        acquisition = Acquisition(self._party)
-        claim = acquisition.take()
-        if claim is not None or timeout == 0:
-            return claim or acquisition.look()
-        rest = None if timeout is None else max(0.0, timeout - (seams.monotonic() - began))
-        return told(seams, "lock", lambda: acquisition.wait(self._poll, timeout=rest))
+        with Deadline(seams, timeout) as deadline:
+            self._party.let_others_go_first(self._poll, timeout)
+            acquisition = Acquisition(self._party)
+            claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
+            if claim is not None or timeout == 0:
+                return claim or acquisition.look()
+            return told(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         grant = Grant(self.name, self._party, claim)
@@ -98,6 +109,17 @@ class FencedLock:
         return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
 
 
+class Leased(Protocol):
+    """What a grant needs of the record that it is a lease on."""
+
+    store: RecordStore
+    owner: str
+    lease: float
+
+    def renew(self, fence: int) -> Claim: ...
+    def release(self, fence: int) -> bool: ...
+
+
 class Grant(Fenced):
     """One acquisition of a lock. Leaving its `with` block releases it.
 
@@ -105,7 +127,7 @@ class Grant(Fenced):
     clock, it was found taken over, or it was released. It may be waited for, and needs no background activity.
     """
 
-    def __init__(self, name: str, party: Contender, claim: Claim) -> None:
+    def __init__(self, name: str, party: Leased, claim: Claim) -> None:
         super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
         self._party = party
         self._freed = False
@@ -169,7 +191,7 @@ class Grant(Fenced):
         """Renew in the background from now on, three times a lease, until it is released or lost."""
         self._store.seams.spawn(self._renew_until_lost, f"latchwork-lease-{self._name}")
 
-    def __enter__(self) -> Grant:
+    def __enter__(self: G) -> G:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -180,18 +202,19 @@ class Grant(Fenced):
                 raise
 
     def _renew_until_lost(self) -> None:
-        pause = self._party.lease / 3
+        pause, troubles = self._party.lease / 3, Troubles(self._store.seams, log)
         while not self.lost.wait(pause):
             try:
                 self.renew()
                 pause = self._party.lease / 3
             except FencedOut:
                 return
-            except PASSING:
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what keeps the lease either
+                troubles.tell(failure, f"the lease of {self._name!r} could not be renewed")
                 pause = self._party.lease / 20
 
 
-def kept_alive(grant: Grant) -> Grant:
+def kept_alive(grant: G) -> G:
     """The grant, which is renewed in the background from now on; given back where no thread can be started for that."""
     try:
         grant.keep_alive()

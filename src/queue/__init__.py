@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .sharded.queue import QueueDepth, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
+    from .sharded.schedules import Schedule
     from .sharded.upkeep.report import ShardReport, SweepReport
     from .sharded.upkeep.shovel import Shovel
     from .sharded.upkeep.sweeper import Sweeper
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
     "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
-    "QueueInfo", "QueueRegistry", "Reason", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper",
-    "SweepReport", "Transaction", "UnopenedQueue", "Worker",
+    "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
+    "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -49,6 +50,7 @@ __getattr__, __dir__ = offer(
         ".sharded.queue": "QueueDepth ShardedQueue",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
+        ".sharded.schedules": "Schedule",
         ".sharded.upkeep.report": "ShardReport SweepReport",
         ".sharded.upkeep.shovel": "Shovel",
         ".sharded.upkeep.sweeper": "Sweeper",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import COUNT, FARMS, bins_of, checked_farm, latch_key, named
+from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, checked_farm, latch_key, named
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
 from ..store.model.expr import MapSize
@@ -137,5 +137,4 @@ def _shares(record: Record) -> list[Share]:
 
 
 def _share(record: Record, farm: str) -> Share:
-    bins = bins_of(farm)
-    return Share(farm, record.bins.get(bins.count), frozenset(record.bins.get(bins.done, ())))
+    return Share(farm, record.bins.get(COUNT + farm), frozenset(record.bins.get(DONE + farm, ())))

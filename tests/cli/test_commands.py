@@ -17,7 +17,7 @@ from latchwork.cli.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
-from latchwork.store import MemoryStore, Put, StoreInfo
+from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from tests.cli.conftest import command
 from tests.support.clock import ManualClock
@@ -222,6 +222,18 @@ def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(run, u
     assert any(what.startswith("connected") for what in found)
     if url.startswith("aerospike"):
         assert any(state == "warning" and "AP mode" in what for what, state in found.items())
+
+
+def test_doctor_names_damaged_records_and_what_to_do(lw, sqlite_url):
+    store = connect(sqlite_url)
+    store.operate(Key("s", "k"), Put("text", "canary"), exists=Exists.CREATE)
+    assert "every record and every index in the file is sound" in lw("doctor").out
+    store.close()
+    store.path.write_bytes(store.path.read_bytes().replace(b"canary", b"damage"))
+    done = lw("doctor")
+    assert done.code == 1
+    assert "the file is damaged: Key(set='s', name='k')" in done.out
+    assert "restore it from a copy" in done.out
 
 
 def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(run, url):

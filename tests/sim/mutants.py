@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -53,11 +53,30 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .mutant import Mutant
-from .mutant import swapped as _swap
-from .mutants_ordered import ORDERED
+from .coord_mutants import LIMITER_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .queue_mutants import ORDERED_RULES
 
 TRUE = Const(True)
+SWEEP = 4.0
+"""Seconds of the sweep duration in the simulations."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A rule that is taken out: which primitive, what is wrong then, which rule it was, and how."""
+
+    primitive: str
+    name: str
+    rule: str
+    patch: Callable[[], Any]
+    scripted: bool = False
+    """Too rare for chance: a script in `test_counterexamples.py` shows it."""
+    first: int = 0
+    """The seed to begin with, for one that is rare."""
+
+
+def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(owner, name, value)
 
 
 # ---- the record store: once (P1)
@@ -111,7 +130,7 @@ def _minted_below_the_retry(self: Any, send: Any = once._Attempt._send) -> Any:
         try:
             return send(self)
         except OutcomeUnknown:
-            self.token = store.token_clock.mint(store.seams)
+            self.token = store.token_clock.mint(store.seams, self.update.key)
     raise OutcomeUnknown
 
 
@@ -332,6 +351,13 @@ def _passing_everything(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan
     return replace(task, limit=args[1].fired, passable=args[1].fired)
 
 
+def _marks_aged_by_the_server(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
+    task, (_, at, mark, now) = real(self, *args), args
+    if mark and mark[0] > at.swept and now - mark[1] < SWEEP * 1000:
+        return replace(task, limit=min(mark[0], at.fired), passable=0, mark=False)
+    return task
+
+
 def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init__, **rest: Any) -> None:
     real(self, *args, **rest)
     self.sweep = 1e9
@@ -359,8 +385,15 @@ SHARDED_RULES = (
      _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
     ("the sweep takes what is in somebody's hands", "P5: since-update exceeds the duration",
      _swap(sweeping, "_ABANDONED", exists("data") & exists("delivery"))),
+    ("only what the server's clock says is abandoned", "P5: or left alone for a duration by the leader's clock",
+     _swap(sweeper.Sweeper, "_abandoned", lambda self, *args: frozenset())),
+    ("what was left alone is taken as it is now", "P5: guarded by the delivery and its stamp as they were seen",
+     _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
+    ("marks grow old by the server's clock", "P5: by the leader's own",
+     _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -377,7 +410,12 @@ def _always_changed(self: Any, number: int, msg_id: str, *slots: str, real: Any 
 
 def _never_too_late(self: Any, *args: Any, real: Any = ledger_writer.ChunkWriter.__init__) -> None:
     real(self, *args)
-    self._late = 1e9
+    self._late = float("inf")
+
+
+def _found_in_time(self: Any, *args: Any, real: Any = LedgerRecords.chunk) -> Any:
+    chunk = real(self, *args)
+    return chunk and replace(chunk, born=float("inf"))
 
 
 LEDGER_RULES = (
@@ -389,6 +427,8 @@ LEDGER_RULES = (
      _swap(ledger_writer.ChunkWriter, "_withdrawn", lambda self, slot, msg_id: True)),
     ("a slot that was filled late counts", "P6: a pointer found too late is swapped",
      _swap(ledger_writer.ChunkWriter, "__init__", _never_too_late)),
+    ("what another attempt reserved counts as young", "P6: nobody else knows when it was reserved",
+     _swap(LedgerRecords, "chunk", _found_in_time)),
     ("a swap that was refused counts as made", "P6: swapped, guarded by = p; refused: take the one found",
      _swap(LedgerRecords, "change", _always_changed), False, 2_990),
 )  # fmt: skip
@@ -412,4 +452,8 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER
+SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
+LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
+
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + RWLOCK + LIMITER

@@ -37,6 +37,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "pairs of faults": {"runs": 30_000},
     "processes": {"killed": 20_000, "stopped": 500},
     "crashed disks": {"states": 5_000_000},
+    "damaged files": {"files": 3_000},
     "state machines": {"machines": 20_000},
     "histories": {"histories": 500},
 }
@@ -57,6 +58,7 @@ REPEATED = (
     )),
     ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
     ("crashed disks", 0.37, 1, ("tests/queue/paged/test_crash_states.py",)),
+    ("damaged files", 0.02, 1, ("tests/fuzz/test_sqlite_file.py", "tests/fuzz/test_paged_files.py")),
     ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
     ("histories", 0.04, 2, ("tests/sim/test_real_server.py",)),
 )  # fmt: skip

@@ -7,13 +7,31 @@ import pytest
 from .campaign import expected_kinds, random_mixes
 
 SEEDS = {
-    "store": 7700, "latch": 2000, "lock": 900, "election": 600, "circular": 2000, "sharded": 1300, "ordered": 1000,
+    "store": 7700,
+    "latch": 2000,
+    "lock": 900,
+    "election": 600,
+    "circular": 2000,
+    "sharded": 1300,
+    "ordered": 1000,
     "ledger": 500,
-}  # fmt: skip
+    "semaphore": 700,
+    "limiter": 1500,
+    "rwlock": 700,
+}
 HISTORIES = {
-    "store": 7700, "latch": 1200, "lock": 900, "election": 250, "circular": 1000, "sharded": 0, "ordered": 0,
+    "store": 7700,
+    "latch": 1200,
+    "lock": 900,
+    "election": 250,
+    "circular": 1000,
+    "sharded": 0,
+    "ordered": 0,
     "ledger": 0,
-}  # fmt: skip
+    "semaphore": 400,
+    "limiter": 0,
+    "rwlock": 500,
+}
 """Floors: linearizability histories that each campaign must have decided."""
 
 

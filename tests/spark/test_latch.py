@@ -13,8 +13,9 @@ from latchwork.errors import AlreadyExists, InvalidRequest, Misconfigured, NotFo
 from latchwork.spark import SparkLatch
 from latchwork.spark.latch import MAX_PARTITIONS
 from latchwork.spark.phase import job_phase
-from latchwork.store import MemoryStore
+from latchwork.store import MemoryStore, Put
 from latchwork.store.connect import connect
+from latchwork.store.port import Update
 from tests.support.clock import ManualClock
 from tests.support.faulty import DOUBTS, CountingStore, FaultyStore
 
@@ -233,6 +234,13 @@ def test_missing_names_the_partitions_of_all_farms_and_those_without_a_share(sto
     west = create(store, 3, farms=["east", "west"], farm_id="west", level=XDC)
     west.count_down_partition()
     assert east.missing() == west.missing() == ["east/1", "west/1", "west/2"]
+
+
+def test_missing_names_the_partitions_of_a_farm_whose_name_is_none_that_we_give(store):
+    latch = create(store, 2, level=XDC)
+    key = job_phase("shop", "nightly", phase=None, generation=0, farm_id="here", level=XDC).key
+    store._operate(Update(key, (Put("count#dc:2", 1), Put("done#dc:2", {0: 1}))))
+    assert latch.missing() == ["dc:2/1", "here/0", "here/1"]
 
 
 def test_at_dc_level_a_farm_sees_only_its_own(store):

@@ -10,6 +10,7 @@ from aerospike import exception as driver
 
 from latchwork.errors import (
     AlreadyExists,
+    BinMismatch,
     InvalidRequest,
     LatchworkError,
     Misconfigured,
@@ -109,8 +110,8 @@ def test_a_refused_ttl_names_the_setting_and_a_passing_refusal_may_be_tried_agai
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(2, NotFound), (5, AlreadyExists), (27, Refused), (24, Refused), (13, RecordTooBig), (26, InvalidRequest),
-     (12, InvalidRequest), (4, InvalidRequest), (20, Misconfigured), (80, Misconfigured), (-2, InvalidRequest)],
+    [(2, NotFound), (5, AlreadyExists), (27, Refused), (24, Refused), (13, RecordTooBig), (26, BinMismatch),
+     (12, BinMismatch), (4, InvalidRequest), (20, Misconfigured), (80, Misconfigured), (-2, InvalidRequest)],
 )  # fmt: skip
 def test_codes_with_an_error_of_their_own(code, kind):
     assert type(write(code)) is kind
@@ -128,6 +129,23 @@ def test_a_hot_key_is_named_with_advice_and_a_full_device_asks_for_a_long_pause(
 )
 def test_a_request_is_sent_again_as_overloaded_where_too_much_was_asked(code, why):
     assert reason(write(code)) == reason(read(code)) == reason(pickle.loads(pickle.dumps(write(code)))) == why
+
+
+@pytest.mark.parametrize("writing", [True, False])
+@pytest.mark.parametrize("message", ["", "said"])
+@pytest.mark.parametrize("code", [*(code for code in CODES if code < 0), -999, 9])
+def test_no_server_is_said_to_have_refused_what_the_client_gave_up(code, message, writing):
+    text = str(error_of(Fault(code, message=message), "the record", write=writing))
+    assert "server refused" not in text
+    assert ("the client failed" in text) == (code == -999)
+    assert (f"said, code {code})" if message else f"(code {code})") in text
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(-15, "runs"), (-10, "runs"), (-8, "runs"), (-14, "runs"), (-7, "option")]
+)
+def test_what_the_client_could_not_send_comes_with_a_remedy(code, remedy):
+    assert remedy in str(read(code)).partition("; ")[2]
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)

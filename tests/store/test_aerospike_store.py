@@ -15,8 +15,9 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Unavailable
 from latchwork.store import NEVER, Add, Bin, Compute, Exists, Key, Put, Read, Removal, Touch, Update
-from latchwork.store.aerospike.connection import config_of, parse
+from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.aerospike.url import parse
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
 from tests.conftest import NO_SERVER
 from tests.support import servers
@@ -69,8 +70,8 @@ def test_the_client_does_not_retry_and_waits_as_long_as_the_defaults_say():
         ("http://h/ns", "http"),
         ("aerospike://h", "namespace"),
         ("aerospike://h/a/b", "a/b"),
-        ("aerospike://h:port/ns", "h:port"),
-        ("aerospike://h:99999/ns", "99999"),
+        ("aerospike://h:port/ns", "host 'h'"),
+        ("aerospike://h:99999/ns", "the port 1 to 65535"),
         ("aerospike:///ns", "host"),
         ("aerospike://h/ns?conections=4", "conections"),
         ("aerospike://h/ns?connections=0", "connections=0"),
@@ -268,9 +269,9 @@ def test_records_keep_their_keys(aerospike_store):
 
 def test_an_index_is_of_the_set_the_bin_and_the_kind_that_were_asked_for(aerospike_store):
     for _ in range(2):
-        aerospike_store.ensure_index("sto:re", "k=_n", int)
-    for set_name, bin, kind in (("sto:re_k=", "n", int), ("sto:re", "k=_n", str)):
-        with pytest.raises(InvalidRequest, match=r"set=sto:re:bin=k=_n:type=numeric"):
+        aerospike_store.ensure_index("sto#re", "k#_n", int)
+    for set_name, bin, kind in (("sto#re_k#", "n", int), ("sto#re", "k#_n", str)):
+        with pytest.raises(InvalidRequest, match=r"set=sto#re:bin=k#_n:type=numeric"):
             aerospike_store.ensure_index(set_name, bin, kind)
 
 

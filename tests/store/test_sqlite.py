@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from latchwork.deadline import Deadline
 from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
-from latchwork.store.sqlite import rows as sqlite_rows
+from latchwork.store.sqlite import sweep as sqlite_sweep
 from tests.support.clock import ManualClock
 from tests.support.proof import SEEDS
 
@@ -161,6 +162,19 @@ def test_bytes_that_are_no_record_are_corrupt(store, path):
 
 
 # ---- other writers
+
+
+def test_a_verb_waits_no_longer_for_other_writers_than_it_has_time(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", busy_timeout=5, seams=clock)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    began = clock.monotonic()
+    with Deadline(clock, 1), pytest.raises(Unavailable):
+        add(store)
+    assert 1 <= clock.monotonic() - began < 2
+    writer.close()
 
 
 def test_a_busy_wait_is_bounded_and_ends_in_unavailable(store, path):
@@ -629,9 +643,13 @@ def test_a_row_of_a_batch_finds_what_the_rows_before_it_have_done(store):
     assert store.get(key).bins == {"n": 2}
 
 
-def test_a_sweep_that_fails_for_another_reason_than_damage_says_so():
-    with sqlite3.connect(":memory:") as connection:
-        connection.execute("BEGIN")
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            sqlite_rows._removed(connection, "DELETE FROM absent", ())
-        assert connection.in_transaction, "it goes on or is rolled back as its owner decides"
+@pytest.mark.parametrize("failure", [StorageFailed("disk I/O error"), Unavailable("busy"), Corrupt("malformed")])
+def test_whoever_writes_never_fails_by_the_sweep(path, monkeypatch, caplog, failure):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", seams=clock)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    monkeypatch.setattr(sqlite_sweep.Sweep, "_expired", lambda *_: (_ for _ in ()).throw(failure))
+    for n in (1, 2):
+        clock.advance(sqlite_sweep.EVERY / 1000)
+        assert add(store) == n
+    assert len(caplog.messages) == (type(failure) is Corrupt), "damage is named, once"

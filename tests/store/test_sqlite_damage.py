@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,12 +14,15 @@ from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteSto
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import rows as sqlite_rows
-from latchwork.store.sqlite import store as sqlite
+from latchwork.store.sqlite import sweep as sqlite_sweep
+from tests.fuzz.sqlite_cells import cells, trees
 from tests.support.clock import ManualClock
 
 SET, OTHER = "q", Key("other", "x")
 BAD, GOOD, LAST = (Key(SET, name) for name in ("bad", "good", "last"))
 LIFE = 60
+AUTOMATIC = "sqlite_autoindex_records_1"
+"""The index by set and name."""
 
 
 @pytest.fixture
@@ -64,13 +66,13 @@ def test_an_expired_damaged_record_keeps_nobody_from_writing_nor_other_records_f
         for n in range(1, 4):
             assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
             assert left(store) == {"x", "bad"}
-            clock.advance(sqlite.SWEEP_EVERY / 1000)
+            clock.advance(sqlite_sweep.EVERY / 1000)
     (told,) = caplog.messages
     assert str(store.path) in told
 
 
 def test_many_damaged_records_do_not_end_the_sweep_of_those_that_expired_after_them(store, clock, monkeypatch, caplog):
-    monkeypatch.setattr(sqlite_rows, "SWEEP_AT_MOST", 2)
+    monkeypatch.setattr(sqlite_sweep, "AT_MOST", 2)
     store.ensure_index(SET, "active")
     names = [f"bad{n}" for n in range(4)]
     for name in names:
@@ -79,16 +81,228 @@ def test_many_damaged_records_do_not_end_the_sweep_of_those_that_expired_after_t
     clock.advance(LIFE)
     for _ in range(5):
         store.operate(OTHER, Add("n", 1))
-        clock.advance(sqlite.SWEEP_EVERY / 1000)
+        clock.advance(sqlite_sweep.EVERY / 1000)
     assert left(store) == {"x", *names}
     assert len(caplog.messages) == 2, "of two damaged records each"
 
 
-def test_an_expired_damaged_record_that_no_index_needs_is_swept(store, clock):
+def test_a_damaged_record_that_says_that_it_has_expired_is_not_absent(store, clock):
+    """Nobody knows whether it has."""
     damage(store)
     clock.advance(LIFE)
     store.operate(OTHER, Add("n", 1))
-    assert left(store) == {"x"}
+    assert left(store) == {"x", "bad"}
+    raises(Corrupt, store.get, BAD)
+    assert store.delete(BAD)
+
+
+def changed(store, tree, old, new):
+    """Bytes of one row, or of one entry of an index, turn to others."""
+    store.close()
+    root = trees(store.path)[tree]
+    data = bytearray(store.path.read_bytes())
+    (place,) = [
+        cell.start + at for cell in cells(data, root) if (at := bytes(data[cell.start : cell.end]).find(old)) >= 0
+    ]
+    data[place : place + len(old)] = new
+    store.path.write_bytes(data)
+
+
+def test_a_living_record_whose_index_entry_says_that_it_has_expired_is_not_swept(store, clock):
+    expires, past = (int((clock.wall() + seconds) * 1000).to_bytes(6, "big") for seconds in (LIFE, -1))
+    store.delete_many([Removal(GOOD), Removal(LAST)])
+    changed(store, "records_expires", expires, past)
+    clock.advance(sqlite_sweep.EVERY / 1000)
+    store.operate(OTHER, Add("n", 1))
+    assert left(store) == {"x", "bad"}
+    assert store.get(BAD).bins["n"] == 1
+
+
+def test_a_value_that_damage_has_changed_is_never_read(store):
+    changed(store, "records", b"bad\x01", b"bad\x02")  # its generation
+    raises(Corrupt, store.get, BAD)
+    store.operate(LAST, Put("n", 77))
+    changed(store, "records", b"\xa1n\x4d", b"\xa1n\x4c")
+    raises(Corrupt, store.operate, LAST, Add("n", 1))
+    assert store.get(GOOD).bins["n"] == 1
+
+
+def test_an_index_entry_that_leads_to_another_record_gives_no_wrong_one(store):
+    changed(store, AUTOMATIC, b"good", b"g\0od")
+    changed(store, AUTOMATIC, b"last", b"good")
+    raises(Corrupt, store.get, GOOD)
+    raises(Corrupt, store.operate, GOOD, Add("n", 1))
+    assert store.get(BAD).bins["n"] == 1
+
+
+@pytest.mark.parametrize("name", [b"n1X", b"n1\xff", b"n16"])
+def test_a_damaged_name_in_an_index_keeps_no_batch_from_its_other_records(store, name, caplog):
+    """SQLite gives out the entry for another name that the batch asks for."""
+    store.delete_many([Removal(key) for key in (BAD, GOOD, LAST, OTHER)])
+    keys = [Key(SET, f"n{number:02}") for number in range(40)]
+    store.operate_many([Update(key, (Put("n", key.name),), exists=Exists.CREATE) for key in keys])
+    changed(store, AUTOMATIC, b"n17", name)
+    for _ in range(2):
+        assert [record.bins["n"] for record in store.get_many(keys)] == [key.name for key in keys]
+        outcomes = store.operate_many([Update(key, (Put("m", 1), Read("n"))) for key in keys])
+        assert outcomes == [(key.name,) for key in keys]
+    (told,) = caplog.messages
+    assert str(store.path) in told
+    assert store.delete_many([Removal(key) for key in keys])[:14] == [True] * 14
+
+
+def test_what_is_damaged_is_named_and_an_index_is_made_anew(store):
+    assert store.damage() == []
+    damage(store)
+    assert store.damage() == [str(BAD)]
+    store.delete(BAD)
+    changed(store, AUTOMATIC, b"last", b"past")
+    assert store.get(LAST) is None, "which no store in SQLite can help"
+    assert any("index" in text for text in store.damage())
+    store.reindex()
+    assert store.damage() == []
+    assert store.get(LAST).bins["n"] == 1
+
+
+def test_an_index_is_made_anew_beside_a_damaged_record(store):
+    store.ensure_index(SET, "active")
+    damage(store)
+    store.reindex()
+    assert store.damage() == [str(BAD)]
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+
+
+def test_what_is_damaged_is_named_up_to_a_number_and_never_by_its_content(store):
+    for number in range(25):
+        store.operate(Key(SET, f"n{number}"), Put("text", "canary"), exists=Exists.CREATE)
+    store.close()
+    data = store.path.read_bytes()
+    store.path.write_bytes(data.replace(b"canary", b"damage"))
+    *named, more = store.damage()
+    assert (len(named), more) == (20, "and 5 more")
+    store.close()
+    store.path.write_bytes(data[: len(data) // 4096 // 2 * 4096])
+    (told,) = store.damage()
+    assert str(store.path) in told
+
+
+@pytest.fixture
+def payload(store):
+    """A record whose row says that its name goes on into its bins."""
+    key = Key(SET, "nm")
+    store.operate(key, Put("active", "yes"), Put("secret", "canary" * 20 + "\xe9"), exists=Exists.CREATE)
+    store.ensure_index(SET, "active")
+    size = len(store._pool.read(lambda one: one.execute("SELECT bins FROM records WHERE name = 'nm'").fetchone()[0]))
+    name, bins = 13 + 2 * 2, 12 + 2 * size
+    more = 2 * 30
+    assert bins > 128, "two bytes"
+    header = lambda name, bins: bytes([name, 9, 5, 0, 0x80 | bins >> 7, bins & 0x7F])  # noqa: E731 - of all columns
+    changed(store, "records", header(name, bins), header(name + more, bins - more))
+    return key
+
+
+def test_a_row_whose_name_is_no_text_any_more_is_passed_over_by_its_number(store, caplog):
+    store.ensure_index(SET, "active")
+    header = bytes([0, 13 + 2 * len(SET), 13 + 2 * len("bad"), 9])
+    changed(store, "records", header, header.replace(bytes([13 + 2 * 3]), bytes([12 + 2 * 3])))  # one bit
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    assert caplog.messages == [f"passed over by queries: {store.path}, row 2"]
+    assert store.get(BAD).bins["n"] == 1, "the index has its name"
+
+
+def test_nothing_of_a_record_is_in_the_error_or_the_log_of_its_damage(store, payload, caplog):
+    failures = [raises(Corrupt, call) for call in (lambda: store.get(payload), lambda: store.get_many([payload]))]
+    assert {record.key for record in store.query(SET, "active", "yes")} == {BAD, GOOD, LAST}
+    (told,) = caplog.messages
+    for text in (told, *(f"{failure} {failure.details}" for failure in failures)):
+        assert "canary" not in text
+        assert str(store.path) in text
+
+
+def test_a_row_that_sqlite_cannot_read_fails_those_who_ask_for_it_alone(store, clock, caplog):
+    """It takes no transaction further in which it has come upon damage."""
+    store.ensure_index(SET, "active")
+    size = len(store._pool.read(lambda one: one.execute("SELECT bins FROM records WHERE name = 'bad'").fetchone()[0]))
+    end = lambda size: bytes([9, 5, 5, 12 + 2 * size])  # noqa: E731 - of the row's header: generation, times, bins
+    store.delete_many([Removal(GOOD), Removal(LAST)])
+    changed(store, "records", end(size), end(size + 1))
+    for key in (GOOD, LAST):
+        store.operate(key, Put("n", 1), Put("active", "yes"), exists=Exists.CREATE, ttl=LIFE)
+    for call in (store.get, store.delete, lambda key: store.operate(key, Add("n", 1))):
+        raises(Corrupt, call, BAD)
+    first, bad, last = store.operate_many([Update(key, (Add("n", 1), Read("n"))) for key in (GOOD, BAD, LAST)])
+    assert (first, type(bad), last) == ((2,), Corrupt, (2,))
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    assert left(store) == {"x", "bad"}
+    assert len(caplog.messages) == 2, "by the query, and by the sweep"
+
+
+def test_an_index_entry_of_a_row_that_is_not_there_is_passed_over_by_the_sweep(store, clock, caplog):
+    store.delete_many([Removal(GOOD), Removal(LAST)])
+    expires = int((clock.wall() + LIFE) * 1000).to_bytes(6, "big")
+    changed(store, "records_expires", expires + b"\x02", expires + b"\x63")
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    (told,) = caplog.messages
+    assert "rows [99]" in told
+
+
+def test_a_query_that_fails_for_another_reason_than_damage_says_so(store, monkeypatch):
+    store.ensure_index(SET, "active")
+    monkeypatch.setattr(sqlite_rows, "_ANY", "NO STATEMENT")
+    raises(StorageFailed, store.query, SET, "active", "yes")
+
+
+@pytest.mark.parametrize(
+    "bins", [7, 1.5, "text", b"\x81\xa6active" + b"\x91" * 200_000 + b"\x01", b"\x81\xa6active\xcf" + b"\xff" * 8]
+)
+def test_whatever_an_expired_record_holds_others_write_as_before(store, clock, bins, caplog):
+    store.ensure_index(SET, "active")
+    connection = sqlite3.connect(store.path)
+    connection.execute("PRAGMA trusted_schema = ON")
+    connection.create_function("latchwork_bin", 2, lambda *_: "yes", deterministic=True)
+    connection.execute("UPDATE records SET bins = ? WHERE name = 'bad'", (bins,))
+    connection.commit()
+    connection.close()
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    assert left(store) == {"x", "bad"}
+    assert len(caplog.messages) == 1
+    raises(Corrupt, store.get, BAD)
+
+
+def test_an_index_is_made_beside_a_damaged_record(store):
+    damage(store)
+    store.ensure_index(SET, "active")
+    assert {record.key for record in store.query(SET, "active", "yes")} == {GOOD, LAST}
+    raises(Corrupt, store.delete, BAD)
+
+
+def test_a_damaged_record_of_several_pages_is_not_deleted_as_some_of_these_may_be_of_others(store):
+    for key in (BAD, GOOD):
+        store.operate(key, Put("text", key.name * 2000))
+    store.close()
+    data = bytearray(store.path.read_bytes())
+    ends = [
+        slice(cell.end - 4, cell.end)
+        for cell in cells(data, trees(store.path)["records"])
+        if cell.end - cell.start > 999
+    ]
+    data[ends[0]] = data[ends[1]]
+    store.path.write_bytes(data)
+    assert "several pages" in str(raises(Corrupt, store.delete, BAD))
+    (row,) = store.delete_many([Removal(BAD)])
+    assert isinstance(row, Corrupt)
+    store.operate(OTHER, Put("text", "x" * 20_000))
+    assert store.get(GOOD).bins["text"] == "good" * 2000
 
 
 def test_rows_of_a_batch_do_not_share_the_fate_of_a_damaged_one(store):
@@ -99,6 +313,8 @@ def test_rows_of_a_batch_do_not_share_the_fate_of_a_damaged_one(store):
     first, bad, last = store.delete_many([Removal(key, Bin("n").eq(2)) for key in (GOOD, BAD, LAST)])
     assert (first, type(bad), last) == (True, Corrupt, True)
     assert left(store) == {"x", "bad"}
+    assert store.delete_many([Removal(OTHER), Removal(BAD), Removal(BAD)]) == [True, True, False]
+    assert left(store) == set()
 
 
 def test_a_damaged_record_is_named_with_its_file(store):
@@ -164,14 +380,14 @@ def test_a_damaged_record_that_no_index_needs_can_be_deleted_and_made_anew(store
 @pytest.fixture
 def interrupts(monkeypatch):
     """What the next reading of a record for an index ends with, as by a signal's handler."""
-    pending, decode = [], sqlite_file.values.decode
+    pending, read = [], sqlite_file.bin_of
 
     def interrupted(*args):
         if pending:
             raise pending.pop()
-        return decode(*args)
+        return read(*args)
 
-    monkeypatch.setattr(sqlite_file, "values", SimpleNamespace(decode=interrupted))
+    monkeypatch.setattr(sqlite_file, "bin_of", interrupted)
     return pending
 
 
@@ -192,7 +408,7 @@ def test_an_interrupt_within_the_sweep_is_raised_and_nothing_of_that_update_is_w
     with pytest.raises(KeyboardInterrupt):
         store.operate(OTHER, Add("n", 1))
     assert left(store) == {"x", "bad", "good", "last"}
-    clock.advance(sqlite.SWEEP_EVERY / 1000)
+    clock.advance(sqlite_sweep.EVERY / 1000)
     assert store.operate(OTHER, Add("n", 1), Read("n")) == (1,)
     assert left(store) == {"x"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from latchwork.errors import Misconfigured, StorageFailed
+from latchwork.errors import Corrupt, Misconfigured, StorageFailed
 from latchwork.retry import RetryPolicy
-from latchwork.store import Exists, Key, Put, SQLiteStore
+from latchwork.store import Add, Exists, Key, Put, Read, SQLiteStore
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
 from tests.support.clock import ManualClock
@@ -45,6 +45,68 @@ def test_who_comes_second_to_make_the_table_finds_the_firsts_records(path):
     sqlite_file._claim(late, path)
     assert not connection.in_transaction
     assert SQLiteStore(path).get(KEY).bins == {"n": 1}
+
+
+FIRST_LAYOUT = """
+    CREATE TABLE records (
+        id INTEGER PRIMARY KEY,
+        set_name TEXT NOT NULL,
+        name TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        updated INTEGER NOT NULL,
+        expires INTEGER,
+        bins BLOB NOT NULL,
+        UNIQUE (set_name, name)
+    );
+    CREATE INDEX records_expires ON records (expires) WHERE expires IS NOT NULL;
+    PRAGMA application_id = 0x4C415443;
+    PRAGMA user_version = 1;
+    INSERT INTO records VALUES
+        (1, 's', 'k', 3, 1000, NULL, X'83A16E07A474657874A461C3A962A16D81A161920102'),
+        (2, 's', 'expired', 1, 1000, 2000, X'81A16E01');
+"""
+"""As the first version of this file's layout was written."""
+
+
+def test_a_file_of_the_first_layout_is_read_and_its_records_are_sealed_as_they_are_written(path):
+    connection = sqlite3.connect(path)
+    connection.executescript(FIRST_LAYOUT)
+    connection.close()
+    store = SQLiteStore(path)
+    assert store.get(KEY).bins == {"n": 7, "text": "a\u00e9b", "m": {"a": [1, 2]}}
+    assert store.get(Key("s", "expired")) is None
+    assert store.operate(KEY, Add("n", 1), Read("n")) == (8,)
+    store.close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("SELECT hex(substr(bins, 1, 1)) FROM records").fetchall() == [("C1",)]
+    connection.close()
+    assert SQLiteStore(path).get(KEY).bins["n"] == 8
+
+
+@pytest.mark.parametrize("text", ["malformed database schema (secret)", "no such table: records"])
+def test_a_damaged_schema_is_corrupt_and_is_not_quoted(text):
+    for code in (None, 1, 11):
+        failure = sqlite3.DatabaseError(text)
+        if code:
+            failure.sqlite_errorcode = code
+        error = sqlite_file.meaning(failure, Path("/x/store.db"))
+        assert type(error) is Corrupt
+        assert "secret" not in str(error)
+
+
+def test_a_schema_that_is_no_text_is_corrupt_and_is_not_quoted(path):
+    store = SQLiteStore(path)
+    store.operate(KEY, Put("n", 1), exists=Exists.CREATE)
+    store.close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE records", b"CREATE \xf2\xe9\xff\xfe\xa0 records"))
+    for call in (store.get, lambda key: store.operate(key, Add("n", 1))):
+        with pytest.raises(Corrupt, match="database disk image is malformed"):
+            call(KEY)
+
+
+def test_python_310_which_tells_no_number_knows_what_breaks_a_constraint_for_damage():
+    assert type(sqlite_file.meaning(sqlite3.IntegrityError("UNIQUE constraint failed"), Path("/x"))) is Corrupt
 
 
 def test_a_file_system_without_shared_memory_is_refused():

@@ -30,6 +30,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "processes": ("killed", "stopped"),
     "histories": ("histories",),
     "crashed disks": ("states",),
+    "damaged files": ("files", "calls", "errors"),
     "state machines": ("machines",),
 }
 """The layers with their columns, in the order of the table."""
@@ -40,6 +41,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "rules, by script": {"held": 62, "broken without": 62},
     "processes": {"killed": 200, "stopped": 20},
     "crashed disks": {"states": 50_000},
+    "damaged files": {"files": 600, "calls": 30_000},
     "state machines": {"machines": 8 * 500},
 }
 """What a run of all tests must come to."""

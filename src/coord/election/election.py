@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+from ...background import Troubles
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...inputs import checked_kind, checked_timeout
 from ...retry import Poll
@@ -33,6 +34,10 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
+ENOUGH, SOON = 10.0, 0.5
+"""Seconds for a campaign to end; where nobody was elected in time, `run` does not wait for a call that hangs."""
+DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
+"""Pauses of a campaign after each defect in a row, of a client library or of ours."""
 FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
 
@@ -55,6 +60,9 @@ class Election(ABC):
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
         self._failure: LatchworkError | None = None
+        self._passed: Exception | None = None
+        """The last failure after which the campaign went on, since the last term."""
+        self._troubles, self._asides = Troubles(self._seams, log), Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, candidate={self.candidate!r})"
@@ -73,7 +81,8 @@ class Election(ABC):
         does not stand again before it has returned. Without it, a term lasts until it is lost or resigned.  After a
         `stop` that has not ended in time, the candidate stands again once what was stopped has ended.
 
-        Raises nothing that has to do with the store: that is logged, and the campaign goes on.
+        Raises nothing that has to do with the store: that is logged, once a minute, and the campaign goes on, after a
+        defect, too. What only a setting can change ends it, which is logged as well, and raised by `run`.
         """
         if lead is not None and not callable(lead):
             raise InvalidRequest(f"lead is a {type(lead).__name__}; pass a function that takes the Leadership, or None")
@@ -88,7 +97,7 @@ class Election(ABC):
             )
         return True
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = ENOUGH) -> bool:
         """Give up the term, if there is one, and stand no more.
 
         False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
@@ -129,12 +138,18 @@ class Election(ABC):
         limit = checked_timeout(timeout)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
-        started = self.start()
+        started, patience = self.start(), SOON
+
+        def serve(leadership: Leadership) -> T:
+            nonlocal patience
+            patience = ENOUGH
+            return fn(leadership)
+
         try:
-            return self._serve(fn, limit)
+            return self._serve(serve, limit)
         finally:
             if started:
-                self.stop()
+                self.stop(patience)
 
     @abstractmethod
     def contenders(self) -> list[str]:
@@ -162,16 +177,22 @@ class Election(ABC):
     def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None, before: Task | None) -> None:
         if before is not None:
             before.join()  # one candidate stands once at a time
+        entered, failures = False, 0
         try:
-            self._enter(stop)
             while not stop.is_set():
                 try:
+                    if not entered:
+                        self._enter(stop)
+                        entered = True
                     self._one_term(stop, lead)
-                except PASSING as failure:
-                    if isinstance(failure, Misconfigured):
+                    failures = 0
+                except Exception as failure:
+                    if _is_final(failure):
                         raise
-                    log.warning("%r goes on in %s s: %s", self, RECOVERY, failure)
-                    stop.wait(RECOVERY)
+                    failures, self._passed = failures + 1, failure
+                    pause = RECOVERY if isinstance(failure, PASSING) else DEFECT.pause(failures, self._seams)
+                    self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
+                    stop.wait(pause)
         except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
             log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
@@ -195,7 +216,7 @@ class Election(ABC):
         with self._guard:
             if stop.is_set():
                 grant.give_up()
-            self._grant, self._leadership = grant, leadership
+            self._grant, self._leadership, self._passed = grant, leadership, None
             self._changed.set()
         log.info("%r leads", leadership)
         try:
@@ -230,7 +251,8 @@ class Election(ABC):
             leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
             if not isinstance(leadership, Leadership):
                 why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
-                raise WaitTimeout(f"{self!r} was not elected: {why}", name=self.name)
+                last = f"; the campaign failed last with {self._passed!r}" if self._passed else ""
+                raise WaitTimeout(f"{self!r} was not elected: {why}{last}", name=self.name)
             return fn(leadership)
         finally:
             try:
@@ -273,8 +295,14 @@ class Election(ABC):
         """What ends by itself anyway, in time, must not hide how the work went."""
         try:
             last()
-        except LatchworkError as failure:
-            log.warning("%r: could not say so to the store: %s", self, failure)
+        except Exception as failure:  # noqa: BLE001 - a defect, too
+            self._asides.tell(failure, f"{self!r}: could not say so to the store")
+
+
+def _is_final(failure: Exception) -> bool:
+    """Whether a campaign ends with it: an error of ours that trying again does not change."""
+    passing = isinstance(failure, PASSING) and not isinstance(failure, Misconfigured)
+    return isinstance(failure, LatchworkError) and not passing
 
 
 class LeaseElection(Election):
@@ -311,7 +339,7 @@ class LeaseElection(Election):
 
     def _elect(self, stop: Event) -> Grant | None:
         acquisition = Acquisition(self._party)
-        claim = acquisition.wait(self._poll, timeout=None, stop=stop, mark=False)
+        claim = acquisition.wait(self._poll, stop=stop, mark=False)
         if claim is None:
             return None
         return kept_alive(Grant(self.name, self._party, claim))

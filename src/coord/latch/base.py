@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
+from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import checked_kind, checked_timeout, checked_whole, farm_or_default
-from ...retry import LATCH_POLICY, Poll, RetryPolicy
+from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.connect import as_store
 from ...store.model.ops import MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
@@ -194,7 +195,10 @@ class Latch:
 
         It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
-        Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
+        A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
+        Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Raises
+        `Unavailable` where the time is over and the last look failed: nobody knows then whether it is released.
+        Interruptible.
         """
         timeout = checked_timeout(timeout)
         seams = self._store.seams
@@ -204,14 +208,15 @@ class Latch:
         seen: list[LatchProgress] = []
 
         def released() -> bool | None:
-            now = look()
+            now = outlive(seams, deadline, look)
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
             return now.released or None
 
         try:
-            return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+            with Deadline(seams, timeout) as deadline:
+                return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()

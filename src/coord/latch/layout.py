@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from ...errors import InvalidRequest
-from ...inputs import checked_whole
+from ...inputs import checked_store_name, checked_whole
 from ...store.model.expr import Bin, Expr, Param, all_of, exists, lacks, largest, missing, smallest
 from ...store.model.form import Form
 from ...store.model.ops import Add, MapPut, Op, Put, Read
@@ -109,7 +109,7 @@ def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
     named("latch_id", latch_id)
     if "#" in client_id:
         raise InvalidRequest(f"client_id {client_id!r} contains '#', which ends it in the stored key: leave it out")
-    set_name = f"D_LTCH#{named('set_suffix', set_suffix)}"
+    set_name = f"D_LTCH#{checked_store_name('set_suffix', set_suffix)}"
     if len(set_name.encode()) > MAX_SET:
         raise InvalidRequest(f"set_suffix {set_suffix!r} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
     return Key(set_name, f"D_LTCH#{client_id}#{latch_id}")
@@ -127,8 +127,8 @@ def named(what: str, value: str) -> str:
 
 
 def checked_farm(farm: str) -> str:
-    """The farm's id. Raises `InvalidRequest` where its bins would have names that the server refuses."""
-    size = len(named("farm_id", farm).encode())
+    """The farm's id. Raises `InvalidRequest` where its bins could not be named."""
+    size = len(checked_store_name("farm_id", farm).encode())
     if size > MAX_FARM:
         raise InvalidRequest(f"farm_id {farm!r} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
     return farm

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import InvalidRequest
 from ...seams import Seams
 from ...store.port import Key, Record, RecordStore
 from .layout import COUNT, FARMS, bins_of
@@ -66,7 +67,11 @@ class Looks:
         seen = self._seen
         if seen is None or self._seams.monotonic() - self._seen_at >= WHOLE_EVERY:
             return None
-        record = self._store.get(self._key, *(bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)))
+        try:
+            counters = [bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)]
+        except InvalidRequest:  # another program's farm, whose bin can only be read with the whole record
+            return None
+        record = self._store.get(self._key, *counters)
         if record is None or not seen.counts.keys() <= (counts := by_farm(record, COUNT)).keys():
             return None  # gone, or made again
         absent = tuple(farm for farm in seen.absent_farms if farm not in counts)

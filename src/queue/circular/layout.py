@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequest, RecordTooBig
-from ...inputs import checked_whole, is_int, shown
+from ...inputs import checked_store_name, checked_whole, is_int, shown
 from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
 from ...store.model.record import Key, checked_key
 from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
@@ -133,7 +133,7 @@ class Layout:
 
 def checked_name(name: str) -> str:
     """The queue's name, which is the name of a set. Raises `InvalidRequest`."""
-    return checked_key(Key(name, META)).set
+    return checked_key(Key(checked_store_name("queue name", name), META)).set
 
 
 def checked_count(name: str, count: int) -> int:

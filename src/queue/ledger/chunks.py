@@ -2,8 +2,8 @@
 
 Set `{client}_ledger_set`, key `{queue}/{scope}/{partition}/{n}` (the queue's name percent-encoded). Bins: `slots`, a
 map from message id to `shard:pointer`, with a `?` behind it while it is examined whether the message there was read,
-or `done` once it is known that it was; `reserved`, when the pointers were reserved, by the server's clock in ms;
-`changes`, how often a slot was changed; `written`, once every message is there; `v`.
+or `done` once it is known that it was; `changes`, how often a slot was changed; `written`, once every message is there;
+`v`.
 """
 
 from __future__ import annotations
@@ -13,28 +13,31 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ...errors import AlreadyExists, LatchworkError, NotFound, Refused
-from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
-from ...store.model.expr import SERVER_NOW, Bound, MapValue
+from ...store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ...store.model.expr import Bound, MapValue
 from ..rows import settle
 from ..sharded.shards import Slot
 
 VERSION = 1
 DONE, EXAMINED = "done", "?"
+NOBODY_KNOWS = float("-inf")
 _OPEN = missing("written")
 _UNCHANGED = Bin("changes").eq(Param("changes"))
 _STILL = _OPEN & MapValue("slots", Param("id", str), str).eq(Param("old", str))
-_READS = (Read("slots"), Read("changes"), Read("reserved"), Read("written"), Compute(SERVER_NOW))
+_READS = (Read("slots"), Read("changes"), Read("written"))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock."""
+    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock; nobody
+    but the attempt that reserved them knows, as a server's clock may be set.
+    """
 
     number: int
     places: Mapping[str, str]
     changes: int
     written: bool
-    born: float
+    born: float = NOBODY_KNOWS
 
 
 def place(slot: Slot) -> str:
@@ -62,31 +65,44 @@ class LedgerRecords:
 
     def read(self, numbers: Sequence[int]) -> list[Chunk | None]:
         """These chunks, None where there is none. One call."""
-        sent = self.store.seams.boottime()
-        rows = settle(self.store, [Update(self.key(n), _READS) for n in numbers])
-        return [self._chunk(n, row, sent) for n, row in zip(numbers, rows, strict=True)]
+        rows = settle(self.store, [self.reading(n) for n in numbers])
+        return [self.chunk(n, row) for n, row in zip(numbers, rows, strict=True)]
 
-    def _chunk(self, number: int, row: object, sent: float) -> Chunk | None:
+    def reading(self, number: int) -> Update:
+        """What reads a chunk."""
+        return Update(self.key(number), _READS)
+
+    def chunk(self, number: int, row: object) -> Chunk | None:
+        """The chunk in what was read; None where there is none. Raises the row's error."""
         if isinstance(row, NotFound):
             return None
         if isinstance(row, LatchworkError):
             raise row
         assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
-        slots, changes, reserved, written, now = row
-        return Chunk(number, slots, changes, written is not None, sent - (now - reserved) / 1000)
+        slots, changes, written = row
+        return Chunk(number, slots, changes, written is not None)
 
-    def create(self, number: int, slots: Mapping[str, Slot], reserved: int, born: float) -> Chunk:
+    def create(self, number: int, slots: Mapping[str, Slot], born: float) -> Chunk:
         """Make the chunk, or take the one that another attempt has made. One call, or two."""
         places = {msg_id: place(slot) for msg_id, slot in slots.items()}
-        ops = (Put("slots", places), Put("reserved", reserved), Put("changes", 0), Put("v", VERSION))
+        made = self.creating(number, places)
         try:
-            self.store.operate(self.key(number), *ops, exists=Exists.CREATE, ttl=self.ttl, repeatable=True)
+            self.store.operate(made.key, *made.ops, exists=made.exists, ttl=made.ttl, repeatable=True)
         except AlreadyExists:
             found = self.read([number])[0]
             if found is not None:
                 return found
             raise
         return Chunk(number, places, 0, written=False, born=born)
+
+    def creating(self, number: int, places: Mapping[str, str]) -> Update:
+        """What makes a chunk."""
+        ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION))
+        return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
+
+    def finishing(self, number: int, changes: int) -> Update:
+        """What notes that every message is there, unless a slot was changed since. A repeat is harmless."""
+        return Update(self.key(number), (Put("written", 1),), Bound(_UNCHANGED, {"changes": changes}), ttl=self.ttl)
 
     def change(self, number: int, msg_id: str, old: str, new: str) -> bool:
         """Change a slot that is still `old` in an unfinished chunk; False where it is not. A repeat is harmless."""
@@ -102,9 +118,9 @@ class LedgerRecords:
 
     def finish(self, number: int, changes: int) -> bool:
         """Note that every message is there, unless a slot was changed since; False then. A repeat is harmless."""
-        guard = Bound(_UNCHANGED, {"changes": changes})
+        done = self.finishing(number, changes)
         try:
-            self.store.operate(self.key(number), Put("written", 1), when=guard, ttl=self.ttl, repeatable=True)
+            self.store.operate(done.key, *done.ops, when=done.when, ttl=done.ttl, repeatable=True)
         except Refused:
             return False
         return True

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import InvalidRequest, NonDeterministicInput, Refused
+from ...errors import InvalidRequest, NonDeterministicInput
 from ...inputs import is_int
 from ..sharded.envelope import Envelope, checked_headers, checked_id
-from ..sharded.queue import ShardedQueue
 from ..sharded.transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
+from .target import Target
 from .writer import ChunkWriter, Row
 
 LEDGER_TTL = 2 * 86_400
@@ -56,7 +56,7 @@ class Ledger:
     about messages that two partitions have in common; each publishes its own.
     """
 
-    def __init__(self, queue: ShardedQueue, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
+    def __init__(self, queue: Target, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {scope!r}: it must be text of 1 to {MAX_SCOPE} bytes")
         if batch is not None and not (is_int(batch) and 1 <= batch <= CHUNK):
@@ -72,10 +72,7 @@ class Ledger:
         published what this input does not contain. `InvalidRequest` for a message id that comes twice, `Refused` where
         the queue is deactivated, and the store's errors: then some may be published; the same call again completes.
         """
-        self._queue.used = True
-        self._queue.registry.refresh_if_due()
-        if not self._queue.live.active:
-            raise Refused(f"the queue {self._queue.name!r} is deactivated: create it again to publish to it")
+        self._queue.open_for_publishing()
         name = f"{self._scope}/{partition}"
         return _Attempt(self._queue, self._records(partition), name, ttl=self._ttl, batch=self._batch).run(messages)
 
@@ -122,7 +119,7 @@ class _Open:
 class _Attempt:
     """One run over the messages of one partition."""
 
-    def __init__(self, queue: ShardedQueue, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
+    def __init__(self, queue: Target, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
         self._queue, self._records, self._name, self._ttl, self._batch = queue, records, name, ttl, batch
         self._writer = ChunkWriter(queue, records)
         self._salt = hashlib.blake2b(name.encode(), digest_size=16).digest()

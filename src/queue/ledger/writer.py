@@ -10,17 +10,18 @@ still write to it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ...errors import LatchworkError, NotFound, Refused, Unavailable
 from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
-from ...store.model.expr import SERVER_NOW, Bin, Bound
+from ...store.model.expr import Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.queue import ShardedQueue
 from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
+from .target import Target
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
@@ -28,6 +29,8 @@ _TOMBSTONE = missing("msgId") & missing("data")
 _NOBODYS = missing("delivery") | Bin("delivery", str).eq(SEEN)
 _UNREAD = exists("data") & _NOBODYS & Bin("msgId", str).eq(Param("id", str))
 _WITHDRAW = _TOMBSTONE | _UNREAD
+_WAS_GIVEN = Compute(exists("msgId") & (missing("data") | ~_NOBODYS))
+"""Whether the message is, or was, in somebody's hands: of one that was acknowledged only the id is left."""
 
 
 class Row(NamedTuple):
@@ -40,7 +43,7 @@ class Row(NamedTuple):
 class ChunkWriter:
     """Makes the chunks of one partition, and brings their messages to the queue."""
 
-    def __init__(self, queue: ShardedQueue, records: LedgerRecords) -> None:
+    def __init__(self, queue: Target, records: LedgerRecords) -> None:
         self._queue, self._pointers, self._records = queue, queue.pointers, records
         self._seams = queue.store.seams
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
@@ -52,8 +55,8 @@ class ChunkWriter:
         """
         born = self._seams.boottime()
         shards = {row.envelope.msg_id: shard if row.shard is None else row.shard for row in rows}
-        slots, reserved = self._reserve(shards)
-        chunk = self._records.create(number, slots, reserved, born)
+        slots = self._reserve(shards)
+        chunk = self._records.create(number, slots, born)
         return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
 
     def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
@@ -77,7 +80,7 @@ class ChunkWriter:
         found = self._records.read([chunk.number])[0]
         if found is None:
             raise NotFound(f"{self._records.key(chunk.number).name}: the ledger has expired while it was written to")
-        return found
+        return replace(found, born=chunk.born)  # what others have reserved for it meanwhile is younger
 
     def _settle(self, chunk: Chunk, envelopes: Mapping[str, Envelope], fresh: dict[Slot, float]) -> bool:
         """Write every message to its slot; False where one had to move, so that the chunk has to be read again.
@@ -105,21 +108,26 @@ class ChunkWriter:
             self._move(chunk, moves, fresh)
         return not moves
 
-    def _passed(self, slots: set[Slot]) -> set[Slot]:
-        """Those of them that somebody may have passed while they were empty. One call, or none.
+    def _passed(self, slots: Collection[Slot]) -> set[Slot]:
+        """Those of them that somebody may have passed while they were empty. Two calls at most.
 
         Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
+        What somebody was given since was not passed.
         """
         if not slots:
-            return slots
+            return set()
         fired = {state.shard: state.fired for state in self._pointers.states(sorted({slot.shard for slot in slots}))}
-        return {slot for slot in slots if slot.pointer <= fired[slot.shard]}
+        below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
+        if not below:
+            return set()
+        rows = settle(self._queue.store, [Update(self._pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
+        return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
         """Give messages other slots; those that are to be examined first may turn out to be read already."""
         shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
         sent = self._seams.boottime()
-        slots, _ = self._reserve(shards)
+        slots = self._reserve(shards)
         fresh.update(dict.fromkeys(slots.values(), sent))
         for msg_id, doubtful in moves.items():
             old, new = chunk.places[msg_id], place(slots[msg_id])
@@ -164,26 +172,24 @@ class ChunkWriter:
             return record.bins.get("msgId") != msg_id
         return True
 
-    def _reserve(self, shards: Mapping[str, int]) -> tuple[dict[str, Slot], int]:
-        """A slot for each message, and when they were reserved at the earliest, by the server. One call."""
+    def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
+        """A slot for each message. One call."""
         counts = Counter(shards.values())
         rows = [
             Update(
                 self._pointers.pointers_key(shard),
-                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD), Compute(SERVER_NOW)),
+                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)),
                 exists=Exists.ANY,
                 ttl=NEVER,
             )
             for shard, n in counts.items()
         ]
         following: dict[int, int] = {}
-        times: list[int] = []
         for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
             if isinstance(row, LatchworkError):
                 raise row
             following[shard] = row[0] - n + 1
-            times.append(row[1])
-        return _slots(shards, following), min(times)
+        return _slots(shards, following)
 
 
 def _slots(shards: Mapping[str, int], following: dict[int, int]) -> dict[str, Slot]:

@@ -28,11 +28,14 @@ def stored_lag(
     layout = Layout(SYSTEM_FILES, checked_directory(directory), prefix)
     with disk(layout):
         page_size = layout.stored_page_size()
-        place = layout.cursors().get(name) if page_size else None
-        if page_size is None or place is None:
+        cursors = layout.cursors() if page_size else {}
+        if page_size is None or name not in cursors:
             raise NotFound(
                 f"no outbox {name!r} in {layout.path('*')}: it is made when its producer first puts a message"
             )
+        place = cursors[name]
+        if place is None:
+            raise layout.damaged_cursor(name)
         end = max(_end(layout), place)
         return lag_of(backlog(View(layout, page_size, lambda: place[0], lambda: end, None), place), seams)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...background import Background
+from ...background import Background, Troubles
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
 from ...inputs import checked_timeout, is_int
 from ...retry import Poll
@@ -117,6 +117,7 @@ class Outbox:
         self._wake = self._seams.event()
         self._background = Background(self._seams, self._run, f"outbox-{name}")
         self._failure: Exception | None = None
+        self._troubles = Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Outbox({self.name!r})"
@@ -237,12 +238,9 @@ class Outbox:
             try:
                 idle = not self._forward_batch()
                 failures, self._failure = 0, None
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
                 failures, self._failure = failures + 1, failure
-                log.warning("%r could not forward (%s), attempt %d: %s", self, failure.code, failures, failure)
-            except Exception as failure:  # a defect must not end what nobody would start again
-                failures, self._failure = failures + 1, failure
-                log.exception("%r could not forward, attempt %d", self, failures)
+                self._troubles.tell(failure, f"{self!r} could not forward, attempt {failures}")
             if failures:
                 stopping.wait(PAUSES.pause(failures, self._seams))
             elif idle:

@@ -1,7 +1,8 @@
 """The names and small files of a local queue: `<prefix>-N.page`, `-N.idx`, `-allMeta`, `-readMeta`, `-writeMeta`.
 
 What is replaced (all but writeMeta) is written beside, synced, renamed over and made durable by a sync of the
-directory, so it is found whole or as it was. writeMeta is written in place, eight bytes at position 0 of its file.
+directory, so it is found whole or as it was; it ends in a checksum, which in the queues of earlier versions allMeta and
+readMeta have not. writeMeta is written in place, eight bytes at position 0 of its file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Place: TypeAlias = tuple[int, int]
 
 _PAIR = struct.Struct(">ii")
 _ONE = struct.Struct(">i")
-_CURSOR = struct.Struct(">iiI")
+_CHECKED_PAIR = _PAIR.size + 4
 _OURS = re.compile(r"(\d+\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)?")
 
 
@@ -64,16 +65,21 @@ class Layout:
     def stored_page_size(self) -> int | None:
         """The page size that the queue was created with; None if it was not created yet.
 
-        `Unreadable`: the files are not of this format, or of a newer one. They are left as they are.
+        `Unreadable`: the files are not of this format, or of a newer one. `Corrupt`: allMeta fails its checksum. They
+        are left as they are.
         """
         data = self._read("allMeta")
         if data is None:
             if any(name.endswith((".page", ".idx", "Meta")) for name in self.names()):
                 raise Unreadable(f"{self.path('allMeta')} is missing beside other files of that prefix; take another")
             return None
-        if len(data) != _PAIR.size:
+        if len(data) not in (_PAIR.size, _CHECKED_PAIR):
             raise Unreadable(f"{self.path('allMeta')} is not of a Latchwork queue; take another prefix")
-        page_size, version = _PAIR.unpack(data)
+        pair = _without_checksum(data, _PAIR)
+        if pair is None:
+            raise Corrupt(f"{self.path('allMeta')} fails its check; {self.how_to_mend()}",
+                          file=self.path("allMeta"), position=0)  # fmt: skip
+        page_size, version = _PAIR.unpack(pair)
         if version != FORMAT_VERSION or page_size <= 0:
             raise Unreadable(
                 f"{self.path('allMeta')} has format version {version}, this program reads {FORMAT_VERSION}; "
@@ -84,16 +90,24 @@ class Layout:
 
     def store_page_size(self, page_size: int) -> None:
         """Make the queue exist, durably."""
-        self._replace("allMeta", _PAIR.pack(page_size, FORMAT_VERSION))
+        self._replace("allMeta", _with_checksum(_PAIR.pack(page_size, FORMAT_VERSION)))
+
+    def how_to_mend(self, page_size: int | None = None) -> str:
+        """What to do where allMeta does not have the page size."""
+        numbers = self.pages()
+        if page_size is None and numbers:
+            page_size = self._size(self.page(numbers[0]))
+        what = "the page size" if page_size is None else f"the pages' size, {page_size},"
+        return f"write {what} and {FORMAT_VERSION} there, four bytes each, big-endian, and nothing else"
 
     def first_page(self) -> int | None:
         """The first page that has not been reclaimed, as last stored; None if that cannot be read."""
-        data = self._read("readMeta")
-        return int(_ONE.unpack(data)[0]) if data is not None and len(data) == _ONE.size else None
+        one = _without_checksum(self._read("readMeta") or b"", _ONE)
+        return None if one is None else int(_ONE.unpack(one)[0])
 
     def store_first_page(self, number: int) -> None:
         """Reclaim every page before that one, durably; their files may still have to be deleted."""
-        self._replace("readMeta", _ONE.pack(number))
+        self._replace("readMeta", _with_checksum(_ONE.pack(number)))
 
     def synced_in(self, number: int) -> int:
         """How far the page was on the disk for certain, as far as writeMeta knows; perhaps less than it was."""
@@ -108,15 +122,20 @@ class Layout:
         """The content of writeMeta for that place."""
         return _PAIR.pack(place[1], place[0])
 
-    def cursors(self) -> dict[str, Place]:
-        """The stored positions of the named cursors."""
+    def cursors(self) -> dict[str, Place | None]:
+        """The stored positions of the named cursors; None for a damaged one."""
         names = [name[: -len(".cursor")] for name in self.names() if name.endswith(".cursor")]
         return {name.replace("~", "-"): self._cursor(name) for name in names}
 
+    def damaged_cursor(self, name: str) -> Corrupt:
+        """What a damaged cursor raises."""
+        path = self.path(_cursor_file(name))
+        message = f"{path} fails its check; delete it and open the queue again to read from the start"
+        return Corrupt(message, file=path, position=0)
+
     def store_cursor(self, name: str, place: Place) -> None:
         """Make a cursor's position durable."""
-        head = _PAIR.pack(*place)
-        self._replace(_cursor_file(name), head + value(head).to_bytes(4, "big"))
+        self._replace(_cursor_file(name), _with_checksum(_PAIR.pack(*place)))
 
     def drop_cursor(self, name: str) -> None:
         """Forget a cursor, durably."""
@@ -176,13 +195,10 @@ class Layout:
         finally:
             file.close()
 
-    def _cursor(self, name: str) -> Place:
+    def _cursor(self, name: str) -> Place | None:
         data = self._read(f"{name}.cursor") or b""
-        if len(data) != _CURSOR.size or value(data[: _PAIR.size]) != _CURSOR.unpack(data)[2]:
-            path = self.path(f"{name}.cursor")
-            raise Corrupt(f"{path} fails its check; delete it to read from the start", file=path, position=0)
-        page, position, _ = _CURSOR.unpack(data)
-        return page, position
+        pair = _without_checksum(data, _PAIR) if len(data) == _CHECKED_PAIR else None
+        return None if pair is None else _PAIR.unpack(pair)
 
     def _read(self, rest: str) -> bytes | None:
         try:
@@ -191,6 +207,13 @@ class Layout:
             return None
         try:
             return file.read(file.size(), 0)
+        finally:
+            file.close()
+
+    def _size(self, path: str) -> int:
+        file = self.files.open(path)
+        try:
+            return file.size()
         finally:
             file.close()
 
@@ -205,6 +228,16 @@ class Layout:
             file.close()
         self.files.replace(beside, self.path(rest))
         self.files.sync_directory(self.directory)
+
+
+def _with_checksum(content: bytes) -> bytes:
+    return content + int(value(content)).to_bytes(4, "big")
+
+
+def _without_checksum(data: bytes, content: struct.Struct) -> bytes | None:
+    """What stands before the checksum, or alone, as earlier versions wrote it; None where it is damaged."""
+    found = data[: content.size]
+    return found if data in (found, _with_checksum(found)) and len(found) == content.size else None
 
 
 def _cursor_file(name: str) -> str:

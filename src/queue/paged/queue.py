@@ -45,6 +45,7 @@ class PagedQueue:
         self._view: View
         self._encode: Callable[[Any], bytes]
         self._cursors: dict[str, Cursor] = {}
+        self._damaged: set[str] = set()
         self._admin = seams.lock()
         self._bell = Bell(seams)
         self._closed = False
@@ -150,9 +151,12 @@ class PagedQueue:
         """The durable position of that name, created at the start of the queue; the same object for the same name.
 
         Letters, digits and `_ . -`, at most 100. Until it is dropped it holds back the pages that it has not passed.
+        `Corrupt` where its file is damaged; until that is deleted, and the queue opened again, no page is reclaimed.
         """
         file_safe(name)
         with self._administering():
+            if name in self._damaged:
+                raise self._layout.damaged_cursor(name)
             if name not in self._cursors:
                 self._layout.store_cursor(name, (self._first, 0))
                 self._add_cursor(name, (self._first, 0))
@@ -170,6 +174,7 @@ class PagedQueue:
         with self._administering():
             horizon = int((self._seams.wall() - self._lifetime) * 1000)
             held = [cursor.committed[0] for cursor in self._cursors.values()]
+            held += [self._first for _ in self._damaged]  # nobody knows how far these have come
             limit, layout, size = min([self._writer.tail[0], *held]), self._layout, self._page_size
             gone = list(takewhile(lambda page: page < limit and layout.newest(page, size) < horizon, layout.pages()))
             if gone and gone[-1] >= self._first:
@@ -232,6 +237,10 @@ class PagedQueue:
         self._writer.start(fresh=fresh)
         self._view = View(layout, size, lambda: self._first, lambda: self._writer.tail, decode)
         for name, place in layout.cursors().items():
+            if place is None:
+                _log.warning("%s; no page is reclaimed until then", layout.damaged_cursor(name))
+                self._damaged.add(name)
+                continue
             if place > found.tail:  # only if files were cut by hand: commits sync the queue first
                 _log.warning("cursor %s was at %s, beyond the end of %s", name, place, layout.path("*"))
                 layout.store_cursor(name, found.tail)

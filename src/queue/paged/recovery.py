@@ -49,7 +49,7 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
 def _first(layout: Layout, numbers: list[int]) -> int:
     """Where the queue begins: as readMeta says, unless that is past a cursor or the last page, as no reclaim goes."""
     stored = layout.first_page()
-    most = min([numbers[-1], *(page for page, _ in layout.cursors().values())])
+    most = min([numbers[-1], *(place[0] for place in layout.cursors().values() if place)])
     return stored if stored is not None and 1 <= stored <= most else numbers[0]
 
 
@@ -96,8 +96,8 @@ def _check_sealed(layout: Layout, number: int, page_size: int) -> None:
 
 def _too_long(layout: Layout, number: int, page_size: int, size: int) -> Unreadable:
     return Unreadable(
-        f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; write its "
-        f"size, {size}, there (the first 4 bytes, big-endian)",
+        f"{layout.path('allMeta')} says pages of {page_size} bytes, {layout.page(number)} holds more; "
+        + layout.how_to_mend(size),
         file=layout.page(number),
         size=size,
     )

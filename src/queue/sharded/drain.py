@@ -24,7 +24,7 @@ Route = Callable[[Held], tuple[PointerQueue, Envelope]]
 class PassReport:
     """What came of a pass. taken: messages found.  moved: those of them that went to another queue.  postponed: those
     loaded again at the tail.  tombstones: slots that held no message.  errors: messages that could not be moved and
-    stay for the sweeper.
+    stay for the sweeper, and shards that are damaged.  stayed: where such messages were read.
     """
 
     taken: int = 0
@@ -32,6 +32,7 @@ class PassReport:
     postponed: int = 0
     tombstones: int = 0
     errors: tuple[LatchworkError, ...] = field(default=())
+    stayed: tuple[Slot, ...] = field(default=(), repr=False)
 
     def __add__(self, other: PassReport) -> PassReport:
         return PassReport(
@@ -40,6 +41,7 @@ class PassReport:
             self.postponed + other.postponed,
             self.tombstones + other.tombstones,
             (*self.errors, *other.errors),
+            (*self.stayed, *other.stayed),
         )
 
 
@@ -90,9 +92,11 @@ def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport
     for target, group in _by_target(held, route):
         outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])
         errors = tuple(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
+        rows = zip(group, outcomes, strict=True)
+        stayed = tuple(h.slot for (h, _), outcome in rows if isinstance(outcome, LatchworkError))
         done = len(outcomes) - len(errors)
         away = target is not source
-        report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors)
+        report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors, stayed=stayed)
     return report
 
 

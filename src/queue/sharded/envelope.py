@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ...errors import InvalidRequest, Unreadable
 from ...store.model.expr import Param
 from ...store.model.form import Form
 from ...store.model.ops import Op, Put
 from ...store.model.values import taken
-from ...store.port import Exists, Key, Update
+from ...store.port import MAX_TTL, Exists, Key, Update
 from ..undecodable import why
 
 VERSION = 1
@@ -30,6 +30,18 @@ CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError",
 """What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
 MAX_ERROR = 1_000
 """Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
+MAX_ID = 256
+"""Characters in a message id."""
+KEPT_ID = 2 * 86_400
+"""Seconds that the id of a message is kept where its own `keepId` is damaged: as long as a ledger is by default."""
+DAMAGED = "latchwork-damaged"
+"""The header that names the bins of a message that were damaged and are read as if they were not there."""
+
+MAX_TIME = 253_402_300_799_999
+"""Milliseconds since the epoch to the end of the year 9999, where the dates of Python end."""
+
+_Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class Reason(str, Enum):
@@ -53,21 +65,23 @@ def reason_of(reason: str) -> str:
         raise InvalidRequest(f"reason {reason!r}: use one of {names}") from None
 
 
-class Envelope(Struct, frozen=True):
-    """A message as it is stored. Times in milliseconds since the epoch; 0 = none. The repr shows no content.
+class Envelope(Struct, frozen=True, rename="camel"):
+    """A message as it is stored, each field under the name of its bin. The repr shows no content.
 
-    keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md P6).
+    data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
+    the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md
+    P6).
     """
 
-    data: str | bytes
-    msg_id: str
-    attempts: int = 0
-    enqueued_at: int = 0
-    not_before: int = 0
+    data: Any
+    msg_id: str = ""
+    attempts: _Count = 0
+    enqueued_at: _Milliseconds = 0
+    not_before: _Milliseconds = 0
     reason: str | None = None
     last_error: str | None = None
     headers: Mapping[str, str] | None = None
-    keep_id: int = 0
+    keep_id: Annotated[int, Meta(ge=0, le=MAX_TTL)] = 0
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"
@@ -118,14 +132,59 @@ def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
 
 
 def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
-    """The message in these bins; None for a record without a payload: a tombstone, or an id that was kept."""
-    data, found = bins.get("data"), bins.get
-    if data is None:
+    """The message in these bins; None for a record without a payload: a tombstone, or an id that was kept.
+
+    A bin that is damaged, or that another program wrote in another form, keeps nobody from the payload: the message is
+    read as if the bin were not there (but an unreadable `keepId` keeps the id for two days, and an unreadable
+    `attempts` counts as one), and its header `latchwork-damaged` names the bin from then on. Never raises.
+    """
+    if bins.get("data") is None:
         return None
-    return Envelope(
-        data, found("msgId") or "", found("attempts") or 0, found("enqueuedAt") or 0, found("notBefore") or 0,
-        found("reason"), storable(found("lastError")), storable_headers(found("headers")), found("keepId") or 0,
-    )  # fmt: skip
+    try:
+        envelope = msgspec.convert(bins, Envelope)
+    except (msgspec.ValidationError, UnicodeError):
+        return _mended(bins)
+    return envelope if all(map(_fits, _texts(envelope))) else _mended(bins)
+
+
+def _texts(envelope: Envelope) -> Iterable[str]:
+    if envelope.bare:
+        return (envelope.msg_id,)
+    headers = envelope.headers or {}
+    return (envelope.msg_id, envelope.reason or "", envelope.last_error or "", *headers, *headers.values())
+
+
+def _fits(text: str) -> bool:
+    """Whether every store takes the text as it is."""
+    return bool(storable(text) == text)
+
+
+def _mended(bins: Mapping[str, Any]) -> Envelope:
+    """The message, with a default for every bin that is not as it should be; its headers say which these are."""
+    values: dict[str, Any] = {"data": bins["data"]}
+    damaged: list[str] = []
+    for bin in BINS[1:]:
+        value = bins.get(bin)
+        if value is None:
+            continue
+        mended = _MENDS.get(bin, lambda value: value)(value)
+        try:
+            msgspec.convert({"data": "", bin: mended}, Envelope)
+        except (msgspec.ValidationError, UnicodeError):
+            damaged.append(bin)
+            mended = _INSTEAD.get(bin)
+        if mended is not None:
+            values[bin] = mended
+    if damaged:
+        values["headers"] = {**values.get("headers", {}), DAMAGED: ", ".join(damaged)}
+    return msgspec.convert(values, Envelope)
+
+
+def kept_for(keep_id: Any) -> int:
+    """Seconds for which the id of a message stays when it is deleted, by its bin `keepId`; 0 = not at all."""
+    if keep_id is None:
+        return 0
+    return keep_id if type(keep_id) is int and 0 <= keep_id <= MAX_TTL else KEPT_ID
 
 
 def storable(text: Any) -> Any:
@@ -140,13 +199,20 @@ def kept_error(error: str) -> str:
     return str(storable(error[:MAX_ERROR])).encode()[:MAX_ERROR].decode(errors="ignore")
 
 
-def storable_headers(headers: Any) -> Mapping[str, str] | None:
-    """The same for headers. Another program's may be no map, which counts as none; of what is no text text is made."""
+def storable_headers(headers: Any) -> Any:
+    """The same for headers: of what is no text text is made. What is no map stays as it is."""
     if not isinstance(headers, Mapping):
-        return None
-    if all(isinstance(text, str) and "\0" not in text for one in headers.items() for text in one):
+        return headers
+    if all(isinstance(text, str) and _fits(text) for one in headers.items() for text in one):
         return headers
     return {storable(str(name)): storable(str(value)) for name, value in headers.items()}
+
+
+_MENDS: dict[str, Callable[[Any], Any]] = {
+    "msgId": storable, "reason": storable, "lastError": storable, "headers": storable_headers,
+}  # fmt: skip
+_INSTEAD: dict[str, Any] = {"attempts": 1, "keepId": KEPT_ID}
+"""What is believed where the bin cannot be: what does the least harm."""
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:
@@ -287,7 +353,7 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
 
 def checked_id(message_id: str) -> str:
     """The message id, once it is text of 1 to 256 characters that a store takes. Raises `InvalidRequest`."""
-    if not isinstance(message_id, str) or not 1 <= len(message_id) <= 256:
+    if not isinstance(message_id, str) or not 1 <= len(message_id) <= MAX_ID:
         raise InvalidRequest(f"message id {message_id!r}: it must be text of 1 to 256 characters")
     taken(message_id)
     return message_id

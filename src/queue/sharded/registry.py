@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
 from ...forks import renew_in_child
-from ...inputs import farm_or_default
+from ...inputs import checked_store_name, farm_or_default
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
 from ...store.model.record import checked_key
@@ -17,6 +17,7 @@ from .active import IDLE_LOOK
 from .config import QueueConfig
 from .queue import ShardedQueue, pointer_queues
 from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
+from .schedules import Schedule, ScheduleRecords
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +42,13 @@ class QueueRegistry:
         self.idle_look = idle_look
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
-        self.records = QueueRecords(store, _named("client_id", client_id), _named("farm_id", self.farm_id))
+        self.records = QueueRecords(
+            store, checked_store_name("client_id", client_id), checked_store_name("farm_id", self.farm_id)
+        )
         # The index on a set is named after it, and its name has the same limit.
         for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
             checked_key(Key(set_name, "-"))
+        self._schedules = ScheduleRecords(store, client_id, self.farm_id)
         self._queues: dict[str, ShardedQueue] = {}
         # Every object of a name that somebody holds: also those that `_queues` no longer has.
         self._held: dict[str, WeakSet[ShardedQueue]] = {}
@@ -157,6 +161,30 @@ class QueueRegistry:
     def last_sweep(self, name: str) -> LastSweep:
         """When the queue was last swept with success and without. Raises `NotFound`."""
         return last_sweep_of(self.records.read(name, "lastSweep"))
+
+    # ---- schedules
+
+    def schedule(self, schedule: Schedule) -> None:
+        """Publish a message again and again, each tick once; one of that name is replaced, and its ticks begin now.
+
+        Whoever does the upkeep of this client publishes: a process in which a worker or a consumer runs. It notices the
+        schedule within 15 s. Three calls. Raises `NotFound` where the queue is not there.
+        """
+        if not isinstance(schedule, Schedule):
+            raise InvalidRequest(f"schedule is a {type(schedule).__name__}; give a Schedule(name, queue=...)")
+        queue = self.get(schedule.queue)
+        if queue.codec.name == "bytes":
+            raise InvalidRequest(f"queue {schedule.queue!r} takes bytes, and a schedule's payload is JSON: use another")
+        self._schedules.put(schedule)
+
+    def unschedule(self, name: str) -> None:
+        """Forget a schedule; what it has published stays. One call. Raises `NotFound`."""
+        self._schedules.remove(_named("name", name))
+
+    def schedules(self) -> list[Schedule]:
+        """The schedules of this client in this farm, by name. One call. Raises `Corrupt` for one that is damaged."""
+        specs, _ = self._schedules.read()
+        return [Schedule.from_json(name, specs[name]) for name in sorted(specs)]
 
     # ---- the number of consumers
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ...store.model.expr import Bound, ListOf, smallest
 from ...store.model.form import Form, plain
@@ -51,6 +51,8 @@ _STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
 _STAMPING = {
     count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
 }
+_COUNTING_ANEW = Form(*_STAMP, Put("attempts", 1), ReadAll(), when=_NOT_MINE)
+"""The stamp of a message whose attempts cannot be counted on from: the bin is damaged."""
 _ANY_KEY = Key("set", "name")
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
 
@@ -265,7 +267,14 @@ class PointerQueue:
             return from_bins(row[0]) or Found.TAKEN
         if isinstance(row, NotFound):
             return Found.ABSENT
+        if isinstance(row, BinMismatch):
+            return self._counted_anew(slot, me)
         return self._whose(slot, me) if isinstance(row, Refused) else row
+
+    def _counted_anew(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
+        """The stamp of a message whose number of attempts is damaged: this one is the first that is known of."""
+        (row,) = settle(self.store, [_COUNTING_ANEW.fill(self.key(slot), me=me, now=self.now_ms())])
+        return row if isinstance(row, BinMismatch) else self._stamped(slot, me, row)
 
     def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """After a refused stamp: mine from an earlier attempt, whose time begins again now; or not for us."""

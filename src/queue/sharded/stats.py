@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...inputs import is_int
+from .envelope import MAX_TIME
 from .queue import QueueDepth, ShardedQueue, depth_of
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
@@ -55,9 +57,8 @@ def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
     """When the oldest of the shards' next messages was published, in ms since the epoch."""
     heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
     records = queue.store.get_many([queue.pointers.key(slot) for slot in heads], "enqueuedAt")
-    return min(
-        (record.bins["enqueuedAt"] for record in records if record and "enqueuedAt" in record.bins), default=None
-    )
+    times: list[Any] = [record.bins.get("enqueuedAt") for record in records if record]
+    return min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
 
 
 def _balance(states: Sequence[ShardState]) -> float | None:

@@ -14,7 +14,7 @@ from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exist
 from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
-from .envelope import BINS, CONTENT, Envelope, from_bins
+from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
 from .shards import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
 from .subqueue import GRACE
 
@@ -240,10 +240,9 @@ def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     """
     records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId")
     there = [record for record in records if record is not None]
-    plain = [Removal(record.key, _WHOLE) for record in there if not record.bins.get("keepId")]
-    kept = [
-        Update(record.key, _DROP, _WHOLE, ttl=record.bins["keepId"]) for record in there if record.bins.get("keepId")
-    ]
+    ttls = {record.key: kept_for(record.bins.get("keepId")) for record in there}
+    plain = [Removal(key, _WHOLE) for key, ttl in ttls.items() if not ttl]
+    kept = [Update(key, _DROP, _WHOLE, ttl=ttl) for key, ttl in ttls.items() if ttl]
     outcomes: list[object] = list(delete_rows(queue.store, plain)) if plain else []
     outcomes += settle(queue.store, kept) if kept else []
     for outcome in outcomes:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import compress
 
 from msgspec.structs import replace
 
-from ...errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...deadline import Deadline
+from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
-from ...retry import Poll
+from ...retry import Poll, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .delivery import Delivery
 from .envelope import Codec, Envelope, Message, Reason, reason_of
@@ -105,17 +107,43 @@ class QueueView:
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
         return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
         publishes again. A message that was delivered too often is parked instead, and one that cannot be decoded is put
-        into the sideline.
+        into the sideline. A store that is away is asked again until the time is over.
 
         Raises `QueueOwned` where a stream owns the queue, and the store's errors where there is nothing to return;
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         checked_count("max_messages", max_messages)
-        return self._receive(max_messages, checked_timeout(timeout), Ask(shards))
+        seams = self.store.seams
+        with Deadline(seams, checked_timeout(timeout)) as deadline:
+            return outlive(
+                seams,
+                deadline,
+                lambda: self.await_messages(max_messages, deadline.left(), shards),
+                passing=may_pass,
+            )
 
-    def receive_in_turn(self, max_messages: int, shard: int, turn: Turn, *, timeout: float) -> list[Delivery]:
-        """The same for who holds the shard's lock: nothing, once a later holder has taken the shard over."""
-        return self._receive(max_messages, timeout, Ask({shard}, turn))
+    def await_messages(
+        self, max_messages: int, timeout: float | None, shards: Collection[int] | None, turn: Turn | None = None
+    ) -> list[Delivery]:
+        """What `receive` does, but each store call has the store's own time, and the first error of the store ends it.
+
+        For workers, whom a call that hangs keeps from nothing: a claim that is cut short may have been made.
+        turn: as who holds the lock of the one shard: nothing, once a later holder has taken the shard over.
+        """
+        ask, seams = Ask(shards, turn), self.store.seams
+        began = seams.monotonic()
+        while True:
+            opened, now = self._open(), timeout == 0 and not self.awaits(shards)
+            deliveries = self._rounds(max_messages, ask, now=now) if opened else []
+            left = None if timeout is None else began + timeout - seams.monotonic()
+            if deliveries:
+                return deliveries
+            if opened and self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
+                seams.sleep(GRACE_POLL)
+            elif left is not None and left <= 0:
+                return []
+            else:
+                self.active.wait(left, least=0.0 if opened else BUSY)  # nobody looks while none may be handed out
 
     def take_over(self, shard: int, fence: int, most: int = MAX_RECEIVE) -> None:
         """As the new holder of a shard's lock that was broken: hand out first what the last one had in hand.
@@ -131,22 +159,6 @@ class QueueView:
             part = [Slot(shard, pointer) for pointer in pointers[begin : begin + CHUNK]]
             empty = self.pointers.bury(part)
             self.aside.add(Claimed(slot, me, end) for slot, row in zip(part, empty, strict=True) if row is not True)
-
-    def _receive(self, max_messages: int, timeout: float | None, ask: Ask) -> list[Delivery]:
-        seams, shards = self.store.seams, ask.shards
-        began = seams.monotonic()
-        while True:
-            opened, now = self._open(), timeout == 0 and not self.awaits(shards)
-            deliveries = self._rounds(max_messages, ask, now=now) if opened else []
-            left = None if timeout is None else began + timeout - seams.monotonic()
-            if deliveries:
-                return deliveries
-            if opened and self.awaits(shards) and (left is None or left > -GRACE - GRACE_POLL):
-                seams.sleep(GRACE_POLL)
-            elif left is not None and left <= 0:
-                return []
-            else:
-                self.active.wait(left, least=0.0 if opened else BUSY)  # nobody looks while none may be handed out
 
     def _open(self) -> bool:
         """Whether messages may be handed out now."""
@@ -320,6 +332,13 @@ class QueueView:
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
         raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """What `Delivery.nack` does with a delay."""
+        raise InvalidRequest(
+            f"{delivery!r} was {reason} ({error}) with delay={delay!r}: only a message of a queue itself can come "
+            "again later; leave the delay out"
+        )
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ...errors import LatchworkError, OutcomeUnknown, Unavailable
+from msgspec.structs import replace
+
+from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
+from ...store.model.values import taken
 from .envelope import Envelope
 from .shards import Held, PointerQueue, Slot, Written
 
@@ -41,15 +44,41 @@ def move(
     """Load the messages into the target, then delete those that were loaded.
 
     For each: True = moved; False = loaded, but no longer this delivery's, so somebody else may have it too; an error =
-    not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may come twice.
+    not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may come twice. Each
+    message fails alone. One that no record can hold is not loaded, nor is a slot reserved for it; one that is too big
+    with its last error goes without.
     """
-    loaded = load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
-    safe = [h for h, outcome in zip(held, loaded, strict=True) if isinstance(outcome, Slot)]
+    outcomes: list[Loaded | None] = [_unkeepable(envelope) for envelope in envelopes]
+    _load_missing(target, held, envelopes, outcomes)
+    if any(isinstance(outcome, RecordTooBig) for outcome in outcomes):
+        outcomes = [None if isinstance(outcome, RecordTooBig) else outcome for outcome in outcomes]
+        _load_missing(target, held, [replace(envelope, last_error=None) for envelope in envelopes], outcomes)
+    safe = [h for h, outcome in zip(held, outcomes, strict=True) if isinstance(outcome, Slot)]
     removed = dict(zip((h.slot for h in safe), source.remove(safe), strict=True))
     return [
         outcome if isinstance(outcome, LatchworkError) else removed[h.slot]
-        for h, outcome in zip(held, loaded, strict=True)
+        for h, outcome in zip(held, outcomes, strict=True)
     ]
+
+
+def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
+    """What keeps the payload, which may be another program's, from being written again."""
+    try:
+        taken(envelope.data)
+    except InvalidRequest as failure:
+        return failure
+    return None
+
+
+def _load_missing(
+    target: PointerQueue, held: Sequence[Held], envelopes: Sequence[Envelope], outcomes: list[Loaded | None]
+) -> None:
+    """Load those that have no outcome yet, and put down theirs."""
+    places = [place for place, outcome in enumerate(outcomes) if outcome is None]
+    shards = [held[place].slot.shard % target.shards for place in places]
+    loaded = load(target, [envelopes[place] for place in places], shards, moved=True)
+    for place, outcome in zip(places, loaded, strict=True):
+        outcomes[place] = outcome
 
 
 def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool) -> list[Loaded]:

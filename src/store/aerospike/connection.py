@@ -8,122 +8,38 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import threading
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 from weakref import WeakSet
 
 import aerospike
 
-from ...errors import InvalidRequest, LatchworkError, Misconfigured, Unavailable
+from ...errors import LatchworkError, Misconfigured, Unavailable
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
 from .notes import introduced
 from .results import FAILURES, error_of, fault_of
+from .times import CallTimes
+from .url import TLS_SWITCHES, TLS_TEXTS, Target
 
-DEFAULT_PORT = 3000
 MAX_AGE = 60.0
 """Seconds for which what the servers say of a namespace is taken to hold: its settings may change under a client."""
-_URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
-"""RFC 3986, appendix B. `urlsplit` refuses an IPv6 address behind another host, in the newer ones of Python."""
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+NO_ANSWER = (-1, -10)
+"""Codes with which the client says that it reached nobody; the first is also that of its own mistakes."""
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
-_NUMBERS = {"socket_timeout": 3000, "total_timeout": 5000, "connect_timeout": 1000, "connections": 100}
-_TEXTS = ("tls_name", "tls_cafile", "tls_capath", "tls_certfile", "tls_keyfile", "auth", "cluster_name")
-_SWITCHES = ("tls", "require_sc", "services_alternate")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a URL says. Times in milliseconds, as in the server's own settings; `str` hides the password."""
-
-    url: str = field(repr=False)
-    hosts: tuple[tuple[str, int], ...]
-    namespace: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        user = f"{self.user}:***@" if self.user else ""
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
-        return f"aerospike://{user}{hosts}/{self.namespace}"
-
-
-def parse(url: str) -> Target:
-    """The target of `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`.
-
-    Options, with their defaults: socket_timeout=3000, total_timeout=5000, connect_timeout=1000 (ms); connections=100
-    (per node and process: multiply by the executors, and use few there); tls, tls_name, tls_cafile, tls_capath,
-    tls_certfile, tls_keyfile; auth=internal (external, pki); cluster_name; services_alternate=false; require_sc=false.
-    Raises `InvalidRequest` naming the part that is wrong.
-    """
-    url = re.sub("[\t\r\n]", "", url)  # a secret is often read with the end of its line
-    scheme, authority, path, query, fragment = _URL.findall(url)[0]  # it matches every text, and a part may be empty
-    if scheme.lower() != "aerospike":
-        raise InvalidRequest(f"the scheme of the store's URL is {scheme!r}; it must be aerospike://")
-    if "@" in path + query + fragment:
-        raise InvalidRequest("the store's URL has an @ behind its host: write / ? # @ in a password as %2F %3F %23 %40")
-    credentials, _, hosts = authority.rpartition("@")
-    user, _, password = credentials.partition(":")
-    namespace = path.strip("/")
-    if not namespace or "/" in namespace:
-        raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
-    options = _options(parse_qsl(query, keep_blank_values=True))
-    where = tuple(_host(host) for host in hosts.split(","))
-    return Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
-
-
-def _host(text: str) -> tuple[str, int]:
-    name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        name, port = text, str(DEFAULT_PORT)
-    if not name or not _is_number(port) or not 1 <= int(port) <= 65_535:
-        raise InvalidRequest(f"host {text!r} in the store's URL; it must be NAME or NAME:PORT, the port 1 to 65535")
-    return name.strip("[]"), int(port)
-
-
-def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
-    options: dict[str, Any] = dict(_NUMBERS)
-    for name, text in given:
-        if name in _NUMBERS:
-            options[name] = _number(name, text)
-        elif name in _SWITCHES:
-            options[name] = _switch(name, text)
-        elif name in _TEXTS and text:
-            options[name] = text
-        else:
-            known = ", ".join(sorted([*_NUMBERS, *_SWITCHES, *_TEXTS]))
-            raise InvalidRequest(f"option {name!r} of the store's URL is unknown or empty; there are: {known}")
-    if options.get("auth", "internal") not in _AUTH:
-        raise InvalidRequest(f"option auth={options['auth']}; it must be one of {', '.join(_AUTH)}")
-    return options
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 9
-
-
-def _number(name: str, text: str) -> int:
-    if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
-        raise InvalidRequest(f"option {name}={text}; it must be a whole number, 1 to 1000000")
-    return int(text)
-
-
-def _switch(name: str, text: str) -> bool:
-    try:
-        return _FLAGS[text.lower()]
-    except KeyError:
-        raise InvalidRequest(f"option {name}={text}; it must be true or false") from None
 
 
 def config_of(target: Target) -> dict[str, Any]:
-    """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's."""
+    """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's.
+
+    Secrets in files and in the environment are read now. Raises `Misconfigured` where one is not there.
+    """
     options = target.options
-    calls = {"max_retries": 0, **{name: options[name] for name in ("socket_timeout", "total_timeout")}}
+    calls = {name: options[name] for name in ("socket_timeout", "total_timeout")}
+    # A connection on which a call has timed out is closed at once: the client would keep it for 3 s and more, in the
+    # hope of the answer, and it would count as one of those that the client may have.
+    calls |= {"max_retries": 0, "timeout_delay": 0}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
     policies: dict[str, Any] = dict.fromkeys(("read", "operate", "batch", "batch_parent_write"), reads)
     policies |= dict.fromkeys(("write", "remove", "query"), calls)
@@ -137,13 +53,18 @@ def config_of(target: Target) -> dict[str, Any]:
         "use_services_alternate": options.get("services_alternate", False),
     }  # fmt: skip
     if target.user:
-        config |= {"user": target.user, "password": target.password or ""}
+        config |= {"user": target.user, "password": target.password or target.secret("password") or ""}
     if "cluster_name" in options:
         config["cluster_name"] = options["cluster_name"]
     if options.get("tls"):
-        tls = {name.removeprefix("tls_"): options[name] for name in _TEXTS[1:5] if name in options}
-        config["tls"] = {"enable": True, **tls}
+        config["tls"] = _tls_of(target)
     return config
+
+
+def _tls_of(target: Target) -> dict[str, Any]:
+    options, password = target.options, target.secret("tls_keyfile_password")
+    chosen = {name: options[f"tls_{name}"] for name in (*TLS_TEXTS, *TLS_SWITCHES) if f"tls_{name}" in options}
+    return {"enable": True, **chosen, **({} if password is None else {"keyfile_pw": password})}
 
 
 class Link:
@@ -154,6 +75,7 @@ class Link:
     ) -> None:
         self.target, self._given = target, client
         self.client: Any = None
+        self.times = CallTimes(target.options) if target else CallTimes()
         self._namespace = target.namespace if target else namespace
         self._now = seams.monotonic
         self._info: StoreInfo | None = None
@@ -212,10 +134,19 @@ def _connected(target: Target) -> Any:
         return aerospike.client(config_of(target)).connect()
     except FAILURES as failure:
         fault = fault_of(failure)
-        error: LatchworkError = error_of(fault, target, write=False)
-        if isinstance(error, InvalidRequest) and fault.code == -1:
-            error = Unavailable(f"{target}: {fault.message}; check that a server answers there")
+        error: LatchworkError = error_of(fault, str(target), write=False)  # a target would carry its password along
+        if fault.code in NO_ANSWER and not isinstance(error, Misconfigured):
+            error = Unavailable(f"{target}: {fault.message} (code {fault.code}); {_remedy(target)}", **error.details)
         raise error from None
+
+
+def _remedy(target: Target) -> str:
+    if not target.options.get("tls"):
+        return "check that a server answers there, and without TLS"
+    return (
+        "check that a server answers there with TLS, whose certificate is for tls_name and signed by one of tls_cafile "
+        "or tls_capath"
+    )
 
 
 _links: WeakSet[Link] = WeakSet()

@@ -104,6 +104,9 @@ def template_of(root: e.Expr) -> Template:
 def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
     """The structure for a map bin with one entry set to an expression's value, the map made where it is missing."""
     root, params = (value, {}) if isinstance(value, e.Expr) else value
+    if isinstance(key, (e.Expr, e.Bound)):
+        at, more = (key, {}) if isinstance(key, e.Expr) else key
+        return template_of_put(bin, at, root).filled({**params, **more})
     by_bin = _puts.get(root)
     if by_bin is None:
         by_bin = _puts[root] = {}
@@ -116,7 +119,7 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
 def template_of_put(bin: str, key: Any, value: e.Expr) -> Template:
     """The same with parameters in the value, or as the key."""
     entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
-    at = _Slot(key.name) if isinstance(key, e.Param) else key
+    at = _Slot(key.name) if isinstance(key, e.Param) else _build(key) if isinstance(key, e.Expr) else key
     return Template(exp.MapPut(None, ORDERED, at, _build(value), entries).compile())
 
 
@@ -189,7 +192,7 @@ NOT_EXPIRED: Entries = _not_expired().compile()
 """Whether the record is still there for readers: the server deletes, and says so, what it should have removed."""
 
 _COMPARE: dict[str, Any] = {"==": exp.Eq, "!=": exp.NE, "<": exp.LT, "<=": exp.LE, ">": exp.GT, ">=": exp.GE}
-_ARITHMETIC: dict[str, Any] = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul, "max": exp.Max, "min": exp.Min}
+_ARITHMETIC: dict[str, Any] = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul, "//": exp.Div, "max": exp.Max, "min": exp.Min}
 _BUILD: dict[type, Callable[[Any], Any]] = {
     e.Const: lambda node: exp.Val(node.value),
     e.Param: lambda node: exp.Val(_Slot(node.name)),

@@ -10,6 +10,7 @@ from typing import Any
 import aerospike
 
 from ...errors import InvalidRequest, Misconfigured, WaitTimeout
+from ...inputs import checked_store_name
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
@@ -26,7 +27,7 @@ _KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC
 
 def describe(client: Any, namespace: str) -> StoreInfo:
     """Edition, consistency and limits. Raises `Unavailable`, or `Misconfigured` where there is no such namespace."""
-    settings = _settings(_ask(client, f"namespace/{namespace}", namespace))
+    settings = _settings(_ask(client, f"namespace/{checked_store_name('namespace', namespace)}", namespace))
     if "replication-factor" not in settings:
         raise Misconfigured(f"no namespace {namespace!r} on this server: check the last part of the store's URL")
     edition = _ask(client, "edition", namespace)
@@ -49,6 +50,8 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
     `INDEX_TIMEOUT` seconds.
     """
     set_name, bin_name, kind = wanted
+    for what, given in (("namespace", namespace), ("set name", set_name), ("bin name", bin_name)):
+        checked_store_name(what, given)
     name = f"{set_name}_{bin_name}"
     if kind not in _KINDS:
         raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
@@ -91,9 +94,9 @@ def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
 
     Raises `InvalidRequest` where the one of that name is another: a_b_c is that of bin b_c in set a, and of c in a_b.
     """
-    # The text is compared, as the names in it may have any of its separators in them.
+    # The text is compared, as the names of others' indexes may have any of its separators in them.
     start = f"ns={namespace}:indexname={index}:"
-    told = _ask(client, f"sindex-list:namespace={namespace}", index).split(";")
+    told = _ask(client, _command("sindex-list", namespace=namespace), index).split(";")
     found = [one.removeprefix(start) for one in told if one.startswith(f"{start}set=")]
     if found and not found[0].startswith(f"{definition}:"):
         other = found[0].partition(":indextype=")[0]
@@ -117,9 +120,9 @@ def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
 
 
 def _is_ready(client: Any, namespace: str, index: str) -> bool:
-    answers = _by_node(client, f"sindex-stat:namespace={namespace};indexname={index}", index)
+    answers = _by_node(client, _command("sindex-stat", namespace=namespace, indexname=index), index)
     if not answers:
-        _ask(client, f"sindex-list:namespace={namespace}", index)  # raises where there is no node to ask
+        _ask(client, _command("sindex-list", namespace=namespace), index)  # raises where there is no node to ask
     return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
 
 
@@ -127,6 +130,11 @@ def _fault(failure: BaseException) -> Fault:
     """What an exception says; without a node to ask, the client reports an error of its own that says nothing."""
     fault = fault_of(failure)
     return NO_NODE if fault.code == CLIENT else fault
+
+
+def _command(name: str, **given: str) -> str:
+    """A command of the info protocol. Raises `InvalidRequest` for what one cannot hold: there is no way to quote it."""
+    return f"{name}:" + ";".join(f"{what}={checked_store_name(what, value)}" for what, value in given.items())
 
 
 def _ask(client: Any, command: str, what: str) -> str:

@@ -194,6 +194,8 @@ _compute_always = lru_cache(maxsize=1024)(_read_computed)
 
 
 def _map_put(op: o.MapPut, _: int) -> Built:
+    if o.is_computed(op.key):
+        return on_expr.expression_write(op.bin, compiled_put(op.bin, op.key, op.value))
     key, kind = map_key(op.key), NEW if op.new else ORDERED
     if not isinstance(op.value, e.EXPRESSIONS):
         return on_map.map_put(op.bin, key, taken(op.value), kind)

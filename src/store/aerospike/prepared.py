@@ -9,7 +9,7 @@ from msgspec.structs import asdict, replace
 
 from ...errors import InvalidRequest
 from ..model import ops as o
-from ..model.expr import Expr, Param
+from ..model.expr import Param
 from ..model.form import Form
 from ..model.values import amount, element, map_key, taken
 from .expr import Template, template_of, template_of_put
@@ -58,8 +58,8 @@ class Ready:
     def _prepared(self, op: o.Op, place: int) -> Built:
         """The client's operation; where values of a call go into it is noted."""
         fields = asdict(op)
-        value = fields.get("value", fields.get("expr"))
-        if isinstance(value, Expr) and not isinstance(value, Param):
+        value: Any = fields.get("value", fields.get("expr"))
+        if o.is_computed(value) or o.is_computed(fields.get("key")):
             template = template_of_put(op.bin, op.key, value) if isinstance(op, o.MapPut) else template_of(value)
             if template.has_params:
                 self._computed.append((place, template))

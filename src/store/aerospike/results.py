@@ -8,6 +8,7 @@ a write in doubt.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,6 +17,7 @@ from aerospike.exception import AerospikeError
 
 from ...errors import (
     AlreadyExists,
+    BinMismatch,
     InvalidRequest,
     LatchworkError,
     Misconfigured,
@@ -65,19 +67,49 @@ VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items
 """What became of a request by the server's or the client's code, where the client does not flag it in doubt."""
 
 _DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
-_REQUESTS = frozenset({-1, -2, 4, 12, 19, 21, 26, 29, 160, 205, 1301, 1302})
+_REQUESTS = frozenset({-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302})
 """Permanent codes that a different request would not meet; the others need a setting changed."""
+_MISMATCHES = frozenset({12, 26})
+"""A bin is not what the request needs."""
+_SAID: dict[int, str] = {
+    -1: "the client could not do it",
+    -2: "the client does not take the request",
+    -3: "the client found no more records",
+    -4: "no such host",
+    -5: "the query was broken off here",
+    -6: "no connection to the server",
+    -7: "every connection to the server that the client may have is in use",
+    -8: "the client knows no node for it, so nothing was sent",
+    -9: "the TLS connection failed",
+    -10: "the connection to the server broke, or could not be made",
+    -11: "the client's queue is full",
+    -12: "the client has tried as often as it may",
+    -14: "too many calls to this server have failed within a second, so the client sends it none for a while",
+    -15: "no server answered",
+    -16: "a part of the batch failed",
+    -17: "the transaction failed",
+    -18: "the transaction was committed before",
+    -19: "the transaction was given up before",
+    -20: "the client's metrics are set up twice",
+    TIMEOUT: "no answer in time",
+}
+"""What happened, by the codes of the client, which are below zero: they say nothing of what a server did."""
+_GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
+    **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
+    -7: "raise the option connections of the store's URL, or make fewer calls at once",
     -9: "check the TLS options and the server's certificate",
-    -4: "check the host names",
+    -4: "check the host names in the store's URL",
+    -11: "make fewer calls at once",
     8: "the server is out of memory or disk: free some, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
-    12: "a bin holds another type than the operation needs",
+    12: "a bin holds another type than the operation needs: the record is damaged, or was made for something else",
     13: "the record would be larger than the namespace's max-record-size: store less in it",
     16: "the server's edition or version does not support this",
     18: "the server's disks cannot keep up: slow down",
     20: "no such namespace on this server: check the last part of the store's URL",
-    26: "the operation does not apply: an expression to be written has no value, as a bin that it needs is missing",
+    26: "the operation does not apply: an expression to be written has no value, as a bin that it needs is missing, "
+    "or of another type",
     80: "give a user and a password in the store's URL",
     81: "the user may not do this: grant the role",
     83: "the user's quota is used up: slow down, or raise it",
@@ -85,15 +117,6 @@ _REMEDIES: dict[int, str] = {
     201: "call ensure_index before the query",
     203: "the index is still being built: wait until it is ready",
 }
-_NO_MESSAGE: dict[int, str] = {
-    -7: "all connections to the server were in use",
-    -8: "the client knows no node for the record",
-    -10: "there was no connection to the server",
-    -14: "the server failed so often that the client spares it for a second",
-    -15: "the server did not answer",
-    9: "the server did not answer in time",
-}
-"""What the client reports by these codes, as it often adds no text; by other negative ones it failed by itself."""
 _NO_TTL = (
     "the namespace refuses records with a time to live, as its nsup-period is 0: set nsup-period (say 120) in the "
     "server's namespace configuration"
@@ -110,7 +133,7 @@ class Fault:
     row: bool = False
 
 
-NO_NODE = Fault(-8, message="the client knows no node of the cluster, so nothing was sent")
+NO_NODE = Fault(-8)
 
 
 def fault_of(failure: BaseException) -> Fault:
@@ -135,10 +158,14 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
     return Verdict.IN_DOUBT if verdict is Verdict.READS_ONLY else verdict
 
 
-def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> LatchworkError:
-    """Our error for a failed request on `what`; `no_ttl`: it carried a time to live that the namespace refuses."""
+def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins: Sequence[str] = ()) -> LatchworkError:
+    """Our error for a failed request on `what`.
+
+    no_ttl: it carried a time to live that the namespace refuses.  bins: those that it named, for the server does not
+    say which one it meant.
+    """
     verdict = verdict_of(fault, write=write)
-    said = f"{what}: {_said(fault)} (code {fault.code})"
+    said = f"{what}: {_what_happened(fault)}"
     remedy = _REMEDIES.get(fault.code)
     text = f"{said}; {remedy}" if remedy else said
     details = {"key": what, "server_code": fault.code}
@@ -148,6 +175,8 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
         return _definite(fault, what, said, details)
     if verdict is Verdict.CONDITIONAL and no_ttl:
         return Misconfigured(f"{said}; {_NO_TTL}", **details)
+    if fault.code in _MISMATCHES:
+        return BinMismatch(f"{text}; the request names {', '.join(bins)}" if bins else text, bins=bins, **details)
     if verdict is Verdict.PERMANENT:
         return _permanent(fault.code)(text, **details)
     error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)
@@ -155,12 +184,12 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False) -> L
     return error
 
 
-def _said(fault: Fault) -> str:
-    """What the client says, or what its code means; of some failures it says only where (` from HOST`)."""
-    if fault.message and not fault.message.startswith(" "):
-        return fault.message
-    meaning = _NO_MESSAGE.get(fault.code, "the client failed" if fault.code < 0 else "the server refused")
-    return meaning + fault.message
+def _what_happened(fault: Fault) -> str:
+    """What happened, in our words for what the client says of itself, and in the server's for its answers."""
+    ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
+    if ours:
+        return f"{ours} ({theirs}, code {fault.code})" if theirs else f"{ours} (code {fault.code})"
+    return f"{theirs or 'the server refused'} (code {fault.code})"
 
 
 def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:

@@ -16,18 +16,20 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
+from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
 from ..model.form import Form, plain
 from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
 from .batch import read_fault, read_rows, write_rows
-from .connection import Link, parse, shared
+from .connection import Link, shared
 from .default_ttl import either, either_many, may_make
 from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .url import parse
 
 _WRITE = {
     "max_retries": 0,
@@ -54,7 +56,7 @@ class AerospikeStore(RecordStore):
     def __init__(self, client: Any, namespace: str, *, require_sc: bool = False, seams: Seams = SYSTEM) -> None:
         super().__init__()
         self.seams = seams
-        self.namespace = namespace
+        self.namespace = checked_store_name("namespace", namespace)
         self._link = Link(client=client, namespace=namespace, seams=seams)
         self._require_sc = require_sc
 
@@ -62,7 +64,7 @@ class AerospikeStore(RecordStore):
     def from_url(cls, url: str) -> AerospikeStore:
         """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
 
-        The options are those of `aerospike_link.parse`. The store connects once per process, pickles as its URL
+        The options are those of `url.parse`. The store connects once per process, pickles as its URL
         (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)
@@ -108,8 +110,8 @@ class AerospikeStore(RecordStore):
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         where = (self.namespace, key.set, key.name)
         try:
-            client = self._client()
-            found = client.select(where, list(bins), _ONE_TRY) if bins else client.get(where, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
+            found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
         except FAILURES as failure:
             fault = fault_of(failure)
             if fault.code == NOT_FOUND:
@@ -127,7 +129,9 @@ class AerospikeStore(RecordStore):
             ready = form.ready or _made_ready(form)
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
-            found = self._client().operate_ordered((self.namespace, *update.key), built, None, policy)
+            found = self._client().operate_ordered(
+                (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
+            )
         except FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2]) if answers.any else ()
@@ -136,7 +140,7 @@ class AerospikeStore(RecordStore):
         key = removal.key
         policy = _removing(_WRITE, removal)
         try:
-            self._client().remove((self.namespace, key.set, key.name), policy=policy)
+            self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
         except FAILURES as failure:
             outcome = _removed(removal, fault_of(failure))
             if isinstance(outcome, bool):
@@ -147,7 +151,8 @@ class AerospikeStore(RecordStore):
     def _error(self, fault: Fault, update: Update) -> LatchworkError:
         writing = o.writes(update.ops)
         no_ttl = fault.code == FORBIDDEN and update.ttl not in (KEEP, NEVER) and self._refuses_ttl()
-        return error_of(fault, update.key, write=writing, no_ttl=no_ttl)
+        bins = [op.bin for op in update.ops if isinstance(op.bin, str)]
+        return error_of(fault, update.key, write=writing, no_ttl=no_ttl, bins=tuple(dict.fromkeys(bins)))
 
     def _refuses_ttl(self) -> bool:
         try:
@@ -167,7 +172,8 @@ class AerospikeStore(RecordStore):
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         wanted = [(self.namespace, key.set, key.name) for key in keys]
         try:
-            rows = read_rows(self._client(), wanted, list(bins) or None, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
+            rows = read_rows(client, wanted, list(bins) or None, policy)
         except FAILURES as failure:
             raise error_of(fault_of(failure), keys[0], write=False) from None
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
@@ -215,7 +221,7 @@ class AerospikeStore(RecordStore):
     def _batch(self, rows: list[Any]) -> list[Fault | None]:
         """Send the rows; for each None where the server has done it, else what became of it."""
         try:
-            return write_rows(self._client(), rows, _ONE_TRY) if rows else []
+            return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
         except FAILURES as failure:
             fault = fault_of(failure)
             return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
@@ -226,7 +232,7 @@ class AerospikeStore(RecordStore):
         try:
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
-            found = query.results(_ONE_TRY)
+            found = query.results(self._link.times.of_many(_ONE_TRY))
         except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
         return [_record(_named(set, row), row) for row in found]

@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
+from ...errors import AlreadyExists, BinMismatch, InvalidRequest, NotFound, Refused
 from ...seams import SYSTEM
 from ..model.expr import Bin
 from ..model.form import Form
@@ -35,7 +35,7 @@ class BatchContract(Contract):
             ]
         )
         assert [rows[0], rows[4]] == [(2,), (6,)]
-        assert [type(rows[place]) for place in (1, 2, 3, 5)] == [Refused, NotFound, AlreadyExists, InvalidRequest]
+        assert [type(rows[place]) for place in (1, 2, 3, 5)] == [Refused, NotFound, AlreadyExists, BinMismatch]
         found = [record and record.bins["n"] for record in store.get_many([there, refused, absent, other, new, text])]
         assert found == [2, 1, None, 1, 5, 1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, RecordTooBig, Refused
+from ...errors import AlreadyExists, BinMismatch, InvalidRequest, LatchworkError, NotFound, RecordTooBig, Refused
 from ...seams import SYSTEM
 from ..model.expr import (
     SERVER_NOW,
@@ -133,9 +133,12 @@ class RecordContract(Contract):
 
     def test_an_update_that_fails_changes_nothing(self, store: RecordStore) -> None:
         key = make(store, Put("n", 1), Put("text", "x"))
-        raises(InvalidRequest, store.operate, key, Add("n", 1), Add("text", 1))
-        raises(InvalidRequest, store.operate, key, Add("n", 1), MapPut("text", "k", 1))
-        raises(InvalidRequest, store.operate, key, Add("n", 1), ListAppend("text", 1))
+        raises(BinMismatch, store.operate, key, Add("n", 1), Add("text", 1))
+        raises(BinMismatch, store.operate, key, Add("n", 1), MapPut("text", "k", 1))
+        raises(BinMismatch, store.operate, key, Add("n", 1), ListAppend("text", 1))
+        raises(BinMismatch, store.operate, key, Add("n", 1), Put("m", Bin("text") + 1))
+        raises(BinMismatch, store.operate, key, Add("n", 1), Put("m", Bin("none") + 1))
+        raises(BinMismatch, store.operate, key, MapGet("text", "k"))
         assert bins(store, key) == {"n": 1, "text": "x"}
 
     def test_a_bin_put_to_none_goes_and_with_the_last_one_the_record(self, store: RecordStore) -> None:

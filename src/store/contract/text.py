@@ -30,6 +30,9 @@ from .records import ANY, SET, Contract, bins, make, new_key, raises
 BAD_TEXTS = ("a\0b", "\ud800")
 """The Aerospike client cuts the first where its NUL is, so that two names become one; the second ends the process."""
 
+SEPARATORS = "\n\r\t\x7f\x9f;:=,"
+"""What a name of a set or bin has none of: the server's info protocol, in which such names stand, cannot quote."""
+
 
 class TextContract(Contract):
     """Text that cannot be kept whole, and arguments of another kind, are refused before any I/O."""
@@ -49,6 +52,28 @@ class TextContract(Contract):
             raises(InvalidRequest, store.query, text, "n", 1)
             raises(InvalidRequest, store.query, SET, "n", text)
             raises(InvalidRequest, store.ensure_index, SET, text)
+        assert bins(store, key) == {"n": 1}
+
+    def test_names_that_would_end_a_command_of_a_server_are_refused(self, store: RecordStore) -> None:
+        key = make(store, Put("n", 1))
+        for text in (f"a{separator}b" for separator in SEPARATORS):
+            bad = Key(text, "k")
+            raises(InvalidRequest, store.get, bad)
+            raises(InvalidRequest, store.get_many, [key, bad])
+            raises(InvalidRequest, store.operate, bad, Put("n", 1), exists=ANY)
+            raises(InvalidRequest, store.operate_many, [Update(bad, (Put("n", 1),), exists=ANY)])
+            raises(InvalidRequest, store.delete, bad)
+            raises(InvalidRequest, store.operate, key, Put(text, 1))
+            raises(InvalidRequest, store.get, key, text)
+            raises(InvalidRequest, store.query, text, "n", 1)
+            raises(InvalidRequest, store.query, SET, text, 1)
+            raises(InvalidRequest, store.ensure_index, text, "n")
+            raises(InvalidRequest, store.ensure_index, SET, text)
+            raises(InvalidRequest, Bin, text)
+        plain = make(
+            store, Put("n", "a\nb;c:d=e,f"), MapPut("m", "a\n;:=,", 1), key=Key(SET, f"{new_key().name}\n;:=,")
+        )
+        assert bins(store, plain) == {"n": "a\nb;c:d=e,f", "m": {"a\n;:=,": 1}}
         assert bins(store, key) == {"n": 1}
 
     def test_text_that_a_store_would_cut_or_cannot_send_is_refused(self, store: RecordStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidRequest, Refused
-from ..model.expr import Bin, ListOf, Param
+from ..model.expr import Bin, Const, ListOf, Param
 from ..model.form import Form
 from ..model.ops import Add, Compute, ListAppend, ListRange, ListSet, MapAdd, MapGet, MapPut, Op, Put, Read
 from ..port import Exists, RecordStore, Update
@@ -46,6 +46,15 @@ class FormContract(Contract):
             expected = store.operate(plain, *_operations(n, k, v, total, pair), exists=Exists.ANY)
             assert store.repeat(form.fill(filled, n=n, k=k, v=v)) == expected
             assert bins(store, filled) == bins(store, plain)
+
+    def test_the_key_of_an_entry_may_be_computed(self, store: RecordStore) -> None:
+        at, value = Bin("n") // Param("width"), Bin("n") + _N
+        key, form = make(store, Put("n", 70)), Form(MapPut("m", at, value), MapPut("m", at - 1, _N), MapGet("m", 7))
+        assert store.repeat(form.fill(key, width=10, n=5)) == (75,)
+        plain = MapPut("m", at.bind(width=35), value.bind(n=1))
+        store.operate(key, plain, MapPut("m", Bin("n") // -30, Const("x")))
+        assert (bins(store, key) or {})["m"] == {-2: "x", 2: 71, 6: 5, 7: 75}
+        raises(InvalidRequest, MapPut, "m", at, 1)
 
     def test_the_answers_of_a_form_are_told_apart(self, store: RecordStore) -> None:
         key, form = make(store, Put("n", 1)), Form(Read("absent"), Read("n"), Put("text", _V))

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from ...errors import AlreadyExists, InvalidRequest, NotFound, RecordTooBig, Refused
+from ...errors import AlreadyExists, BinMismatch, InvalidRequest, NotFound, RecordTooBig, Refused
 from ..model import expr as e
 from ..model import ops as o
 from ..model.form import plain
@@ -81,14 +81,14 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     if record is None:
         if update.exists is Exists.UPDATE or not writes or any(type(op) is o.Touch for op in update.ops):
             raise _absent(update.key)
-        change = _Change({}, now, now, {})
+        change = _Change({}, now, now, {}, update.key)
     else:
         if update.exists is Exists.CREATE and writes:
             raise AlreadyExists(f"the record {update.key} exists already", key=update.key)
         check_guard(record, update.when, now, update.key)
         # The server dates a record before the operations of a write, but after its guard, and never back.
         updated = max(now, record.updated) if writes else record.updated
-        change = _Change(dict(record.bins), now, updated, {}, record.bound)
+        change = _Change(dict(record.bins), now, updated, {}, update.key, record.bound)
     values = [value for op in update.ops if (value := _RUN.get(type(op), _unknown)(op, change)) is not _WROTE]
     if record is None and not change.bins:
         raise _absent(update.key)
@@ -109,6 +109,7 @@ def check_guard(record: Stored, when: e.Guard | None, now: int, key: Key) -> Non
 class _Change(Scope):
     """The bins on their way from one state of the record to the next."""
 
+    key: Key
     bound: int = 0
 
 
@@ -162,7 +163,8 @@ def _add(op: o.Add, change: _Change) -> Any:
 
 
 def _map_put(op: o.MapPut, change: _Change) -> Any:
-    key, value = map_key(op.key), _new_value(op.value, change)
+    key = map_key(_new_value(op.key, change) if o.is_computed(op.key) else op.key)
+    value = _new_value(op.value, change)
     entries = _held(change, op.bin, dict, {})
     if op.new and key in entries:
         raise Refused(f"key {key!r} is in map bin {op.bin!r} already; nothing was written")
@@ -233,15 +235,24 @@ def _held(change: _Change, bin: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if type(value) is not kind:
-        raise InvalidRequest(f"bin {bin!r} holds a {type(value).__name__}, not a {kind.__name__}")
+        raise _mismatch(change, bin, f"it is a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+def _mismatch(change: _Change, bin: str, what: str) -> BinMismatch:
+    text = f"bin {bin!r} of {change.key} is not what the update needs: {what}; nothing was written"
+    return BinMismatch(text, key=change.key, bins=(bin,))
 
 
 def _new_value(value: Any, change: _Change) -> Any:
     if isinstance(value, e.EXPRESSIONS):
         value = value_of(value, change)
         if value is UNKNOWN:
-            raise InvalidRequest("an expression to be written has no value: a bin that it needs is missing")
+            raise BinMismatch(
+                f"an expression to be written to {change.key} has no value: a bin that it needs is missing, or of "
+                "another type; nothing was written",
+                key=change.key,
+            )
         return taken(value, MAX_DEPTH + 1)  # it may put a list around a value that is stored
     return taken(value)
 

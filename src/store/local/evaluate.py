@@ -126,7 +126,9 @@ def _negate(node: e.Negate, scope: Scope) -> Any:
 
 def _arithmetic(node: e.Arithmetic, scope: Scope) -> Any:
     values = [evaluate(part, scope) for part in node.parts]
-    return UNKNOWN if UNKNOWN in values else wrap(_ARITHMETIC[node.op](values))
+    if UNKNOWN in values or (node.op == "//" and values[1] == 0):
+        return UNKNOWN
+    return wrap(_ARITHMETIC[node.op](values))
 
 
 def _map(name: str, scope: Scope) -> dict[Any, Any] | None:
@@ -193,6 +195,7 @@ _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
     "+": sum,
     "-": lambda values: values[0] - sum(values[1:]),
     "*": math.prod,
+    "//": lambda values: abs(values[0]) // abs(values[1]) * (1 if (values[0] < 0) is (values[1] < 0) else -1),
     "max": max,
     "min": min,
 }

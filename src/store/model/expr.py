@@ -70,6 +70,10 @@ class Expr:
     def __mul__(self, other: Any) -> Expr:
         return Arithmetic("*", (self, _node(other)))
 
+    def __floordiv__(self, other: Any) -> Expr:
+        """The quotient without its fraction; unknown where the divisor is 0."""
+        return Arithmetic("//", (self, _node(other)))
+
     def __and__(self, other: Expr) -> Expr:
         return All((self, other))
 
@@ -164,7 +168,7 @@ class Negate(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic(Expr):
-    """`+ - * max min` over integers."""
+    """`+ - * // max min` over integers; `//` drops the fraction, so it rounds towards 0."""
 
     op: str
     parts: tuple[Expr, ...]

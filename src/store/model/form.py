@@ -10,17 +10,15 @@ on paths that every message takes. A parameter may stand for the amount of an `A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from ...errors import InvalidRequest
 from .expr import Bound, Expr, Param
-from .ops import Compute, MapPut, Op, Put, check_kinds
+from .once import Once
+from .ops import Compute, MapPut, Op, Put, check_kinds, is_computed
 from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
-
-if TYPE_CHECKING:
-    from ..once import Once
 
 _ANY_KEY = Key("set", "name")
 
@@ -71,7 +69,7 @@ def _check_params(op: Op) -> None:
 
 FILLED = ("value", "amount", "key", "index", "count")
 """The fields of operations that a parameter may stand for."""
-_COMPUTED: dict[type, tuple[str, ...]] = {Put: ("value",), MapPut: ("value",), Compute: ("expr",)}
+_COMPUTED: dict[type, tuple[str, ...]] = {Put: ("value",), MapPut: ("key", "value"), Compute: ("expr",)}
 
 
 def plain(update: Update) -> Update:
@@ -83,12 +81,13 @@ def plain(update: Update) -> Update:
 
 
 def _filled(op: Op, params: dict[str, Any]) -> Op:
-    changed = {name: _value(value, params) for name, value in asdict(op).items() if isinstance(value, Expr)}
+    computes = isinstance(op, MapPut) and is_computed(op.key)  # then its value is to stay an expression
+    changed = {
+        name: param_of(value, params) if isinstance(value, Param) and not computes else Bound(value, params)
+        for name, value in asdict(op).items()
+        if isinstance(value, Expr)
+    }
     return replace(op, **changed) if changed else op
-
-
-def _value(value: Expr, params: dict[str, Any]) -> Any:
-    return param_of(value, params) if isinstance(value, Param) else Bound(value, params)
 
 
 def param_of(param: Param, params: dict[str, Any]) -> Any:

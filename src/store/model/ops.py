@@ -25,6 +25,11 @@ Filled = Any
 """A `Param`, in an update that is made once and filled in often (`form.py`)."""
 
 
+def is_computed(value: Any) -> bool:
+    """Whether the store has to evaluate it: an expression, and no parameter that stands for a value."""
+    return isinstance(value, EXPRESSIONS) and not isinstance(value, Param)
+
+
 def _check_counts(*numbers: Any) -> None:
     for number in numbers:
         if not isinstance(number, int | Param):
@@ -71,13 +76,20 @@ class Compute(Struct, frozen=True):
 class MapPut(Struct, frozen=True):
     """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value.
 
-    new: the whole update is refused where the key is there already; only with a plain value.
+    The key may be an expression's value too, where the value is one.  new: the whole update is refused where the key is
+    there already; only with a plain value.
     """
 
     bin: str
-    key: str | int | bytes | Filled
+    key: str | int | bytes | Filled | Expr | Bound
     value: Any | Expr | Bound
     new: bool = False
+
+    def __post_init__(self) -> None:
+        if is_computed(self.key) and not isinstance(self.value, EXPRESSIONS):
+            raise InvalidRequest(
+                f"{self.value!r} at a key that is computed: give an expression, Const(...) for a value"
+            )
 
 
 class MapAdd(Struct, frozen=True):

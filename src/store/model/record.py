@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from ...errors import InvalidRequest, LatchworkError
+from ...inputs import checked_store_name
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
 from .values import NO_BIN, checked_bin, known_bins
-
-if TYPE_CHECKING:
-    from .form import Form
 
 KEEP = -2
 """Leave the time to live as it is; a record that is made so never expires, whatever the namespace's default is.
@@ -73,7 +71,7 @@ class Update(NamedTuple):
     exists: Exists = Exists.UPDATE
     or_absent: bool = False
     ttl: int = KEEP
-    form: Form | None = None
+    form: Any = None
     params: dict[str, Any] = NO_PARAMS
 
 
@@ -129,6 +127,7 @@ def checked_key(key: Key) -> Key:
         raise InvalidRequest(f"{key!r}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
         raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
+    checked_store_name("set name", set_name)
     if not name:
         raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
     _known_sets.add(set_name)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ...errors import Corrupt, InvalidRequest
+from ...inputs import checked_store_name
 
 NO_BIN = object()
 MAX_BIN = 15
@@ -78,15 +79,15 @@ def encode(bins: dict[str, Any]) -> bytes:
     return _ENCODER.encode(bins)
 
 
-def decode(data: bytes, bins: Collection[str] = ()) -> dict[str, Any]:
-    """The bins that `encode` wrote, or those of them that are named. Raises `Corrupt`."""
+def decode(data: bytes | memoryview, bins: Collection[str] = ()) -> dict[str, Any]:
+    """The bins that `encode` wrote, or those of them that are named. Raises `Corrupt`, without the content."""
     try:
         if not bins:
             return _DECODER.decode(data)
         # A bin that is passed over costs little, however large it is.
         found = _PASSING.decode(data)
         return {name: _VALUE.decode(found[name]) for name in bins if name in found}
-    except (msgspec.DecodeError, UnicodeDecodeError) as failure:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
 
 
@@ -147,6 +148,7 @@ def checked_bin(name: str) -> str:
     size = len(_text(name).encode())
     if not 0 < size <= MAX_BIN:
         raise InvalidRequest(f"bin name {name!r} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name")
+    checked_store_name("bin name", name)
     known_bins.add(name)
     return name
 

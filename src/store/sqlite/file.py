@@ -1,6 +1,6 @@
 """The file of a SQLite store: made, checked and opened; and what its failures mean.
 
-One table, `records`: set and key, generation, times in ms since the epoch, and the bins in MessagePack. The file says
+One table, `records`: set and key, generation, times in ms since the epoch, and the sealed bins. The file says
 whose it is (`application_id`) and which layout it has (`user_version`); one that says something else is left alone.
 Its bytes are only ever touched through SQLite: to open and close the file otherwise would cancel the locks that this
 process holds on it (sqlite.org/howtocorrupt.html, 2.2).
@@ -9,18 +9,24 @@ process holds on it (sqlite.org/howtocorrupt.html, 2.2).
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Unavailable
-from ..model import values
+from .seal import bin_of
 
 APPLICATION_ID = 0x4C415443
 """`LATC`, in the header of every file of ours."""
-LAYOUT = 1
-"""The version of the table; it goes up when the table changes."""
+LAYOUT = 2
+"""The version of the table; it goes up when the table changes, or what stands in it."""
+UNSEALED = 1
+"""The version whose rows have no checksum. They are read; an earlier version of the program does not read sealed ones,
+so the file becomes one of this layout when it is opened."""
 
 _SCHEMA = (
     """CREATE TABLE records (
@@ -56,6 +62,7 @@ def open_file(path: Path, synchronous: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
         )
+    connection.text_factory = _text
     try:
         _claim(connection, path)
         _configure(connection, path, synchronous)
@@ -78,26 +85,29 @@ def _make_private(path: Path) -> None:
 
 def _claim(connection: sqlite3.Connection, path: Path) -> None:
     """Make the table in an empty file; refuse a file that is not ours or that a later version wrote."""
-    if _is_empty(connection, path):
+    if _to_do(connection, path):
         connection.execute("BEGIN EXCLUSIVE")
-        if _is_empty(connection, path):
-            for statement in _SCHEMA:
-                connection.execute(statement)
+        for statement in _to_do(connection, path):
+            connection.execute(statement)
         connection.execute("COMMIT")
 
 
-def _is_empty(connection: sqlite3.Connection, path: Path) -> bool:
+def _to_do(connection: sqlite3.Connection, path: Path) -> tuple[str, ...]:
+    """The statements that make the file one of this layout."""
+
     def ask(question: str) -> int:
         return int(connection.execute(question).fetchone()[0])
 
     owner, layout = ask("PRAGMA application_id"), ask("PRAGMA user_version")
     if owner == APPLICATION_ID and layout == LAYOUT:
-        return False
+        return ()
+    if owner == APPLICATION_ID and layout == UNSEALED:
+        return _SCHEMA[-1:]
     if owner == APPLICATION_ID:
         raise Misconfigured(f"{path} has layout {layout}, this version reads {LAYOUT}: use the version that wrote it")
     if owner or layout or ask("SELECT count(*) FROM sqlite_master"):
         raise Misconfigured(f"{path} is another program's database; it was left as it is: name another file")
-    return True
+    return _SCHEMA
 
 
 def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
@@ -108,26 +118,52 @@ def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'full')}")  # macOS needs it for the disk's own cache
     connection.execute("PRAGMA trusted_schema = ON")  # the indexes of `ensure_index` call the function below
+    connection.execute("PRAGMA cell_size_check = ON")  # finds a page that is damaged before anything is made of it
     connection.create_function("latchwork_bin", 2, _indexed, deterministic=True)
+
+
+def _text(data: bytes) -> str:
+    """Text of the file. SQLite's own error for one that is no UTF-8 would quote it."""
+    return data.decode(errors="surrogateescape")
 
 
 def _indexed(data: bytes, bin: str) -> str | int | None:
     """What an index keeps of a record: the bin's value where it is text or an integer."""
     try:
-        value = values.decode(data, (bin,)).get(bin)
-        return value if type(value) in (str, int) else None
+        return bin_of(data, bin)
     except BaseException as failure:
+        if isinstance(failure, Corrupt) and getattr(_indexing, "anew", False):
+            return None
         _raised.failure = failure
         raise
 
 
+@contextmanager
+def indexing_anew() -> Iterator[None]:
+    """While an index is made: the records that are damaged by then are left out of it, and keep nobody from having it.
+
+    Afterwards a damaged record fails whoever changes it, as SQLite would not find what the index has of it.
+    """
+    _indexing.anew = True
+    try:
+        yield
+    finally:
+        _indexing.anew = False
+
+
+_indexing = threading.local()
 _raised = threading.local()
 """What has ended `_indexed` in this thread: SQLite says only that something has, of a signal's exception as well."""
 
 
 # ---- failures
 
-_BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 6, 8, 10, 11, 13, 14, 26
+FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""What a statement may raise; the second one where SQLite's message would quote damaged text of the schema."""
+_BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN = 5, 6, 8, 10, 11, 13, 14
+_TOOBIG, _CONSTRAINT, _MISMATCH, _NOTADB = 18, 19, 20, 26
+_DAMAGE = (_CORRUPT, _TOOBIG, _CONSTRAINT, _MISMATCH, _NOTADB)
+"""A row can be too big, or break a constraint of the table, only where the file is damaged."""
 _BY_TEXT = {
     "database is locked": _BUSY,
     "database table is locked": _LOCKED,
@@ -136,18 +172,26 @@ _BY_TEXT = {
     "database disk image is malformed": _CORRUPT,
     "database or disk is full": _FULL,
     "unable to open database file": _CANTOPEN,
+    "string or blob too big": _TOOBIG,
+    "datatype mismatch": _MISMATCH,
     "file is not a database": _NOTADB,
 }
 """SQLite's own texts, for Python 3.10, which does not tell the number."""
 
 _RAISED = "user-defined function raised exception"
 """SQLite's text for all that has ended a function of ours."""
+_SCHEMA_IS_DAMAGED = re.compile(r"(malformed database schema|no such (table|column|index|function|collation)|unknown )")
+"""How SQLite's text begins where a statement of ours, which is right, does not fit to what the file says of itself."""
 
 
-def primary_code(failure: sqlite3.Error) -> int:
+def primary_code(failure: Exception) -> int:
     """SQLite's primary result code; 1 (a generic error) where it cannot be told."""
-    code = getattr(failure, "sqlite_errorcode", None)
-    return _BY_TEXT.get(str(failure), 1) if code is None else int(code) & 0xFF
+    code, text = getattr(failure, "sqlite_errorcode", None), str(failure)
+    if isinstance(failure, UnicodeDecodeError) or (code in (None, 1) and _SCHEMA_IS_DAMAGED.match(text)):
+        return _CORRUPT
+    if code is not None:
+        return int(code) & 0xFF
+    return _CONSTRAINT if isinstance(failure, sqlite3.IntegrityError) else _BY_TEXT.get(text, 1)
 
 
 def is_busy(failure: sqlite3.Error) -> bool:
@@ -155,7 +199,13 @@ def is_busy(failure: sqlite3.Error) -> bool:
     return primary_code(failure) in (_BUSY, _LOCKED)
 
 
-def is_unreadable(failure: sqlite3.Error) -> bool:
+def only_damage(failure: Exception) -> None:
+    """Raises the failure, unless it says that SQLite has come upon damage, and as `is_unreadable`."""
+    if not is_unreadable(failure) and primary_code(failure) not in _DAMAGE:
+        raise failure
+
+
+def is_unreadable(failure: Exception) -> bool:
     """Whether an index, or a query, came upon a record whose bytes are no bins.
 
     Raises what has ended that instead, where it was something else: a `KeyboardInterrupt`, say.
@@ -173,7 +223,7 @@ def never_commits(failure: sqlite3.Error) -> bool:
     return primary_code(failure) in (_BUSY, _FULL)
 
 
-def meaning(failure: sqlite3.Error, path: Path) -> LatchworkError:
+def meaning(failure: Exception, path: Path | str) -> LatchworkError:
     """The error of ours for a failure after which nothing was written."""
     code = primary_code(failure)
     if is_unreadable(failure):
@@ -181,7 +231,8 @@ def meaning(failure: sqlite3.Error, path: Path) -> LatchworkError:
     if str(failure) == _RAISED:  # before its first line, where only SQLite has seen it
         return StorageFailed(f"{path}: interrupted, by a signal's handler as a rule; nothing was written: do it again")
     make, advice = _MEANING.get(code, (StorageFailed, "nothing was written"))
-    error = make(f"{path}: {failure}; {advice}", sqlite=code)
+    text = "database disk image is malformed" if code == _CORRUPT else failure  # it may quote the schema
+    error = make(f"{path}: {text}; {advice}", sqlite=code)
     if isinstance(error, Unavailable):
         error.slow = code == _FULL
     return error
@@ -193,6 +244,6 @@ _MEANING: dict[int, tuple[type[LatchworkError], str]] = {
     _FULL: (Unavailable, "nothing was written; free some space"),
     _READONLY: (Misconfigured, "make the file and its directory writable"),
     _CANTOPEN: (Misconfigured, "make the file and its directory readable and writable"),
-    _CORRUPT: (Corrupt, "restore it from a copy"),
     _NOTADB: (Corrupt, "it is not a store: name another file, or restore it from a copy"),
+    **dict.fromkeys((_CORRUPT, _TOOBIG, _CONSTRAINT, _MISMATCH), (Corrupt, "restore it from a copy")),
 }

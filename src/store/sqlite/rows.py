@@ -1,11 +1,12 @@
-"""Records as rows of a SQLite store's table: one at a time, those of a batch together, and those that have expired."""
+"""Records as rows of a SQLite store's table: one at a time, and those of a batch together."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -14,52 +15,56 @@ from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
 from ..port import Key, Removal, Update, Values
-from .file import is_unreadable
+from .file import FAILURES, only_damage
+from .seal import Row, opened, sealed
 
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
 """Records that one statement reads; older versions of SQLite take 999 parameters."""
-SWEEP_AT_MOST = 200
-"""Expired records that are removed at once."""
 
-_COLUMNS = "SELECT name, id, generation, updated, expires, bins FROM records WHERE set_name = ?"
-_LOAD = f"{_COLUMNS} AND name = ?"
+_LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
+_ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
+_EVERY = "SELECT set_name, name, id, generation, updated, expires, bins FROM records NOT INDEXED"
+_LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
-_REMOVE = "DELETE FROM records WHERE id = ?"
-_EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
-_SWEEP = f"DELETE FROM records WHERE id IN ({_EXPIRED})"  # noqa: S608 - a constant
+_WHOLE = (
+    "SELECT CAST(set_name AS BLOB), CAST(name AS BLOB), generation, updated, expires, bins FROM records WHERE id = ?"
+)
+_AROUND = 100
+"""Bytes in a page that no row has, and of a row's own header; more than there are."""
+REMOVE = "DELETE FROM records WHERE id = ?"
 
 
 class Found(NamedTuple):
-    """A record's row as it was read; its bins are decoded where they are needed, since they may be damaged."""
+    """A record's row as it was read; it is looked into where it is needed, since it may be damaged."""
 
     connection: sqlite3.Connection
     key: Key
     number: int
-    generation: int
-    updated: int
-    expires: int | None
-    data: bytes
-
-    def expired(self, now: int) -> bool:
-        """Whether its time to live is over."""
-        return self.expires is not None and self.expires <= now
+    row: Row
 
     def record(self, bins: Collection[str] = ()) -> local.Stored:
         """The record, expired or not; with these bins only, or all where none is named. Raises `Corrupt`."""
         try:
-            decoded = values.decode(self.data, bins)
+            return opened(self.key, self.row, bins)
         except Corrupt as failure:
             raise Corrupt(f"{file_of(self.connection)}, {self.key}: {failure}", key=self.key) from None
-        return local.Stored(decoded, self.generation, self.updated, self.expires, len(self.data))
+
+    def is_sound(self) -> bool:
+        """Whether there is a record of this key in the row."""
+        try:
+            opened(self.key, self.row)
+        except Corrupt:
+            return False
+        return True
 
 
 def find(connection: sqlite3.Connection, key: Key) -> Found | None:
     """The record's row, if there is one."""
     row = connection.execute(_LOAD, key).fetchone()
-    return None if row is None else Found(connection, key, *row[1:])
+    return None if row is None else Found(connection, key, row[0], Row(*row[1:]))
 
 
 def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
@@ -70,9 +75,65 @@ def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[F
     for set, named in by_set.items():
         rest = iter(named)
         while some := list(islice(rest, AT_ONCE)):
-            question = f"{_COLUMNS} AND name IN ({','.join('?' * len(some))})"
-            for name, *columns in connection.execute(question, (set, *some)):
-                yield Found(connection, named[name], *columns)
+            question = f"{_LOAD_MANY} ({','.join('?' * len(some))})"
+            rows = connection.execute(question, (set, *some)).fetchall()
+            by_name = {name: Row(*columns) for name, _, *columns in rows}
+            if len(by_name) == len(rows) and by_name.keys() <= named.keys():
+                yield from (Found(connection, named[name], number, by_name[name]) for name, number, *_ in rows)
+            else:
+                yield from _recognised(connection, rows, [named[name] for name in some])
+
+
+def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[Found]:
+    """The rows of these records, where a damaged index has some twice, or under names that nobody has asked for."""
+    _tell(file_of(connection))
+    for key in keys:
+        found = [(name == key.name, Found(connection, key, number, Row(*row))) for name, number, *row in rows]
+        sound = [one for _, one in found if one.is_sound()]
+        yield from (sound or [one for has_its_name, one in found if has_its_name])[:1]
+
+
+def matching(
+    connection: sqlite3.Connection, set: str, bin: str, equals: str | int, pass_over: Callable[[int], None]
+) -> list[Found]:
+    """The rows of the set's records whose bin is that, by the index where there is one.
+
+    pass_over: is told the numbers of rows that damage keeps from being read at all.
+    """
+    # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
+    where = f"WHERE set_name = {quoted(set)} AND latchwork_bin(bins, {quoted(bin)}) = ?"
+    try:
+        rows = connection.execute(f"{_ANY} {where}", (equals,)).fetchall()
+    except FAILURES as failure:
+        only_damage(failure)
+        rows = []
+        for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608
+            try:
+                rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
+            except FAILURES as failure:
+                only_damage(failure)
+                pass_over(number)
+    return [Found(connection, Key(set, name), number, Row(*row)) for name, number, *row in rows]
+
+
+def every(connection: sqlite3.Connection) -> Iterator[Found]:
+    """All rows that there are, whatever the indexes say."""
+    for set, name, number, *row in connection.execute(_EVERY):
+        yield Found(connection, Key(set, name), number, Row(*row))
+
+
+def quoted(text: str) -> str:
+    """A name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def is_known(found: Found) -> bool:
+    """Whether the index has the row under its name, which was read from the row itself and may be anything."""
+    name = found.key.name
+    if type(name) is not str or not name.isprintable():  # what is no UTF-8 is not printable
+        return False
+    by_name = find(found.connection, found.key)
+    return by_name is not None and by_name.number == found.number
 
 
 def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
@@ -85,63 +146,54 @@ def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     """Apply an update that writes; what it read."""
     found = find(connection, update.key)
     after, results = local.apply(found and found.record(), update, now)
-    if after is None:  # of a record that was there: an absent one is not made without a bin
-        connection.execute(_REMOVE, (found and found.number,))
-    elif found is None:
-        connection.execute(_CREATE, (*_columns(after), *update.key))
-    else:
-        connection.execute(_CHANGE, (*_columns(after), found.number))
+    connection.execute(*_statement(update.key, found, after))
     return results
 
 
 def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
     """Delete a record; whether it was there."""
     found = find(connection, removal.key)
-    if found is None or found.expired(now):
+    there = _removable(found, removal, now)
+    if there:
+        connection.execute(*_statement(removal.key, found, None))
+    return there
+
+
+def _removable(found: Found | None, removal: Removal, now: int) -> bool:
+    """Whether there is something to delete. Without a guard, a damaged record can be deleted, if it is in one page."""
+    if found is None:
         return False
-    if removal.when is not None:  # without a guard, a damaged record can be deleted
-        local.check_guard(found.record(), removal.when, now, removal.key)
-    connection.execute(_REMOVE, (found.number,))
-    return True
-
-
-def sweep(connection: sqlite3.Connection, now: int, told: set[int]) -> bool:
-    """Remove some expired records; whether there may be more. A damaged one that an index needs to read is left alone.
-
-    told: the rows that were found to be damaged, each of which is logged once, and not tried again by itself.
-    """
-    removed = _removed(connection, _SWEEP, (now, SWEEP_AT_MOST))
-    if removed is not None:
-        return removed == SWEEP_AT_MOST
-    # As many more as are passed over, so that these, the oldest, are never all that is looked at.
-    expired = connection.execute(_EXPIRED, (now, SWEEP_AT_MOST + len(told)))
-    rows = [number for (number,) in expired if number not in told][:SWEEP_AT_MOST]
-    damaged = {number for number in rows if _removed(connection, _REMOVE, (number,)) is None}
-    if damaged:
-        file, found = file_of(connection), sorted(damaged)
-        log.warning(
-            "%s: expired records stay there, since they are damaged: rows %s; restore it from a copy", file, found
-        )
-        told |= damaged
-    return len(rows) == SWEEP_AT_MOST
-
-
-def _removed(connection: sqlite3.Connection, statement: str, parameters: tuple[int, ...]) -> int | None:
-    """How many rows the statement has removed, or None where a damaged one stopped it, which then has done nothing.
-
-    It runs within the transaction of somebody who has nothing to do with that row.
-    """
-    connection.execute("SAVEPOINT sweep")
     try:
-        return connection.execute(statement, parameters).rowcount
-    except sqlite3.Error as failure:
-        if not is_unreadable(failure):
+        record = local.live(found.record(), now)
+    except Corrupt as failure:
+        if removal.when is not None:
             raise
-        connection.execute("ROLLBACK TO sweep")
-        return None
-    finally:
-        if connection.in_transaction:  # SQLite has rolled back by itself after some errors
-            connection.execute("RELEASE sweep")
+        if _spans_pages(found):
+            message = f"{failure}; it is not deleted, as it has several pages, of which some may be others' now"
+            raise Corrupt(message, key=found.key) from None
+        return True
+    if record is not None:
+        local.check_guard(record, removal.when, now, removal.key)
+    return record is not None
+
+
+def _spans_pages(found: Found) -> bool:
+    """Whether the row goes on in other pages. Where the damage lies in their numbers, these may be pages of others.
+
+    Only a row of which SQLite has found the end can be measured, but it gives out no other to the last column.
+    """
+    (size,) = found.connection.execute("PRAGMA page_size").fetchone()
+    row = found.connection.execute(_WHOLE, (found.number,)).fetchone()
+    bytes_of = (len(value) if type(value) in (str, bytes) else values.HEADER for value in row)
+    return sum(bytes_of) + _AROUND > int(size)
+
+
+def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
+    """What puts the record into its row, or removes that."""
+    if record is None:  # of a record that was there: an absent one is not made without a bin
+        return REMOVE, (found and found.number,)
+    row = sealed(key, record)
+    return (_CREATE, (*row, *key)) if found is None else (_CHANGE, (*row, found.number))
 
 
 class Batch:
@@ -163,26 +215,21 @@ class Batch:
 
     def delete(self, removal: Removal) -> bool:
         """Delete a record; whether it was there."""
-        record = local.live(self._record(removal.key), self._now)
-        if record is None:
+        if removal.key in self._changed:
             return False
-        local.check_guard(record, removal.when, self._now, removal.key)
-        self._changed[removal.key] = None
-        return True
+        there = _removable(self._found.get(removal.key), removal, self._now)
+        if there:
+            self._changed[removal.key] = None
+        return there
 
     def write(self) -> None:
         """Write what has changed."""
-        created, changed, removed = [], [], []
+        statements: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for key, record in self._changed.items():
-            found = self._found.get(key)
-            if record is None:
-                removed.append((found and found.number,))
-            elif found is None:
-                created.append((*_columns(record), *key))
-            else:
-                changed.append((*_columns(record), found.number))
-        for statement, rows in ((_REMOVE, removed), (_CREATE, created), (_CHANGE, changed)):
-            if rows:
+            statement, parameters = _statement(key, self._found.get(key), record)
+            statements[statement].append(parameters)
+        for statement in (REMOVE, _CREATE, _CHANGE):
+            if rows := statements[statement]:
                 self._connection.executemany(statement, rows)
 
     def _record(self, key: Key) -> local.Stored | None:
@@ -197,5 +244,7 @@ def file_of(connection: sqlite3.Connection) -> str:
     return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
-def _columns(record: local.Stored) -> tuple[Any, ...]:
-    return record.generation, record.updated, record.expires, values.encode(record.bins)
+@lru_cache(maxsize=64)
+def _tell(file: str) -> None:
+    """Once a process."""
+    log.warning("%s: an index is damaged, and records may seem to be absent; restore it from a copy", file)

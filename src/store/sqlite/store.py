@@ -18,11 +18,13 @@ from ...errors import Corrupt, InvalidRequest, LatchworkError
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
 from ..local.memory import outcome
-from ..model.ops import writes
+from ..model.ops import check_row, writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import rows as sqlite_rows
+from .file import indexing_anew
 from .pool import SQLitePool
-from .rows import Batch, Found
+from .rows import Batch, Found, quoted
+from .sweep import EVERY, Sweep
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,9 @@ T = TypeVar("T")
 
 SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
-SWEEP_EVERY = 5_000
-"""Milliseconds between two removals of expired records by one process, where one has removed all that there were."""
+
+NAMED = 20
+"""Damaged places of each kind that `damage` names."""
 
 
 class SQLiteStore(RecordStore):
@@ -55,9 +58,8 @@ class SQLiteStore(RecordStore):
         self.path = _absolute(path)
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
-        self._sweep_after = 0
-        self._damaged: set[int] = set()
-        self._passed_over: set[Key] = set()
+        self._sweep = Sweep(self._pool)
+        self._passed_over: set[int] = set()
 
     @property
     def url(self) -> str:
@@ -73,7 +75,34 @@ class SQLiteStore(RecordStore):
     def describe(self) -> StoreInfo:
         """One file, one copy, one writer at a time, so strongly consistent."""
         extra = {"path": str(self.path), "synchronous": self.synchronous, "sqlite": sqlite3.sqlite_version}
-        return StoreInfo("sqlite", "local", True, SWEEP_EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+        return StoreInfo("sqlite", "local", True, EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, in words, and with which records; nothing where all is sound. It reads it all.
+
+        A damaged record fails those who ask for it, but a damaged index may hide sound records, which then seem to be
+        absent: only this finds that, and `reindex` mends it.
+        """
+
+        def look(connection: sqlite3.Connection) -> list[str]:
+            told = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
+            damaged = [found for found in sqlite_rows.every(connection) if not found.is_sound()]
+            names = [str(found.key) if sqlite_rows.is_known(found) else f"row {found.number}" for found in damaged]
+            more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
+            return [*(text for text in told if text != "ok"), *names[:NAMED], *more]
+
+        try:
+            with indexing_anew():
+                return self._pool.read(look)
+        except Corrupt as failure:
+            return [str(failure)]
+
+    def reindex(self) -> None:
+        """Make the file's indexes anew from its records, which stay as they are. Raises `Corrupt` where these are two
+        of one name, or cannot be read.
+        """
+        with indexing_anew():
+            self._pool.write(lambda connection: connection.execute("REINDEX") and None)
 
     def close(self) -> None:
         """Close this process's idle connections; the next call makes another."""
@@ -92,28 +121,28 @@ class SQLiteStore(RecordStore):
         return self._read(ask)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
-        question = (
-            f"SELECT name, id, generation, updated, expires, bins FROM records WHERE set_name = {_text(set)} "  # noqa: S608 - quoted
-            f"AND latchwork_bin(bins, {_text(bin)}) = ?"
-        )
-
         def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
-            rows = connection.execute(question, (equals,))
-            found = [Found(connection, Key(set, name), *columns) for name, *columns in rows]
-            return [record for row in found if (record := self._readable(row, now)) is not None]
+            rows = sqlite_rows.matching(connection, set, bin, equals, self._pass_over)
+            records = (self._readable(one, now) for one in rows)
+            # A damaged index may lead to records that say otherwise.
+            return [record for record in records if record is not None and record.bins.get(bin) == equals]
 
         return self._read(ask)
 
     def _readable(self, found: Found, now: int) -> Record | None:
-        """A record that a query has found. A damaged one is told once in the log; the others do not wait for it."""
+        """A record that a query has found, if it is sound and lives."""
         try:
             return _record(found, (), now)
         except Corrupt as failure:
-            if found.key not in self._passed_over:
-                self._passed_over.add(found.key)
-                log.warning("passed over by queries: %s", failure)
+            # The name was read from the row, and may be anything where no index knows it.
+            self._pass_over(found.number, str(failure) if sqlite_rows.is_known(found) else None)
             return None
+
+    def _pass_over(self, number: int, why: str | None = None) -> None:
+        """A damaged record is named in the log once; the others do not wait for it."""
+        if number not in self._passed_over:
+            self._passed_over.add(number)
+            log.warning("passed over by queries: %s", why or f"{self.path}, row {number}")
 
     # ---- writing
 
@@ -123,16 +152,20 @@ class SQLiteStore(RecordStore):
         return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return self._batch(updates, Batch.operate)
+        return self._batch(updates, Batch.operate, self._operate_row)
+
+    def _operate_row(self, update: Update) -> Values:
+        check_row(update.key, update.ops)
+        return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
         return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(removals, Batch.delete)
+        return self._batch(removals, Batch.delete, self._delete)
 
-    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any]) -> list[Any]:
-        """What each row came to; all of them are one transaction."""
+    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any], alone: Callable[[Any], Any]) -> list[Any]:
+        """What each row came to; all of them are one transaction, unless the file is damaged."""
 
         def change(connection: sqlite3.Connection, now: int) -> list[Any]:
             batch = Batch(connection, [row.key for row in rows], now)
@@ -140,15 +173,19 @@ class SQLiteStore(RecordStore):
             batch.write()
             return outcomes
 
-        return self._write(change)
+        try:
+            return self._write(change)
+        except Corrupt:  # SQLite has undone it all, since it has come upon damage
+            return [outcome(alone, row) for row in rows]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:  # noqa: ARG002 - one index serves both kinds
         name = "by_" + f"{set}\0{bin}".encode().hex()  # any two differ, though SQLite ignores case
         make = (
-            f"CREATE INDEX IF NOT EXISTS {name} ON records (latchwork_bin(bins, {_text(bin)})) "
-            f"WHERE set_name = {_text(set)}"
+            f"CREATE INDEX IF NOT EXISTS {name} ON records (latchwork_bin(bins, {quoted(bin)})) "
+            f"WHERE set_name = {quoted(set)}"
         )
-        self._write(lambda connection, _: connection.execute(make) and None)
+        with indexing_anew():
+            self._write(lambda connection, _: connection.execute(make) and None)
 
     # ---- transactions
 
@@ -159,26 +196,13 @@ class SQLiteStore(RecordStore):
         return self._pool.read(lambda connection: ask(connection, self._now()))
 
     def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
-        def run(connection: sqlite3.Connection) -> T:
-            now = self._now()
-            result = change(connection, now)
-            self._sweep(connection, now)
-            return result
-
-        return self._pool.write(run)
-
-    def _sweep(self, connection: sqlite3.Connection, now: int) -> None:
-        # A clock that was set back puts nothing off: the next sweep is never further away than this.
-        if not self._sweep_after - SWEEP_EVERY <= now < self._sweep_after:
-            self._sweep_after = now + SWEEP_EVERY
-            if sqlite_rows.sweep(connection, now, self._damaged):
-                self._sweep_after = now
+        self._sweep.run(self._now())
+        return self._pool.write(lambda connection: change(connection, self._now()))
 
 
 def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
-    if found is None or found.expired(now):
-        return None
-    return local.as_record(found.key, found.record(bins), bins, now)
+    stored = found and local.live(found.record(bins), now)
+    return None if found is None or stored is None else local.as_record(found.key, stored, bins, now)
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
@@ -195,11 +219,6 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
             f"{str(absolute)!r}: SQLite opens files by names in UTF-8 only; use another name"
         ) from None
     return absolute
-
-
-def _text(value: str) -> str:
-    """A name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
-    return "'" + value.replace("'", "''") + "'"
 
 
 def _rebuild(path: str, synchronous: str, busy_timeout: float) -> SQLiteStore:

@@ -15,7 +15,7 @@ from latchwork.coord.latch.progress import line
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from latchwork.store import MemoryStore
 from latchwork.store.model.ops import Add, Put
-from latchwork.store.port import Exists, Key
+from latchwork.store.port import Exists, Key, Update
 from tests.support.clock import ManualClock
 from tests.support.faulty import DOUBTS, CountingStore, Crash, FaultyStore
 
@@ -339,6 +339,17 @@ def test_a_farm_that_comes_while_others_wait_is_counted_in(memory, clock):
     clock.at(1.0, lambda: memory.operate(java, Add("count#dc2", -3)))
     assert mine.wait(timeout=60)
     assert clock.monotonic() < 3
+
+
+def test_a_farm_of_another_program_counts_also_where_its_name_is_none_that_we_give(memory, clock):
+    """The Java library takes names of farms that are refused here, as they would end a command of the server."""
+    mine = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", level=XDC)
+    memory._operate(Update(key(), (Put("count#dc:2", 2),), exists=Exists.UPDATE, ttl=600))
+    assert mine.progress().counts == {"dc1": 3, "dc:2": 2}
+    clock.at(1.0, lambda: mine.count_down(3))
+    clock.at(2.0, lambda: memory._operate(Update(key(), (Add("count#dc:2", -2),))))
+    assert mine.wait(timeout=60)
+    assert clock.monotonic() < 4
 
 
 def test_a_waiter_across_farms_reads_who_has_counted_once_a_second_at_most(memory, clock):

@@ -301,8 +301,9 @@ def test_handle_pickles_with_its_store(tmp_path):
     ("arguments", "named"),
     [
         ({"name": "x" * 64}, "63"),
-        ({"name": ""}, "63"),
-        ({"name": 5}, "text"),
+        ({"name": ""}, "queue name is ''"),
+        ({"name": 5}, "queue name is 5"),
+        ({"name": "a\nb"}, "queue name is 'a"),
         ({"capacity": 0}, "capacity"),
         ({"capacity": 1.5}, "capacity"),
         ({"capacity": True}, "capacity"),

@@ -350,6 +350,24 @@ def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_n
     assert len(read) == FEW
 
 
+@pytest.mark.parametrize("acknowledge", [True, False])
+def test_a_repeat_of_what_was_written_and_handed_out_moves_nothing_and_costs_two_calls_more(store, clock, acknowledge):
+    counting = CountingStore(store)
+    queue = queue_on(counting)
+    assert not attempt(store, clock, "crash_before", at=6, order=rows(8))  # all is written; that it is, is not noted
+    reserved = [state.loaded for state in queue.pointers.states()]
+    deliveries = queue.receive(5)
+    if acknowledge:
+        queue.ack_many(deliveries)
+    unread = [state.loaded - state.fired for state in queue.pointers.states()]
+    assert sum(unread) == 3
+    counting.reset()
+    assert Ledger(queue, "job").publish(0, rows(8)).new == 0
+    # Two looks for chunks; the messages, their ids; the pointers, who was given them; the note.
+    assert counting.total == 2 + 2 + 2 + 1
+    assert [state.loaded for state in queue.pointers.states()] == reserved
+
+
 def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
     queue = queue_on(store)
     attempt(store, clock, "crash_after", 4)

@@ -155,17 +155,31 @@ def test_a_drop_that_failed_anywhere_can_be_taken_back(files, how):
         assert (after_a_crash(disk), numbers(cursor.read(1))) == ([5], [5])
 
 
-def test_a_torn_cursor_is_reported_not_rewound(files):
-    queue = filled(files, 10)
-    queue.cursor("c").read(5)
-    queue.cursor("c").commit()
+def test_a_damaged_cursor_is_reported_not_rewound_and_keeps_nobody_else_from_the_queue(files, caplog):
+    clock = ManualClock()
+    queue = aged(files, clock)
+    for name in ("c-1", "other"):
+        queue.cursor(name).read(50)
+        queue.cursor(name).commit()
     queue.close()
-    for position in range(12):
-        contents = files.contents()
-        data = bytearray(contents["q-c.cursor"])
-        data[position] ^= 1
-        with pytest.raises(Corrupt, match=r"c\.cursor"):
-            open_in(RecordingFiles.holding({**contents, "q-c.cursor": bytes(data)}))
+    clock.advance(1000)
+    contents = files.contents()
+    data = contents["q-c~1.cursor"]
+    for torn in (*(data[:at] for at in range(12)), *(data[:at] + b"\x7f" + data[at + 1 :] for at in range(12))):
+        damaged = RecordingFiles.holding({**contents, "q-c~1.cursor": torn})
+        queue = open_in(damaged, seams=clock, lifetime=100.0)
+        for _ in range(2):
+            with pytest.raises(Corrupt, match=r"c~1\.cursor fails its check; delete it") as refusal:
+                queue.cursor("c-1")
+        assert refusal.value.details["file"] == "/d/q-c~1.cursor"
+        assert numbers(queue.cursor("other").read(100)) == list(range(50, 60))
+        queue.append(b"60")
+        assert queue.reclaim() == 0, "nobody knows how far it has come"
+        queue.close()
+        assert len(caplog.messages) == 1
+        caplog.clear()
+    mended = RecordingFiles.holding({name: data for name, data in contents.items() if name != "q-c~1.cursor"})
+    assert numbers(open_in(mended, seams=clock).cursor("c-1").read(100)) == list(range(60))
 
 
 def test_lag_counts_what_is_not_committed(files):
@@ -355,7 +369,7 @@ def test_a_flipped_bit_in_read_meta_reclaims_nothing_young_or_unread_and_ends(fi
         queue.cursor("slow")
     queue.close()
     contents = files.contents()
-    flipped = int.from_bytes(contents["q-readMeta"], "big") ^ 1 << bit
+    flipped = int.from_bytes(contents["q-readMeta"][:4], "big") ^ 1 << bit  # as an earlier version wrote it
     damaged = RecordingFiles.holding({**contents, "q-readMeta": flipped.to_bytes(4, "big")})
     queue = open_in(damaged, seams=clock, lifetime=100.0)
     assert queue.reclaim() == 0
@@ -364,6 +378,16 @@ def test_a_flipped_bit_in_read_meta_reclaims_nothing_young_or_unread_and_ends(fi
         assert numbers(queue.cursor("slow").read(100)) == list(range(60))
         clock.advance(1000)
         assert queue.reclaim() == 0
+
+
+def test_a_flipped_bit_in_a_checked_read_meta_hides_no_message():
+    files, clock = RecordingFiles(), ManualClock()
+    aged(files, clock).close()
+    contents = files.contents()
+    for bit in range(64):
+        flipped = int.from_bytes(contents["q-readMeta"], "big") ^ 1 << bit
+        damaged = RecordingFiles.holding({**contents, "q-readMeta": flipped.to_bytes(8, "big")})
+        assert numbers(open_in(damaged).read()) == list(range(60))
 
 
 def test_a_cursor_that_was_dropped_says_nothing_about_a_new_one_of_its_name(files):

@@ -7,12 +7,15 @@ import struct
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated
 
+import google_crc32c
 import pytest
 
-from latchwork.errors import AlreadyOpen, InvalidRequest, LatchworkError, Misconfigured, Unreadable
+from latchwork.errors import AlreadyOpen, Corrupt, InvalidRequest, LatchworkError, Misconfigured, Unreadable
 from latchwork.queue.paged import queue as paged
+from latchwork.queue.paged.layout import Layout
 from latchwork.queue.paged.queue import PagedQueue
 from tests.support.clock import ManualClock
 
@@ -51,8 +54,8 @@ def test_pages_indexes_and_meta_files_are_as_documented(tmp_path):
     assert [content.endswith(message) for content, message in zip(found, sent, strict=True)] == [True] * 40
     times = [time / 1000 for n in pages for time, _ in struct.iter_unpack(">qi", files[f"q-{n}.idx"])]
     assert times == [entry.timestamp for entry in entries]
-    assert struct.unpack(">ii", files["q-allMeta"]) == (512, 1)
-    assert struct.unpack(">i", files["q-readMeta"]) == (1,)
+    for name, content in (("q-allMeta", struct.pack(">ii", 512, 1)), ("q-readMeta", struct.pack(">i", 1))):
+        assert files[name] == content + struct.pack(">I", google_crc32c.value(content))
     last = entries[-1]
     assert struct.unpack(">ii", files["q-writeMeta"]) == (last.position + 17 + len(last.data), last.page)
 
@@ -140,7 +143,8 @@ def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing(count):
     lifetime = 20 * count + 1  # all are younger
     before, reported = files.contents(), 0
     for bit in range(32):
-        flipped = {**before, "q-allMeta": bit_flipped(before["q-allMeta"], bit // 8, 1 << bit % 8)}
+        unchecked = before["q-allMeta"][:8]  # as an earlier version wrote it
+        flipped = {**before, "q-allMeta": bit_flipped(unchecked, bit // 8, 1 << bit % 8)}
         (size,) = struct.unpack_from(">i", flipped["q-allMeta"])
         if size > 2**16:
             continue  # reserves so much in memory
@@ -154,8 +158,48 @@ def test_a_flipped_bit_in_the_stored_page_size_destroys_nothing(count):
         repaired = RecordingFiles.holding({**damaged.contents(), "q-allMeta": before["q-allMeta"]})
         assert messages(repaired, page_size=896) == sent
     assert reported
-    with pytest.raises(Unreadable, match=r"pages of 256 bytes.*its size, 896"):
+    with pytest.raises(Unreadable, match=r"pages of 256 bytes.*the pages' size, 896"):
         open_in(RecordingFiles.holding({**before, "q-allMeta": struct.pack(">ii", 256, 1)}))
+
+
+def test_every_flipped_bit_in_a_checked_page_size_is_corrupt_and_changes_nothing():
+    files = RecordingFiles()
+    queue = open_in(files, page_size=896)
+    queue.append(b"x")
+    queue.close()
+    before = files.contents()
+    for bit in range(8 * len(before["q-allMeta"])):
+        flipped = {**before, "q-allMeta": bit_flipped(before["q-allMeta"], bit // 8, 1 << bit % 8)}
+        damaged = RecordingFiles.holding(flipped)
+        with pytest.raises(Corrupt, match="the pages' size, 896, and 1") as refusal:
+            open_in(damaged)
+        assert (refusal.value.details["file"], refusal.value.details["position"]) == ("/d/q-allMeta", 0)
+        assert damaged.contents() == flipped
+    mended = RecordingFiles.holding({**flipped, "q-allMeta": struct.pack(">ii", 896, 1)})
+    assert messages(mended, page_size=896) == [b"x"]
+
+
+def test_a_damaged_page_size_of_a_queue_without_pages_says_what_it_should_hold():
+    files = RecordingFiles()
+    layout = Layout(files, Path("/d"), "q")
+    layout.store_page_size(896)
+    damaged = RecordingFiles.holding({"q-allMeta": bit_flipped(files.contents()["q-allMeta"], 3, 1)})
+    with pytest.raises(Corrupt, match="write the page size and 1 there"):
+        open_in(damaged)
+
+
+def test_queues_of_earlier_versions_whose_small_files_have_no_checksum_are_read_and_go_on():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(b"x" * 200)
+    queue.append(b"y" * 200)
+    queue.close()
+    old = {name: data[: {"q-allMeta": 8, "q-readMeta": 4}.get(name)] for name, data in files.contents().items()}
+    again = RecordingFiles.holding(old)
+    queue = open_in(again)
+    queue.append(b"z")
+    assert [entry.data[:1] for entry in queue.read()] == [b"x", b"y", b"z"]
+    assert again.contents()["q-allMeta"] == old["q-allMeta"], "an earlier version goes on with it"
 
 
 def test_the_stored_page_size_wins_with_a_warning(tmp_path):

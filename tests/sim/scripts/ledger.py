@@ -18,6 +18,7 @@ from latchwork.store import Exists
 
 from ..stage import Fault, Kind, Stage
 from ..workload.sharded import Office, Term
+from .common import rule
 from .sharded import queue_on
 
 ROWS = [Outgoing("m"), Outgoing("n")]
@@ -116,6 +117,32 @@ def seen_is_like_taken():
     return mock.patch.object(sweeping, "SEEN", "taken")
 
 
+def attempt_that_is_repeated_after_the_sweep_while_the_servers_clock_is_back():
+    """P6: an attempt dies before its write; its slot is claimed, its consumer dies, the sweep passes it; then comes
+    the next attempt. By the server's clock no time has gone by at all."""
+    stage = Stage({"a": {5: Fault(Kind.CRASH_BEFORE)}, "c": {3: Fault(Kind.CRASH_AFTER)}})
+
+    def leader(store):
+        sweeper = Sweeper(queue_on(store).registry, Office(Term(1)))
+        for _ in range(10):
+            sweeper.run_once()
+            store.seams.sleep(5)
+
+    def attempt(store):
+        return Ledger(queue_on(store), "job").publish(0, [Outgoing("m")])
+
+    stage.act("setup", queue_on)
+    stage.act("a", attempt, after=0.1)
+    stage.act("c", consume, after=0.3)
+    stage.world.at(0.5, lambda: setattr(stage.world, "server_offset", stage.world.server_offset - 3600))
+    stage.act("leader", leader, after=1)
+    stage.act("b", attempt, after=60)
+    stage.act("d", consume, after=70)
+    stage.play()
+    left = [stored for stored in stage.server.snapshot().values() if stored.bins.get("data") is not None]
+    return stage.said["d"] == ["m"] and not left
+
+
 def ledger_read_while_it_grows():
     """P6: while a batch reads the chunks, the second and the third are made; the third's row is read once more."""
     stage = Stage({"a": {7: 0.1}, "b": {4: Fault(Kind.DROPPED)}})
@@ -165,6 +192,11 @@ RULES = [
     ("P6 first", two_attempts_at_once, ledger_of_the_first_is_overwritten),
     ("P6 closed", attempt_slower_than_the_tombstones, tombstones_left_to_expire),
     ("P6 seen", late_record_seen_by_a_deposed_leader, seen_is_like_taken),
+    (
+        "P6 young",
+        attempt_that_is_repeated_after_the_sweep_while_the_servers_clock_is_back,
+        rule("ledger", "what another attempt reserved counts as young"),
+    ),
     ("P6 gap", ledger_read_while_it_grows, chunks_behind_a_gap_count),
     ("P7 replay", range_read_twice_while_its_producer_is_slow, nothing_buried),
 ]

@@ -140,6 +140,75 @@ def swept_while_in_somebodys_hands():
     return stage.play().said["c"] == "acknowledged"
 
 
+def set_back(stage, at):
+    """The server's clock goes back an hour."""
+    stage.world.at(at, lambda: setattr(stage.world, "server_offset", stage.world.server_offset - 3600))
+
+
+def consumer_that_died_before_the_servers_clock_went_back():
+    """P5: a consumer dies with a message in its hands, and the server's clock goes back: nobody waits for that hour."""
+    stage = Stage()
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper = Sweeper(queue.registry, Office(Term(1)))
+        for _ in range(4):
+            sweeper.run_once()
+            store.seams.sleep(5)
+        return [delivery.payload for delivery in queue.sideline.receive(10)]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", lambda store: queue_on(store).receive(1), after=1)
+    set_back(stage, 1.5)
+    stage.act("s", leader, after=2)
+    return stage.play().said["s"] == ["m"]
+
+
+def extended_between_look_and_take():
+    """P5: a leader has seen a message left alone for a sweep duration; its consumer extends it; then it is taken."""
+    stage = Stage({"s": {17: Fault(Kind.PAUSE, 0.5)}})
+
+    def consumer(store):
+        delivery = queue_on(store).receive(1)[0]
+        store.seams.sleep(5.4)
+        delivery.extend()
+        store.seams.sleep(1)
+        delivery.ack()
+        return "acknowledged"
+
+    def leader(store):
+        sweeper = Sweeper(queue_on(store).registry, Office(Term(1)))
+        for _ in range(2):
+            sweeper.run_once()
+            store.seams.sleep(4.1)
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", consumer, after=1)
+    set_back(stage, 0.5)
+    stage.act("s", leader, after=2)
+    return stage.play().said["c"] == "acknowledged"
+
+
+def messages_behind_a_mark_that_stays_young():
+    """P5: a leader has marked what was fired, the server's clock goes back; a consumer dies with a later message."""
+    stage = Stage()
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper = Sweeper(queue.registry, Office(Term(1)))
+        for _ in range(8):
+            sweeper.run_once()
+            store.seams.sleep(5)
+        return [delivery.payload for delivery in queue.sideline.receive(10)]
+
+    stage.act("p", lambda store: queue_on(store).publish_many(["m", "n"]))
+    stage.act("first", lambda store: [delivery.ack() for delivery in queue_on(store).receive(1)], after=1)
+    stage.act("s", leader, after=2)
+    set_back(stage, 2.5)
+    stage.act("c", lambda store: queue_on(store).receive(1), after=3)
+    return stage.play().said["s"] == ["n"]
+
+
 def earlier_leader_sweeps_after_a_later_one():
     """P5: a leader that was cut off sweeps once more after its successor has."""
     stage = Stage()
@@ -168,5 +237,12 @@ RULES = [
     ("P5 tombstone", producer_slower_than_the_consumers_grace, no_tombstones),
     ("P5 fail", consumer_dies_while_it_rejects, rule("sharded", "deleted before it is loaded")),
     ("P5 abandoned", swept_while_in_somebodys_hands, rule("sharded", "the sweep takes what is in somebody's hands")),
+    (
+        "P5 left alone",
+        consumer_that_died_before_the_servers_clock_went_back,
+        rule("sharded", "only what the server's clock says is abandoned"),
+    ),
+    ("P5 extended", extended_between_look_and_take, rule("sharded", "what was left alone is taken as it is now")),
+    ("P5 mark", messages_behind_a_mark_that_stays_young, rule("sharded", "marks grow old by the server's clock")),
     ("P5 epoch", earlier_leader_sweeps_after_a_later_one, rule("sharded", "sweep pointers ignore the epoch")),
 ]

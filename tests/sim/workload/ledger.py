@@ -22,7 +22,7 @@ class Ledgers(Sharded):
     """The sharded queue, whose producers are attempts of one task."""
 
     name = "ledger"
-    environment = (Kind.CLIENT_CLOCK, Kind.SUSPEND)
+    environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
 
     def setup(self) -> None:
         super().setup()

@@ -169,8 +169,7 @@ class Sharded(Scenario):
     def settle(self) -> None:
         if len(self.sweepers) > 1:
             self.plan.fire(Kind.TWO_LEADERS)
-        # A server clock that went back an hour abandons nothing before it has caught up.
-        self.operator.seams.sleep(4 * SWEEP + (3600 if self.happened(Kind.SERVER_CLOCK) else 0))
+        self.operator.seams.sleep(4 * SWEEP)
         queue = self._queue(self.operator_store)
         self._again(queue)
         sweeper = Sweeper(queue.registry, Office(Term(1000)))

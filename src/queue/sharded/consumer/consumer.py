@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
+from ....background import TROUBLE, Troubles
+from ....deadline import Deadline
 from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....inputs import checked_kind
-from ....retry import Poll
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
 from ..delivery import Delivery
 from ..envelope import Reason
 from ..queue import ShardedQueue
+from ..registry import QueueRegistry
 from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
 from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
@@ -30,8 +32,6 @@ KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
 HEED = 0.1
 """Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
-TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
-"""Pauses after errors of the store."""
 
 
 class Consumer:
@@ -77,9 +77,10 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
-        self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
+        self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
+        self._troubles = Troubles(queue.store.seams, log)
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
         self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
@@ -141,24 +142,26 @@ class Consumer:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
-        and so is what a worker that was just asking for messages gets after that: no handler is called any more.
+        and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
+        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
         When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
         that was forked since the start it does nothing: what runs is the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
         self._stopping.set()
-        self.queue.active.loaded(())  # wakes those that wait for messages
+        self.queue.active.wake()
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
-        self._runs.abandon_all("was still running when the consumer's grace period ended")
-        end = self._seams.monotonic() + KEEP
+        with Deadline(self._seams, 0):
+            self._runs.abandon_all("was still running when the consumer's grace period ended")
+        soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
-            task.join(max(0.0, end - self._seams.monotonic()))
+            task.join(max(0.0, soon - self._seams.monotonic()))
         if self._upkeep is not None:
-            self._upkeep.leave(self)
+            self._upkeep.leave(self, max(0.0, end + 2 * KEEP - self._seams.monotonic()))
         return not self._gave_up
 
     def run(self) -> bool:
@@ -186,17 +189,20 @@ class Consumer:
         pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
         saturated = False
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
-            try:
-                self._runs.keep()
-                if not self._ends():
-                    self.queue.registry.refresh_if_due()
-                    self._staff()
-                if self.saturated and not saturated:
-                    log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
-                saturated = self.saturated
-            except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
-                self._troubled(failure)
+            self._survive(self._runs.keep)
+            if not self._ends():
+                self._survive(self.queue.registry.refresh_if_due)
+                self._survive(self._staff)
+            if self.saturated and not saturated:
+                log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
+            saturated = self.saturated
             self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
+
+    def _survive(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
+            self._troubled(failure)
 
     def _staff(self) -> None:
         """As many workers as are wanted."""
@@ -243,7 +249,7 @@ class Consumer:
             try:
                 self._once()
                 troubles = 0
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
                 self._pause(failure, troubles)
             except BaseException:
@@ -298,7 +304,7 @@ class Consumer:
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
         if held is None:
-            return self.queue.receive(most, timeout=timeout)
+            return self.queue.await_messages(most, timeout, None)
         return held.receive(most, more=more, timeout=timeout)
 
     def _may_take(self, held: HeldShard | None) -> bool:
@@ -332,14 +338,11 @@ class Consumer:
                 "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
             )
 
-    def _pause(self, failure: LatchworkError, troubles: int) -> None:
-        """After so many errors of the store in a row."""
+    def _pause(self, failure: Exception, troubles: int) -> None:
+        """After so many failures in a row."""
         self._troubled(failure)
         self._stopping.wait(TROUBLE.pause(troubles, self._seams))
 
     def _troubled(self, failure: Exception) -> None:
         self._tally.add("troubles")
-        if isinstance(failure, LatchworkError):
-            log.warning("%r met trouble (%s): %s", self, failure.code, failure)
-        else:
-            log.error("%r met trouble", self, exc_info=failure)
+        self._troubles.tell(failure, f"{self!r} met trouble")

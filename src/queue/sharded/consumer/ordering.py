@@ -50,7 +50,7 @@ class HeldShard:
 
     def receive(self, most: int, *, more: bool, timeout: float) -> list[Delivery]:
         """The next messages of the shard; `more`: beside some that are in hand and not handled yet."""
-        return self.queue.receive_in_turn(most, self.shard, Turn(self.grant.fence, more), timeout=timeout)
+        return self.queue.await_messages(most, timeout, {self.shard}, Turn(self.grant.fence, more))
 
     def given_up(self, moved: bool) -> None:
         """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ....background import Background
-from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....background import Background, Troubles
+from ....errors import InvalidMessageHandler, InvalidRequest
 from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..queue import ShardedQueue
@@ -83,6 +83,7 @@ class Worker:
         self._background = Background(self._seams, self._divide_threads, f"{registry.client_id}-worker")
         self._stopping = self._background.stopping
         self._signals = Signals(self._stopping.is_set)
+        self._troubles = Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Worker({self.registry.client_id!r}, queues={sorted(self._handlers)})"
@@ -218,7 +219,10 @@ class Worker:
                 if handled.start_at is not None and now >= looked.get(name, now):
                     looked[name] = now + DEPTH_EVERY
                     opened[name] = self._opens(name, handled, is_open=opened[name])
-            self._allot(opened)
+            try:
+                self._allot(opened)
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+                self._troubles.tell(failure, f"{self!r} could not divide its threads")
             if self._stopping.wait(ALLOT_EVERY):
                 return
 
@@ -241,8 +245,8 @@ class Worker:
         """Whether the queue is to be worked: from `start_at` ready messages on, until `stop_at` are left."""
         try:
             states = self.consumers[name].queue.pointers.states()
-        except LatchworkError as failure:
-            log.warning("the depth of %s is unknown (%s): %s", name, failure.code, failure)
+        except Exception as failure:  # noqa: BLE001 - a defect, too
+            self._troubles.tell(failure, f"the depth of {name} is unknown")
             return is_open
         ready = sum(state.loaded - state.fired for state in states)
         return ready > handled.stop_at if is_open else ready >= (handled.start_at or 0)

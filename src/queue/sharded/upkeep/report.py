@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from ....seams import Seams
 from ..config import QueueConfig
@@ -31,13 +32,26 @@ class Stop(str, Enum):
     FAILED = "failed"  # the store failed
 
 
+class LiveMessage(NamedTuple):
+    """A message in somebody's hands, as a sweep saw it: its slot, its delivery, and the date of its last stamp.
+
+    The date, in ms by a client's clock, is compared for equality only: who finds it as it was knows that the message
+    was left alone in between.
+    """
+
+    pointer: int
+    delivery: str
+    stamped: int
+
+
 @dataclass(frozen=True, slots=True)
 class ShardTask:
     """What one shard's sweep is told; it pickles.
 
     swept: the sweep pointer.  limit: scan up to this pointer.  passable: empty slots up to here are settled, as no
     producer can still acknowledge a message there.  mark: note the pointer `limit` as fired by now.  age_ms: how long
-    a message must have been left alone.
+    a message must have been left alone, by the server's clock.  abandoned: messages that were left alone for as long
+    by the leader's clock.
     """
 
     client_id: str
@@ -50,6 +64,7 @@ class ShardTask:
     passable: int
     mark: bool
     age_ms: int
+    abandoned: frozenset[LiveMessage] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,7 @@ class ShardReport:
     live: messages in somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep
     duration from now.  tombstones: of producers that were too late.  refused: messages that could not be moved, and
     stay for the next sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
+    live_messages: those in somebody's hands, for the leader to remember; of very many, the first.
     """
 
     queue: str
@@ -76,6 +92,7 @@ class ShardReport:
     marked: int = 0
     stop: Stop = Stop.DRAINED
     error: str | None = None
+    live_messages: tuple[LiveMessage, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

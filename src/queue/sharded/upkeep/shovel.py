@@ -1,28 +1,26 @@
-"""The shovel brings failed messages back from the sideline, redrive those that were parked (docs/protocols.md P5)."""
+"""The shovel brings failed messages back from the sideline (docs/protocols.md P5)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ....background import Background, shared
-from ....errors import InvalidRequest, InvalidShovelInterval, LatchworkError
+from ....background import TROUBLE, Background, Troubles, shared
+from ....errors import InvalidRequest, InvalidShovelInterval
+from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
-from ..envelope import Envelope, Message, message_of, reason_of
+from ..envelope import Envelope
+from ..queue import ShardedQueue
 from ..shards import Held, PointerQueue, ShardState
-
-if TYPE_CHECKING:
-    from ..queue import ShardedQueue
 
 log = logging.getLogger(__name__)
 
 LOOK = 5.0
 """Seconds at the most between two looks at whether the shovel's interval was changed."""
-PREVIOUS_ATTEMPTS = "latchwork-attempts"
-"""The header in which a redriven message keeps how often it had been handed out before."""
+LONGEST = milliseconds(2 * MAX_EXPIRY)
+"""Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
 
 
 class Shovel:
@@ -40,6 +38,7 @@ class Shovel:
         self._seams = queue.store.seams
         self._background = Background(self._seams, self._run, f"{queue.name}-shovel")
         self._stop = self._background.stopping
+        self._troubles = Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Shovel({self.queue.name!r})"
@@ -74,9 +73,9 @@ class Shovel:
         return self._background.stop(timeout)
 
     def _run(self) -> None:
-        last = self._seams.monotonic()
+        last, failures = self._seams.monotonic(), 0
         while not self._stop.is_set():
-            self._survive(self.queue.registry.refresh_if_due)
+            self._survived(self.queue.registry.refresh_if_due)
             config = self.queue.live.shovel
             # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
             interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
@@ -85,66 +84,30 @@ class Shovel:
                 self._stop.wait(min(left, LOOK))
                 continue
             last = self._seams.monotonic()
-            self._survive(self._pass)
+            failures = 0 if self._survived(self._pass) else failures + 1
+            if failures:
+                self._stop.wait(TROUBLE.pause(failures, self._seams))
 
     def _pass(self) -> None:
         report = self.run_once()
         if report.errors:
-            log.warning("the shovel of %s: %d not moved: %s", self.queue.name, len(report.errors), report.errors[0])
+            self._troubles.warn(f"the shovel of {self.queue.name}: {len(report.errors)} not moved: {report.errors[0]}")
 
-    def _survive(self, work: Callable[[], None]) -> None:
+    def _survived(self, work: Callable[[], None]) -> bool:
+        """Do it; whether it succeeded."""
         try:
             work()
-        except LatchworkError as failure:
-            log.warning("the shovel of %s failed (%s): %s", self.queue.name, failure.code, failure)
-        except Exception:  # a defect must not end what nobody would start again
-            log.exception("the shovel of %s failed", self.queue.name)
+        except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+            self._troubles.tell(failure, f"the shovel of {self.queue.name} failed")
+            return False
+        return True
 
     def _shard(self, state: ShardState) -> PassReport:
         source, main = self.queue.sideline.pointers, self.queue.pointers
 
         def route(held: Held) -> tuple[PointerQueue, Envelope]:
-            due = held.envelope.not_before <= source.now_ms()
+            left = held.envelope.not_before - source.now_ms()
+            due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
         return sweep_through(source, state, route, enough=self._stop.is_set)
-
-
-def redrive(queue: ShardedQueue, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
-    """What `ShardedQueue.redrive` does."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
-        raise InvalidRequest(f"limit is {limit!r}; it must be a whole number from 1 to 1000000")
-    wanted = None if reason is None else reason_of(reason)
-    if dry_run:
-        parked = queue.parked.peek_all()
-        return [message for message in parked if wanted in (None, message.reason)][:limit]
-    return _Redrive(queue, limit, wanted).run()
-
-
-class _Redrive:
-    """One pass over the parked messages, which ends when enough have been brought back."""
-
-    def __init__(self, queue: ShardedQueue, limit: int, reason: str | None) -> None:
-        self._queue, self._left, self._reason = queue, limit, reason
-        self._chosen: list[Message] = []
-
-    def run(self) -> list[Message]:
-        source = self._queue.parked.pointers
-        for state in source.states():
-            report = sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
-            if report.errors:
-                raise report.errors[0]
-        self._queue.active.loaded({message.shard for message in self._chosen})
-        return self._chosen
-
-    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
-        envelope = held.envelope
-        if self._left <= 0 or self._reason not in (None, envelope.reason):
-            return self._queue.parked.pointers, envelope
-        self._left -= 1
-        self._chosen.append(message_of(envelope, self._queue.codec, *held.slot))
-        told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
-        # Anybody may have published such a header.
-        before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
-        headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
-        return self._queue.pointers, replace(envelope, attempts=0, headers=headers)

@@ -26,16 +26,20 @@ from ..queue import pointer_queues
 from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import SEEN, Held, PointerQueue, Slot
 from ..transfer import move
-from .report import Kind, ShardReport, ShardTask, Stop
+from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop
 
 BATCH = 1_000
 """Records in one step, the figure of the Java library."""
+MOST_REMEMBERED = 10_000
+"""Live messages of a shard that a leader remembers from one sweep to the next."""
 POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
 
 _ABANDONED = exists("data") & exists("delivery") & (Param("age") < SINCE_UPDATE)
 """Nobody has touched it for so long at the very moment of the take: stricter than that its delivery is as it was read,
 and it saves reading it first."""
-_STATE = (Read("delivery"), Compute(exists("data")))
+_LEFT_ALONE = exists("data") & Bin("delivery", str).eq(Param("delivery", str)) & Bin("fireTS").eq(Param("stamped"))
+"""It is as the leader has seen it: for who knows, by another clock than the server's, that this was long ago."""
+_STATE = (Read("delivery"), Read("fireTS"), Compute(exists("data")))
 _UNSTAMPED = missing("delivery") & exists("data")
 _MARK = ListOf((Param("fired"), SERVER_NOW))
 _BINS = {
@@ -89,6 +93,7 @@ class _Shard:
     """How far the sweep of a shard has come, and the first slot in its way.
 
     scanned: the last slot looked at.  over: the last slot whose step is over, its outcome written where it has one.
+    live: messages in somebody's hands.
     """
 
     task: ShardTask
@@ -98,6 +103,7 @@ class _Shard:
     blocked: tuple[int, Stop] | None = None
     marked: int = 0
     tally: dict[str, int] = field(default_factory=dict)
+    live: list[LiveMessage] = field(default_factory=list)
 
     def count(self, what: str, n: int = 1) -> None:
         self.tally[what] = self.tally.get(what, 0) + n
@@ -130,6 +136,7 @@ class _Shard:
             marked=self.marked,
             stop=stop,
             error=error,
+            live_messages=tuple(self.live),
             **self.tally,
         )
 
@@ -204,10 +211,8 @@ class _Sweep:
             elif isinstance(row, LatchworkError):
                 self._refused(slot)
             else:
-                envelope = from_bins(row[0])
-                assert envelope is not None  # noqa: S101 - the guard asks for a payload
-                taken.append(Held(slot, self.me, envelope))
-        self._not_abandoned(others)
+                taken.append(self._held(slot, row))
+        taken += self._left_alone(self._not_abandoned(others))
         return self._rehome(taken)
 
     def _empty(self, slot: Slot) -> None:
@@ -221,11 +226,15 @@ class _Sweep:
     def _refused(self, slot: Slot) -> None:
         self.shards[slot.shard].keep(slot.pointer, Stop.REFUSED, "refused")
 
-    def _not_abandoned(self, slots: Sequence[Slot]) -> None:
-        """Tombstones are settled; messages in somebody's hands are not; those never stamped get one duration."""
+    def _not_abandoned(self, slots: Sequence[Slot]) -> list[tuple[Slot, LiveMessage]]:
+        """Those that the leader knows to be abandoned, whatever the server's clock says.
+
+        Tombstones are settled; messages in somebody's hands are not; those never stamped get one duration.
+        """
         if not slots:
-            return
+            return []
         unstamped: list[Slot] = []
+        abandoned: list[tuple[Slot, LiveMessage]] = []
         rows = settle(self.store, [Update(self.queue.key(slot), _STATE) for slot in slots])
         for slot, row in zip(slots, rows, strict=True):
             shard = self.shards[slot.shard]
@@ -233,15 +242,50 @@ class _Sweep:
                 shard.count("acked")
             elif isinstance(row, LatchworkError):
                 self._refused(slot)
-            elif not row[1]:
+            elif not row[2]:
                 shard.count("tombstones")
             elif row[0] is None:
                 unstamped.append(slot)
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
             else:
-                shard.keep(slot.pointer, Stop.LIVE, "live")
+                message = LiveMessage(slot.pointer, row[0], row[1] or 0)
+                if message in shard.task.abandoned:
+                    abandoned.append((slot, message))
+                else:
+                    self._live(slot, message)
         ops = self._stamp_ops(SEEN)
         settle(self.store, [Update(self.queue.key(slot), ops, _UNSTAMPED) for slot in unstamped])
+        return abandoned
+
+    def _live(self, slot: Slot, message: LiveMessage) -> None:
+        shard = self.shards[slot.shard]
+        shard.keep(slot.pointer, Stop.LIVE, "live")
+        if len(shard.live) < MOST_REMEMBERED:
+            shard.live.append(message)
+
+    def _left_alone(self, abandoned: Sequence[tuple[Slot, LiveMessage]]) -> list[Held]:
+        """Take messages that are still as the leader has seen them one duration ago. One call, or none."""
+        if not abandoned:
+            return []
+        taken: list[Held] = []
+        ops = (*self._stamp_ops(self.me), ReadAll())
+        guards = [Bound(_LEFT_ALONE, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned]
+        rows = [Update(self.queue.key(slot), ops, guard) for (slot, _), guard in zip(abandoned, guards, strict=True)]
+        for (slot, _), row in zip(abandoned, self.store.operate_many(rows), strict=True):
+            if isinstance(row, NotFound):
+                self.shards[slot.shard].count("acked")
+            elif isinstance(row, Refused):
+                self.shards[slot.shard].keep(slot.pointer, Stop.LIVE, "live")
+            elif isinstance(row, LatchworkError):
+                self._refused(slot)
+            else:
+                taken.append(self._held(slot, row))
+        return taken
+
+    def _held(self, slot: Slot, row: Any) -> Held:
+        envelope = from_bins(row[0])
+        assert envelope is not None  # noqa: S101 - the guard asks for a payload
+        return Held(slot, self.me, envelope)
 
     def _rehome(self, taken: Sequence[Held]) -> int:
         if not taken:

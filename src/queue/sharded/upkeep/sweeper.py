@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
-from ....background import Background, shared
+from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
 from ....store import KEEP, Compute, Put, Read, Update
@@ -18,7 +18,7 @@ from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..shards import FIRE
-from .report import Kind, ShardReport, ShardTask, Stop, SweepReport
+from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
 
 log = logging.getLogger(__name__)
@@ -94,8 +94,10 @@ class Sweeper:
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._live: dict[tuple[str, str], dict[LiveMessage, float]] = {}
         self._background = Background(self._seams, self._run, "latchwork-sweeper")
         self._stop = self._background.stopping
+        self._troubles = Troubles(self._seams, log)
 
     # ---- running
 
@@ -124,15 +126,20 @@ class Sweeper:
         return self._background.stop(timeout)
 
     def _run(self) -> None:
-        pause = self.initial_delay
+        pause, failures = self.initial_delay, 0
         while not self._stop.wait(pause):
             pause = self.interval
             try:
                 report = self.run_once()
-                if report.led:
-                    log.log(logging.INFO if report.ok else logging.WARNING, "%s", report)
-            except Exception:
-                log.exception("the sweep failed; the next one is in %g s", self.interval)
+                if report.led and report.ok:
+                    log.info("%s", report)
+                elif report.led:
+                    self._troubles.warn(str(report))
+                failures = 0
+            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+                failures += 1
+                pause = max(pause, TROUBLE.pause(failures, self._seams))
+                self._troubles.tell(failure, f"the sweep failed; the next one is in {pause:g} s")
 
     # ---- one queue
 
@@ -220,10 +227,10 @@ class Sweeper:
         limit, passable, old = at.fired, 0, True
         if fired:
             known = self._known(queue.name, mark_name(at.kind, at.shard), fired)
-            aged = now - since >= duration
-            old = aged and known * 1000 >= duration
+            old = known * 1000 >= duration
             # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
-            limit = at.fired if aged else min(fired, at.fired)
+            # Who has not known the mark for long takes the server's word for its age: to look too early does no harm.
+            limit = at.fired if old or now - since >= duration else min(fired, at.fired)
             passable = min(fired, at.fired) if old else 0
         return ShardTask(
             self.registry.client_id,
@@ -236,22 +243,36 @@ class Sweeper:
             passable,
             old,
             duration,
+            self._abandoned(queue.name, mark_name(at.kind, at.shard), duration),
         )
 
     def _known(self, queue: str, name: str, fired: int) -> float:
-        """Seconds, on this process's own clock, that the mark has been known here: a stepped server clock ages none."""
+        """Seconds, on this process's own clock, that the mark has been known here: nobody sets that."""
         now = self._seams.monotonic()
         seen = self._seen.get((queue, name))
         if seen is None or seen.fired != fired:
             seen = self._seen[queue, name] = _Seen(fired, now)
         return now - seen.at
 
+    def _abandoned(self, queue: str, name: str, duration: int) -> frozenset[LiveMessage]:
+        """The messages that were seen as they are for one sweep duration, on this process's own clock."""
+        now = self._seams.monotonic()
+        live = self._live.get((queue, name), {})
+        return frozenset(message for message, since in live.items() if (now - since) * 1000 >= duration)
+
     def swept(self, reports: Iterable[ShardReport]) -> None:
-        """Take note of the marks that were set, wherever the shards were swept."""
+        """Take note of the marks that were set and of the live messages, wherever the shards were swept."""
         now = self._seams.monotonic()
         for report in reports:
+            place = report.queue, mark_name(report.kind, report.shard)
             if report.marked:
-                self._seen[report.queue, mark_name(report.kind, report.shard)] = _Seen(report.marked, now)
+                self._seen[place] = _Seen(report.marked, now)
+            before = self._live.pop(place, {})
+            live = {message: before.get(message, now) for message in report.live_messages}
+            if report.stop in _FAILURES:  # it may not have come to all of them
+                live = before | live
+            if live:
+                self._live[place] = live
 
     def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> bool:
         """Store when the queue was swept, and what went wrong if anything did; False where a later leader has.

@@ -7,26 +7,29 @@ does the duties of all queues of the client, in every farm of which a process st
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from ....background import Troubles
 from ....coord.election.election import Leadership, LeaseElection
 from ....coord.inputs import checked_owner
-from ....errors import LatchworkError
 from ....forks import renew_in_child
 from ....retry import Poll
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
+from .timers import Timers
 
 log = logging.getLogger(__name__)
 
-LEASE = 15.0
+LEASE = 20.0
 """Seconds after which a leader that died is succeeded."""
 LOOKS = Poll(low=4.0, high=6.0)
-"""How often a candidate looks at the lease. With its reports a process pays 0.4 calls a second."""
+"""How often a candidate looks at the lease. With its reports a process pays 0.35 calls a second."""
 LIST = 60.0
 """Seconds between two listings of a client's queues and of the farms whose processes stand for election."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
@@ -69,12 +72,13 @@ class Upkeep:
         """Nobody has joined. A forked child begins so: what ran is its parent's."""
         self._members.clear()
         self._guard = self._seams.lock()
+        self._troubles = Troubles(self._seams, log)
         candidate = f"{checked_owner(None, self._seams)}{FARM}{self.registry.farm_id}"
         self.election = LeaseElection(
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
         farms = Farms(self.registry, self.election)
-        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms)]
+        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms), Timers(farms)]
 
     def __repr__(self) -> str:
         return f"Upkeep({self.registry.client_id!r}, farm_id={self.registry.farm_id!r}, leads={self.leads})"
@@ -90,13 +94,16 @@ class Upkeep:
             self._members.add(member)
             self.election.start(self._lead)
 
-    def leave(self, member: object) -> None:
-        """Take part no more once nobody else has joined; gives the office up so that another process is elected."""
+    def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
+        """Take part no more once nobody else has joined; gives the office up so that another process is elected.
+
+        That goes on by itself where it takes longer than `timeout` seconds.
+        """
         with self._guard:
             self._members.discard(member)
             last = not self._members
         if last:
-            self.election.stop(STOP_TIMEOUT)
+            self.election.stop(min(timeout, STOP_TIMEOUT))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
@@ -116,7 +123,7 @@ class Upkeep:
                 failures += 1
                 pause = TROUBLE.pause(failures, self._seams)
                 if not leadership.lost.is_set():
-                    _log_failure(type(duty).__name__.lower(), failure, pause)
+                    self._troubles.tell(failure, _failed(type(duty).__name__.lower(), pause))
             leadership.lost.wait(pause)
 
 
@@ -129,6 +136,10 @@ class Farms:
         self._queues: list[ShardedQueue] = []
         self._listed = float("-inf")
         self._lock = self._seams.lock()
+
+    def troubles(self) -> Troubles:
+        """What a duty says of its failures."""
+        return Troubles(self._seams, log)
 
     def registries(self) -> list[QueueRegistry]:
         """One of each farm, this process's first."""
@@ -154,6 +165,7 @@ class Sweeping:
     def __init__(self, farms: Farms, election: LeaseElection) -> None:
         self._farms, self._election = farms, election
         self._sweepers: dict[str, Sweeper] = {}
+        self._troubles = farms.troubles()
 
     def run(self, leadership: Leadership) -> float:
         """Sweep all farms; the seconds until the next sweep."""
@@ -161,17 +173,24 @@ class Sweeping:
             sweeper = self._sweepers.setdefault(registry.farm_id, Sweeper(registry, self._election))
             leadership.check()
             report = sweeper.run_once()
-            if report.led:
-                log.log(logging.DEBUG if report.ok else logging.WARNING, "%s", report)
-        durations = [queue.config.sweep_duration.total_seconds() for queue in self._farms.queues()]
-        return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
+            if report.led and report.ok:
+                log.debug("%s", report)
+            elif report.led:
+                self._troubles.warn(str(report))
+        return sweep_interval(self._farms.queues())
+
+
+def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
+    """The seconds between two sweeps: half of the shortest sweep duration, within bounds."""
+    durations = [queue.config.sweep_duration.total_seconds() for queue in queues]
+    return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
 
 
 class Shoveling:
     """Brings failed messages back, for each queue at the interval of its `ShovelConfig`, which is followed."""
 
     def __init__(self, farms: Farms) -> None:
-        self._farms = farms
+        self._farms, self._troubles = farms, farms.troubles()
         self._last: dict[tuple[str, str], float] = {}
 
     def run(self, leadership: Leadership) -> float:
@@ -193,11 +212,11 @@ class Shoveling:
         leadership.check()
         try:
             report = Shovel(queue).run_once()
-        except LatchworkError as failure:  # the others' passes go on
-            _log_failure(f"shoveling {queue.name}", failure, LIST)
+        except Exception as failure:  # noqa: BLE001 - the others' passes go on
+            self._troubles.tell(failure, _failed(f"shoveling {queue.name}", LIST))
         else:
             if report.errors:
-                log.warning("the shovel of %s: %d not moved: %s", queue.name, len(report.errors), report.errors[0])
+                self._troubles.warn(f"the shovel of {queue.name}: {len(report.errors)} not moved: {report.errors[0]}")
 
 
 _ALL: WeakValueDictionary[tuple[int, str, str], Upkeep] = WeakValueDictionary()
@@ -209,8 +228,5 @@ def upkeep_of(registry: QueueRegistry) -> Upkeep:
     return _ALL.get(name) or _ALL.setdefault(name, Upkeep(registry))
 
 
-def _log_failure(what: str, failure: Exception, pause: float) -> None:
-    if isinstance(failure, LatchworkError):
-        log.warning("upkeep: %s failed (%s): %s; tried again in %.0f s", what, failure.code, failure, pause)
-    else:
-        log.error("upkeep: %s failed; tried again in %.0f s", what, pause, exc_info=failure)
+def _failed(what: str, pause: float) -> str:
+    return f"upkeep: {what} failed, and is tried again in {pause:.0f} s"

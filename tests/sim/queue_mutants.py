@@ -1,7 +1,8 @@
-"""The rules of ordered consumers (P5), taken out one at a time."""
+"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: those of ordered consumers (P5)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from unittest import mock
@@ -17,7 +18,9 @@ from latchwork.queue.sharded.subqueue import QueueView
 from latchwork.store import NEVER
 from latchwork.store.model.form import Form
 
-from .mutant import Mutant, swapped
+
+def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(owner, name, value)
 
 
 def _released_at_the_end(self: Any, shard: int, grant: Any) -> None:
@@ -45,19 +48,18 @@ def _always_given_back() -> Any:
 UNSEALED = {more: Form(*form.ops, when=shards._UNFIRED, ttl=NEVER, once=form.once) for more, form in IN_TURN.items()}
 
 
-RULES = (
+ORDERED_RULES = (
     ("released while a message is on its way", "P5: a shard is given up with nothing unresolved",
-     swapped(ShardLocks, "_end", _released_at_the_end)),
+     _swap(ShardLocks, "_end", _released_at_the_end)),
     ("a claim in doubt is forgotten", "P5: a claim in doubt is gone on with",
-     swapped(Aside, "put_doubt", lambda self, *args: None)),
-    ("a claim in doubt is made anew", "P5: with its own token", swapped(PointerQueue, "claim", _claimed_anew)),
+     _swap(Aside, "put_doubt", lambda self, *args: None)),
+    ("a claim in doubt is made anew", "P5: with its own token", _swap(PointerQueue, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
-     swapped(QueueView, "take_over", lambda self, *args: None)),
-    ("claims of a former holder count", "P5: sealed by the fence", swapped(shards, "_IN_TURN", UNSEALED)),
+     _swap(QueueView, "take_over", lambda self, *args: None)),
+    ("claims of a former holder count", "P5: sealed by the fence", _swap(shards, "_IN_TURN", UNSEALED)),
     ("only the newest claim is taken over", "P5: claimed together, in hand together",
-     swapped(PointerQueue, "claim", _never_more)),
+     _swap(PointerQueue, "claim", _never_more)),
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, False, 3_380),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
-     swapped(QueueView, "_stamp", _not_in_order)),
+     _swap(QueueView, "_stamp", _not_in_order)),
 )  # fmt: skip
-ORDERED = tuple(Mutant("ordered", *rule) for rule in RULES)

@@ -1,0 +1,69 @@
+"""`latchwork semaphore`: run a program while holding permits, see who holds them, change how many there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..coord import Semaphore
+from .session import Session
+from .supervise import run_under
+
+app = typer.Typer(help="Let so many in at a time, with fences.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the semaphore")]
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    permits: Annotated[int, typer.Option(help="how many there are, where nobody has used it yet")],
+    n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; for ever by default")] = None,
+    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+) -> None:
+    """Run a command while holding permits; its exit code, 4 where they were not to be had in time.
+
+    The command finds the fence in $LATCHWORK_FENCE and the numbers of its slots, with commas, in $LATCHWORK_SLOTS, and
+    the store in $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the permits are lost.
+
+    Example: latchwork semaphore run reports-db --permits 4 -- ./report.sh
+    """
+    session: Session = context.obj
+    semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
+    with semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
+        facts = {"fence": held.fence, "slots": ",".join(map(str, held.slots)), "semaphore": name}
+        code = run_under(command, held.lost, facts, session.environment)
+    raise typer.Exit(code)
+
+
+@app.command()
+def show(context: typer.Context, name: Name) -> None:
+    """How many permits there are, and who holds them. A holder that died is named until another takes its place.
+
+    Example: latchwork semaphore show reports-db --json
+    """
+    session: Session = context.obj
+    semaphore = Semaphore(session.store, name, permits=1)
+    size, holders = semaphore.size(), semaphore.holders()
+    held = sum(len(holder.slots) for holder in holders)
+    lines = [f"{name}: {held} of {size} held"]
+    lines += [f"{holder.owner}: slots {', '.join(map(str, holder.slots))}, fence {holder.fence}" for holder in holders]
+    told = [
+        {"owner": holder.owner, "slots": list(holder.slots), "fence": holder.fence, "since": holder.since}
+        for holder in holders
+    ]
+    session.say("\n".join(lines), semaphore=name, permits=size, held=held, holders=told)
+
+
+@app.command()
+def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Argument(help="how many")]) -> None:
+    """Set how many permits there are; nobody loses any, and nobody is let in until there is room again.
+
+    Example: latchwork semaphore resize reports-db 8
+    """
+    session: Session = context.obj
+    Semaphore(session.store, name, permits=permits).resize(permits)
+    session.say(f"{name} has {permits} permits", semaphore=name, permits=permits)

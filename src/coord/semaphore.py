@@ -1,0 +1,347 @@
+"""Fenced semaphores: so many permits, and a resource that refuses whoever was succeeded (docs/protocols.md P10).
+
+    with Semaphore(store, "reports-db", permits=10).acquire(timeout=60, keep_alive=True) as permits:
+        permits.operate(Key("reports", "7"), Put("state", "done"))
+
+A count cannot be fenced, slots can: each permit is a numbered slot, whose fence only grows. A resource keeps the
+highest fence of each slot, so a holder that was paused past its lease is refused there once its slot has a new holder,
+while all others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..deadline import Deadline
+from ..errors import InvalidRequest, LockUnavailable, NotFound
+from ..inputs import checked_kind, checked_timeout, checked_whole
+from ..retry import Poll
+from ..store.connect import as_store
+from ..store.model.expr import (  # fmt: skip
+    Bin,
+    Const,
+    Expr,
+    Guard,
+    If,
+    MapSize,
+    MapValue,
+    Param,
+    all_of,
+    exists,
+    lacks,
+)
+from ..store.model.form import Form
+from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
+from ..store.once import Once
+from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
+from .contender import Claim
+from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holders, entered
+from .inputs import checked_holder, checked_name
+from .lease import FENCE, NEXT_FENCE, checked_lease
+from .lock import LOCK_POLL, Grant, kept_alive
+
+SEMAPHORES = "latchwork_semaphores"
+"""The set of all semaphores; the key is the name."""
+MAX_PERMITS = 1_000
+PERMITS, SLOTS = "permits", "slots"
+"""How many there are; by the number of a slot that is taken, the id of the acquisition."""
+TOKENS = 16
+"""Changes of size that a record remembers (P1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds permits. `lease` in seconds; `since` in seconds since the epoch, by the server's clock."""
+
+    owner: str
+    slots: tuple[int, ...]
+    fence: int
+    lease: float
+    since: float
+
+
+class Semaphore:
+    """So many permits in one record, each with a lease and a fence. Handles are cheap, safe to share between threads,
+    and pickle with their store.
+
+    permits: 1 to 1,000; the record keeps the number that its first acquisition brings, and `resize` alone changes it: a
+    handle that says otherwise follows the record.  owner: a name for people and logs; default `host:pid:unique`.
+    lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded.  poll: how long to pause
+    between two looks; default 5 to 20 ms.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        name: str,
+        *,
+        permits: int,
+        owner: str | None = None,
+        lease: float = 10.0,
+        poll: Poll = LOCK_POLL,
+    ) -> None:
+        self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
+        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.permits = checked_whole("permits", permits, 1, MAX_PERMITS)
+        self.owner = checked_holder(owner, store.seams)
+        self._crowd = _Slots(store, Key(SEMAPHORES, name), self.owner, self.lease, self.permits)
+
+    def __repr__(self) -> str:
+        return f"Semaphore({self.name!r}, permits={self.permits}, owner={self.owner!r}, lease={self.lease})"
+
+    def acquire(self, n: int = 1, *, timeout: float | None = None, keep_alive: bool = False) -> Permits:
+        """Wait for `n` permits and take them, all or none. One store call where the slots it tries are free.
+
+        It first tries slots that it had before, or some at random; where others have one of these, a look and another
+        try follow. timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew
+        them in the background until they are released or lost. Who waits for several asks the others to let it go
+        first, so that it is not passed over for ever: until it has them, or gives up, nobody else is given any. Permits
+        of a holder that died are free once somebody has watched them for one lease. A store that is away is asked again
+        until the time is over.
+
+        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are. Where the store is
+        away when the time is over: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them and cannot be
+        resolved (they are then free again after one lease).
+        """
+        limit = checked_timeout(timeout)
+        attempts = self._attempts(n)
+        claim = attempts.enter(self._poll, limit, "semaphore")
+        if claim is None:
+            raise LockUnavailable(
+                f"{n} of the permits of {self.name!r} were not to be had in {timeout} s; {self._crowd.told()}",
+                key=self._crowd.key,
+            )
+        return self._granted(attempts, claim, keep_alive=keep_alive)
+
+    def try_acquire(self, n: int = 1, *, keep_alive: bool = False) -> Permits | None:
+        """Take `n` permits if they are free, or if this handle has seen them run out; None where not. Does not wait.
+
+        One store call where the slots that it tries are free, else a look, and another try where that may succeed.
+        """
+        attempts = self._attempts(n)
+        with Deadline(self._store.seams, 0):
+            claim = attempts.at_once()
+        return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
+
+    def resize(self, permits: int) -> None:
+        """Set how many there are. One store call, exactly once.
+
+        Where there were more, nobody loses what they have: nobody is given any until so many have been given back.
+        Raises `OutcomeUnknown`, `Unavailable`. Not promised after a smaller size: that a holder of a slot above it, who
+        was paused past its lease, is refused by a resource, as that slot has no next holder.
+        """
+        checked_whole("permits", permits, 1, MAX_PERMITS)
+        once = Once(TOKENS)
+        self._store.operate(self._crowd.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
+
+    def size(self) -> int:
+        """How many there are. One read. Raises `NotFound` where nobody has used the semaphore yet."""
+        record = self._store.get(self._crowd.key, PERMITS)
+        if record is None or PERMITS not in record.bins:
+            raise NotFound(f"nobody has used the semaphore {self.name!r} yet", key=self._crowd.key)
+        return int(record.bins[PERMITS])
+
+    def holders(self) -> list[Holder]:
+        """Who holds permits, by the number of their first slot. One read.
+
+        One that died is named until somebody who waits has taken its place.
+        """
+        seen = self._crowd.look()
+        found = [] if seen is None else [_holder(entry) for entry in seen.entries.values()]
+        return sorted(found, key=lambda holder: holder.slots)
+
+    def _attempts(self, n: int) -> _Taking:
+        return _Taking(self._crowd, checked_whole("n", n, 1, MAX_PERMITS))
+
+    def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
+        permits = Permits(self.name, Held(self._crowd, attempts.id, *freed(attempts.slots)), claim, attempts.slots)
+        return kept_alive(permits) if keep_alive else permits
+
+
+class Permits(Grant):
+    """Some permits, taken together, with one fence. Leaving its `with` block gives them back. All else as `Grant`."""
+
+    def __init__(self, name: str, held: Held, claim: Claim, slots: tuple[int, ...]) -> None:
+        super().__init__(name, held, claim)
+        self._slots = slots
+
+    def __repr__(self) -> str:
+        return f"Permits({self._name!r}, slots={list(self.slots)}, fence={self.fence}, owner={self.owner!r})"
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The numbers of the slots that they are."""
+        return self._slots
+
+    @property
+    def n(self) -> int:
+        """How many they are."""
+        return len(self._slots)
+
+    def operate(
+        self,
+        key: Key,
+        *ops: Op,
+        bin: str = "fences",
+        when: Guard | None = None,
+        exists: Exists | None = None,
+        or_absent: bool = False,
+        ttl: int = KEEP,
+        once: Once | None = None,
+        repeatable: bool = False,
+    ) -> Values:
+        """Write to a resource under these permits: refused if it has seen a later holder of one of their slots.
+
+        `bin` is a map there, from the number of a slot to its highest fence. Of all who write to a resource so, however
+        long some of them were paused, at most as many get through as there are slots. All else as `Grant.operate`.
+        """
+        return super().operate(
+            key, *ops, bin=bin, when=when, exists=exists, or_absent=or_absent, ttl=ttl, once=once, repeatable=repeatable
+        )
+
+    def seal(self, key: Key, bin: str = "fences") -> None:
+        """Raise a resource's fences of these slots, so that no earlier holder of one can write to it any more.
+
+        Raises `FencedOut`. A new holder does this before its first read.
+        """
+        super().seal(key, bin)
+
+    def _guard(self, bin: str, when: Expr | None) -> Expr:
+        return _fenced(bin, self.slots, when)
+
+    def _ratchet(self, bin: str) -> tuple[Op, ...]:
+        return tuple(MapPut(bin, slot, self._fence) for slot in self.slots)
+
+    def _highest(self, value: Any) -> int | None:
+        seen = [value[slot] for slot in self.slots if slot in value] if isinstance(value, dict) else []
+        return max(seen, default=None)
+
+
+@lru_cache(maxsize=1024)
+def _fenced(bin: str, slots: tuple[int, ...], when: Expr | None) -> Expr:
+    fence = Param("my-fence")
+    unseen = [lacks(bin, slot) | (MapValue(bin, Const(slot)) <= fence) for slot in slots]
+    return all_of(*unseen) if when is None else all_of(*unseen, when)
+
+
+def _holder(entry: Entry) -> Holder:
+    return Holder(entry.owner, tuple(entry.held), entry.fence, entry.lease, entry.since / 1000)
+
+
+# ---- the record, and the attempts to take slots of it
+
+
+def freed(slots: Iterable[int]) -> tuple[Op, ...]:
+    """The operations that give slots back."""
+    return (MapRemove(SLOTS, tuple(slots)),)
+
+
+class _Slots(Crowd):
+    """One party on a semaphore's record, the slots that it had last, and how many there are as far as it knows."""
+
+    def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, permits: int) -> None:
+        super().__init__(store, key, owner, lease)
+        self.permits = permits
+        self.size = permits
+        self.last: tuple[int, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.key, self.owner, self.lease, self.permits)
+
+    def look(self, *, waiting: bool = False) -> Holders | None:
+        """Who holds slots now; None where there is no record."""
+        seen = super().look(waiting=waiting)
+        self.size = self.permits if seen is None else int(seen.bins.get(PERMITS, self.permits))
+        return seen
+
+    def gone(self, entry: Entry) -> tuple[Op, ...]:
+        """The operations that free the slots of a dead holder."""
+        return freed(entry.held)
+
+    def choose(self, n: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
+        """`n` slots that are not taken: those named before, or had last, then others from some place on."""
+        begin, others = int(self.store.seams.uniform(0, self.size)), set(taken)
+        order = [*(before or self.last), *(slot % self.size for slot in range(begin, begin + self.size))]
+        free = [slot for slot in dict.fromkeys(order) if slot < self.size and slot not in others]
+        return tuple(sorted(free[:n]))
+
+    def told(self) -> str:
+        """Who holds how much, as it was last seen, for a message."""
+        seen = self.observed
+        held = [] if seen is None else [f"{entry.owner!r} {len(entry.held)}" for entry in seen.entries.values()]
+        return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
+
+
+class _Taking(Entering[tuple[int, ...]]):
+    """One wish to have some slots. An id goes with its slots: where others have to be named, it is another id."""
+
+    def __init__(self, crowd: _Slots, n: int) -> None:
+        super().__init__(crowd)
+        self._crowd, self._n = crowd, n
+        self._named: tuple[int, ...] | None = None
+        self.slots: tuple[int, ...] = ()
+
+    def at_once(self) -> Claim | None:
+        """Try slots without having looked, then look; None where they are not to be had now."""
+        return (self.take() if self._n <= self._crowd.size else None) or self.look()
+
+    def look(self, *, waiting: bool = False) -> Claim | None:
+        """Look, and take slots if enough are free and nobody is to go first; where not, and `waiting`, ask for that."""
+        seen = self._look(waiting=waiting)
+        fence = None if seen is None else self._mine(seen)
+        if fence is not None:
+            return self._confirm(fence)
+        if self._n > self._crowd.size:
+            raise InvalidRequest(
+                f"n is {self._n}; the semaphore has {self._crowd.size} permits: ask for fewer, or resize it"
+            )
+        if seen is None:
+            return self.take()
+        taken = seen.bins.get(SLOTS) or {}
+        if self._crowd.size - len(taken) >= self._n and not self._crowd.held_off(seen, self._me):
+            return self.take(self._crowd.choose(self._n, taken, self._named))
+        if waiting and self._n > 1:
+            self._wish(seen)
+        return None
+
+    def _send(self, way: tuple[int, ...] | None) -> int:
+        crowd = self._crowd
+        slots = crowd.choose(self._n, (), self._named) if way is None else way
+        if self._named not in (None, slots):
+            self._begin_again()
+        self._named = slots
+        params = {f"slot{place}": slot for place, slot in enumerate(slots)}
+        update = self._fill(_taken(self._n), n=self._n, permits=crowd.permits, slots=list(slots), **params)
+        (fence,) = self._store.repeat(update)
+        self.slots = crowd.last = slots
+        return int(fence)
+
+    def _mine(self, seen: Holders) -> int | None:
+        fence = super()._mine(seen)
+        if fence is not None:
+            self.slots = self._crowd.last = tuple(seen.entries[self.id].held)
+        return fence
+
+
+_ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
+
+
+@lru_cache(maxsize=MAX_PERMITS)
+def _taken(n: int) -> Form:
+    """The acquisition of `n` slots. Parameters: `slot0` and so on, `slots`, and those of the holder."""
+    slots = [Param(f"slot{place}") for place in range(n)]
+    return Form(
+        Put(FENCE, NEXT_FENCE),
+        Put(PERMITS, If(exists(PERMITS), Bin(PERMITS), Param("permits"))),
+        *(MapPut(SLOTS, slot, ID) for slot in slots),
+        *entered(Param("slots", list)),
+        Put(WISH, None),
+        Read(FENCE),
+        when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),
+        exists=Exists.ANY,
+        or_absent=True,
+        ttl=NEVER,
+    )

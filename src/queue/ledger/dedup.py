@@ -1,0 +1,191 @@
+"""One message for each deduplication key within a time, decided in the store (docs/protocols.md P15)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, Unavailable
+from ...inputs import checked_text
+from ...store import Update
+from ..rows import settle
+from ..sharded.envelope import Envelope
+from ..sharded.shards import Slot, Written
+from ..sharded.transfer import CHUNK
+from .chunks import Chunk, LedgerRecords, place, slot_of
+from .target import Target
+from .writer import ChunkWriter, Row
+
+MAX_KEY = 256
+MIN_FOR, MAX_FOR = timedelta(seconds=1), timedelta(days=365)
+ON_DUPLICATE = ("keep", "raise")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A message that is to be published unless its key has one. shard: where it goes."""
+
+    key: str
+    envelope: Envelope
+    shard: int
+
+
+def checked_key(key: str) -> str:
+    """The deduplication key, once it is text of 1 to 256 characters. Raises `InvalidRequest`."""
+    checked_text("dedup", key)
+    if len(key) > MAX_KEY:
+        raise InvalidRequest(f"dedup has {len(key)} characters; give at most {MAX_KEY}, as a digest")
+    return key
+
+
+def checked_span(dedup_for: timedelta | None, default: timedelta) -> int:
+    """The seconds for which a key is remembered. Raises `InvalidRequest`."""
+    span = default if dedup_for is None else dedup_for
+    if not isinstance(span, timedelta) or not MIN_FOR <= span <= MAX_FOR:
+        raise InvalidRequest(f"dedup_for is {dedup_for!r}; give a timedelta of 1 s to 365 days, or None")
+    return max(1, round(span.total_seconds()))
+
+
+def publish_unless_there(
+    queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
+) -> list[str | LatchworkError]:
+    """Publish each message unless its key has one already; the id of the message that the key has, or the error.
+
+    seconds: how long a key is remembered from its first message on.  scope: keys of other scopes
+    are other keys.  Five calls for up to 1,000 messages that are new,
+    one where all keys are known. Of equal keys the first one counts.
+
+    A key whose first publisher died between its calls is completed: with the id that it had, and this payload.
+    """
+    first = {one.key: one for one in reversed(wanted)}
+    ids: dict[str, str | LatchworkError] = {}
+    chosen = list(first.values())
+    for begin in range(0, len(chosen), CHUNK):
+        ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds, scope).run()
+    return [ids[one.key] for one in wanted]
+
+
+class _Attempt:
+    """One run over at most 1,000 keys; each has a ledger (P6) of its own, with one chunk of one message."""
+
+    def __init__(self, queue: Target, wanted: Sequence[Wanted], seconds: int, scope: str) -> None:
+        self._queue, self._pointers, self._store = queue, queue.pointers, queue.store
+        self._wanted = {one.key: one for one in wanted}
+        self._records = {
+            one.key: LedgerRecords(
+                queue.store, queue.pointers.client_id, queue.name, f"{scope}/{quote(one.key, safe='')}",
+                partition=0, ttl=seconds,
+            )
+            for one in wanted
+        }  # fmt: skip
+        self._keep = seconds
+        self._ids: dict[str, str | LatchworkError] = {}
+
+    def run(self) -> dict[str, str | LatchworkError]:
+        chunks = self._read()
+        absent = [key for key, chunk in chunks.items() if chunk is None]
+        mine = self._enter(absent) if absent else {}
+        written = self._write(mine) if mine else set()
+        for key, chunk in {**chunks, **mine}.items():
+            if chunk is not None and key not in self._ids:
+                self._complete(key, chunk, is_written=key in written)
+        return self._ids
+
+    def _read(self) -> dict[str, Chunk | None]:
+        """The entries of the keys. One call."""
+        rows = settle(self._store, [records.reading(0) for records in self._records.values()])
+        chunks: dict[str, Chunk | None] = {}
+        for (key, records), row in zip(self._records.items(), rows, strict=True):
+            try:
+                chunks[key] = records.chunk(0, row)
+            except LatchworkError as failure:
+                self._ids[key] = failure
+        return chunks
+
+    def _enter(self, keys: Sequence[str]) -> dict[str, Chunk]:
+        """Reserve a slot for each message and make its entry, or find that of who was first. Two calls."""
+        born = self._store.seams.boottime()
+        following = self._pointers.reserve(Counter(self._wanted[key].shard for key in keys))
+        slots: dict[str, Slot] = {}
+        for key in keys:
+            shard = self._wanted[key].shard
+            pointer = following[shard]
+            if isinstance(pointer, LatchworkError):
+                self._ids[key] = pointer
+                continue
+            slots[key] = Slot(shard, pointer)
+            following[shard] = pointer + 1
+        rows = settle(self._store, [self._creating(key, slot) for key, slot in slots.items()])
+        entries: dict[str, Chunk] = {}
+        for (key, slot), row in zip(slots.items(), rows, strict=True):
+            msg_id = self._wanted[key].envelope.msg_id
+            if isinstance(row, AlreadyExists):
+                self._found(key, entries)
+            elif isinstance(row, LatchworkError):
+                self._ids[key] = row
+            else:
+                entries[key] = Chunk(0, {msg_id: place(slot)}, 0, written=False, born=born)
+        return entries
+
+    def _creating(self, key: str, slot: Slot) -> Update:
+        records, msg_id = self._records[key], self._wanted[key].envelope.msg_id
+        return records.creating(0, {msg_id: place(slot)})
+
+    def _found(self, key: str, entries: dict[str, Chunk]) -> None:
+        try:
+            found = self._records[key].read([0])[0]
+        except LatchworkError as failure:
+            self._ids[key] = failure
+            return
+        if found is None:
+            self._ids[key] = Unavailable(f"dedup {key!r}: its time ended just now; publish again")
+        else:
+            entries[key] = found
+
+    def _write(self, entries: dict[str, Chunk]) -> set[str]:
+        """Write the messages of entries that were made here, in one call; the keys whose message is there in time."""
+        began = {key: chunk for key, chunk in entries.items() if not chunk.written and self._is_ours(key, chunk)}
+        slots = [_slot(chunk) for chunk in began.values()]
+        outcomes = self._pointers.write(slots, [self._kept(key) for key in began]) if slots else []
+        now = self._store.seams.boottime()
+        in_time = {
+            key
+            for (key, chunk), outcome in zip(began.items(), outcomes, strict=True)
+            if outcome is Written.DONE and now - chunk.born <= self._pointers.sweep / 2
+        }
+        done = [self._records[key].finishing(0, 0) for key in in_time]
+        rows = settle(self._store, done) if done else []
+        finished = {key for key, row in zip(in_time, rows, strict=True) if not isinstance(row, LatchworkError)}
+        self._queue.active.loaded({_slot(began[key]).shard for key in finished})
+        if finished:
+            self._store.seams.note("published", len(finished), queue=self._queue.name, outcome="published")
+        return finished
+
+    def _is_ours(self, key: str, chunk: Chunk) -> bool:
+        return self._wanted[key].envelope.msg_id in chunk.places
+
+    def _complete(self, key: str, chunk: Chunk, *, is_written: bool) -> None:
+        """The id that the key has; what its publisher left undone is done here."""
+        (msg_id,) = chunk.places
+        try:
+            if not (is_written or chunk.written):
+                row = Row(self._kept(key, msg_id), None)
+                ChunkWriter(self._queue, self._records[key]).complete(chunk, [row])
+            self._ids[key] = msg_id
+        except LatchworkError as failure:
+            self._ids[key] = failure
+
+    def _kept(self, key: str, msg_id: str | None = None) -> Envelope:
+        """The message, marked so that its id outlives it for as long as the key is remembered."""
+        envelope = self._wanted[key].envelope
+        return replace(envelope, msg_id=msg_id or envelope.msg_id, keep_id=self._keep)
+
+
+def _slot(chunk: Chunk) -> Slot:
+    (at,) = chunk.places.values()
+    return slot_of(at)

@@ -1,0 +1,89 @@
+"""The bytes of a record in its row: a mark, a checksum, and its bins in MessagePack.
+
+SQLite gives out what it finds in the file. The checksum is of the record's key and of all that its row holds, so a row
+that damage has changed, or to which a damaged index leads under another name, is never taken for the record. Rows that
+the first version of the file's layout wrote have no checksum: of them only what no bin can hold is damage. They get
+theirs with their next update.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from ...errors import Corrupt, InvalidRequest
+from ..local import apply as local
+from ..model import values
+from ..port import Key
+
+_MARK = 0xC1
+"""The one byte that is nowhere in MessagePack."""
+_HEAD = struct.Struct(">BI")
+
+
+class Row(NamedTuple):
+    """What a row holds besides its key. Of a damaged one each column may be of any type."""
+
+    generation: int
+    updated: int
+    expires: int | None
+    data: bytes
+
+
+def sealed(key: Key, record: local.Stored) -> Row:
+    """The row of a record."""
+    row = Row(record.generation, record.updated, record.expires, values.encode(record.bins))
+    return row._replace(data=_HEAD.pack(_MARK, _checksum(key, row)) + row.data)
+
+
+def opened(key: Key, row: Row, bins: Collection[str] = ()) -> local.Stored:
+    """The record of a row, with these bins only, or all where none is named. Raises `Corrupt`, without the content."""
+    generation, updated, expires, data = row
+    if not (type(generation) is int and type(updated) is int and type(expires) in _WHEN and type(data) is bytes):
+        raise Corrupt(_NO_RECORD)
+    if type(key.name) is not str:  # it was read from the row
+        raise Corrupt(_NO_RECORD)
+    if _is_sealed(data):
+        found = row._replace(data=data[_HEAD.size :])
+        if _HEAD.unpack_from(data)[1] != _checksum(key, found):
+            raise Corrupt("a record that fails its checksum; restore it from a copy")
+        kept = values.decode(found.data, bins)
+    else:
+        _checked(key.name)
+        kept = {name: _checked(value) for name, value in values.decode(data, bins).items()}
+    return local.Stored(kept, generation, updated, expires, len(data))
+
+
+def bin_of(data: bytes, bin: str) -> str | int | None:
+    """What an index keeps of a record: the bin's value where it is text or an integer. Raises `Corrupt`.
+
+    It does not look at the checksum, for which it would need the whole row; who reads the record does.
+    """
+    if type(data) is not bytes:
+        raise Corrupt(_NO_RECORD)
+    value = values.decode(memoryview(data)[_HEAD.size if _is_sealed(data) else 0 :], (bin,)).get(bin)
+    if type(value) is int:
+        return value if values.MIN_INT <= value <= values.MAX_INT else None
+    return value if type(value) is str else None
+
+
+_NO_RECORD = "a row that holds no record; restore it from a copy"
+_WHEN = (int, type(None))
+
+
+def _is_sealed(data: bytes) -> bool:
+    return len(data) >= _HEAD.size and data[0] == _MARK
+
+
+def _checksum(key: Key, row: Row) -> int:
+    of = f"{key.set}\0{key.name}\0{row.generation}\0{row.updated}\0{row.expires}\0".encode(errors="surrogateescape")
+    return crc32(row.data, crc32(of))
+
+
+def _checked(value: Any) -> Any:
+    try:
+        return values.taken(value, values.MAX_DEPTH + 2)  # what the stores themselves put around it is kept, too
+    except (InvalidRequest, RecursionError):
+        raise Corrupt("a record with a value that no bin can hold; restore it from a copy") from None

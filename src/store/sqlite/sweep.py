@@ -1,0 +1,96 @@
+"""The removal of a SQLite store's expired records, on the way of those who write others."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from functools import partial
+
+from ...errors import Corrupt, LatchworkError
+from ..port import Key
+from .pool import SQLitePool
+from .rows import REMOVE, Found
+from .seal import Row
+
+log = logging.getLogger(__name__)
+
+EVERY = 5_000
+"""Milliseconds between two removals by one process, where one has removed all that there were."""
+AT_MOST = 200
+"""Expired records that are removed at once."""
+
+_EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
+_ROW = "SELECT set_name, name, generation, updated, expires, bins FROM records WHERE id = ?"
+_LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? AND +id = ?"
+
+
+class Sweep:
+    """Removes expired records, in transactions of its own: whoever writes fails by nothing that it comes upon.
+
+    A record goes if it is sound and says itself that it has expired, whatever the index says. Of a damaged one nobody
+    knows whether it has; it stays, and fails those who ask for it. It is named in the log once, and not tried again.
+    """
+
+    def __init__(self, pool: SQLitePool) -> None:
+        self._pool = pool
+        self._next = 0
+        self._left: set[int] = set()
+        self._has_failed = False
+
+    def run(self, now: int) -> None:
+        """Remove some, where it is time to."""
+        # A clock that was set back puts nothing off: the next sweep is never further away than this.
+        if self._next - EVERY <= now < self._next:
+            return
+        self._next = now + EVERY
+        try:
+            expired = self._expired(now)
+            self._remove(expired, now)
+        except Corrupt as failure:
+            if not self._has_failed:
+                log.warning("expired records stay there: %s", failure)
+            self._has_failed = True
+        except LatchworkError:
+            """Whoever writes finds it, too, and says so."""
+        else:
+            self._next = now if len(expired) == AT_MOST else self._next
+
+    def _expired(self, now: int) -> list[int]:
+        """The oldest of them, as the index says."""
+        # As many more as were passed over, so that these are never all that is looked at.
+        rows = self._pool.read(lambda one: one.execute(_EXPIRED, (now, AT_MOST + len(self._left))).fetchall())
+        return [number for (number,) in rows if number not in self._left][:AT_MOST]
+
+    def _remove(self, rows: list[int], now: int) -> None:
+        if not rows:
+            return
+        try:
+            damaged = self._pool.write(lambda one: [number for number in rows if not _removed(one, number, now)])
+        except Corrupt:  # SQLite commits nothing after it has come upon damage, so each by itself
+            damaged = [number for number in rows if not self._removed_alone(number, now)]
+        if damaged:
+            log.warning(
+                "%s: expired records stay there, since they or their indexes are damaged: rows %s; restore it from a "
+                "copy", self._pool.path, damaged,
+            )  # fmt: skip
+            self._left.update(damaged)
+
+    def _removed_alone(self, number: int, now: int) -> bool:
+        try:
+            return self._pool.write(partial(_removed, number=number, now=now))
+        except Corrupt:
+            return False
+
+
+def _removed(connection: sqlite3.Connection, number: int, now: int) -> bool:
+    """Whether the row is gone now; False where it is damaged, or lives, whatever the index says."""
+    row = connection.execute(_ROW, (number,)).fetchone()
+    if row is None:  # another process was here, unless the index is damaged
+        return connection.execute(_LISTED, (now, number)).fetchone() is None
+    try:
+        record = Found(connection, Key(row[0], row[1]), number, Row(*row[2:])).record()
+    except Corrupt:
+        return False
+    if record.expired(now):
+        connection.execute(REMOVE, (number,))
+    return record.expired(now)

@@ -1,0 +1,65 @@
+"""The commands of the coordination set: semaphores, read-write locks, rate limiters."""
+
+from __future__ import annotations
+
+from latchwork import connect
+from latchwork.cli import hoist
+from latchwork.coord import ReadWriteLock, Semaphore
+
+
+def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
+    script = 'test "$LATCHWORK_SLOTS" = 0,1 && echo $LATCHWORK_FENCE; exit 7'
+    first = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "sh", "-c", script)
+    second = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "--", "sh", "-c", script)
+    assert (first.code, second.code) == (7, 7)
+    assert int(second.out) > int(first.out) > 0
+
+
+def test_permits_that_are_held_time_out_with_4_and_show_says_who_holds_them(lw, sqlite_url):
+    store = connect(sqlite_url)
+    assert lw("semaphore", "show", "s").code == 3
+    with Semaphore(store, "s", permits=1, owner="me").acquire(timeout=1) as held:
+        assert lw("semaphore", "run", "s", "--permits", "1", "--timeout", "0.1", "--", "true").code == 4
+        shown = lw("semaphore", "show", "s", "--json").json
+        assert (shown["permits"], shown["held"]) == (1, 1)
+        assert (shown["holders"][0]["owner"], shown["holders"][0]["fence"]) == ("me", held.fence)
+        assert "me: slots 0" in lw("semaphore", "show", "s").out
+    assert lw("semaphore", "resize", "s", "3").code == 0
+    assert lw("semaphore", "show", "s", "--json").json["permits"] == 3
+    assert lw("semaphore", "resize", "s", "0").code == 2
+    store.close()
+
+
+def test_options_of_what_is_run_stay_with_it():
+    words = ["semaphore", "run", "s", "--permits", "2", "-n", "1", "ls", "--json"]
+    assert hoist(words) == [*words[:7], "--", *words[7:]]
+
+
+def test_a_limiter_is_asked_or_waited_for_from_a_script(lw):
+    limit = ("l", "--limit", "2", "--per", "30", "--json")
+    assert [lw("limit", "try", *limit).json["remaining"] for _ in range(2)] == [1, 0]
+    refused = lw("limit", "try", *limit)
+    assert (refused.code, refused.json["allowed"]) == (4, False)
+    assert 20 < refused.json["retry_after"] <= 33
+    assert lw("limit", "wait", *limit, "--timeout", "1").json["allowed"] is False
+    short = ("s", "--limit", "1", "--per", "0.2")
+    assert [lw("limit", "wait", *short, "--timeout", "5").code for _ in range(3)] == [0, 0, 0]
+    assert lw("limit", "try", "l", "--limit", "0", "--per", "1").code == 2
+    assert lw("limit", "wait", "m", "--limit", "1", "--per", "60").out == "let through, 0 left\n"
+    assert lw("limit", "wait", "m", "--limit", "1", "--per", "60", "--timeout", "1").code == 4
+
+
+def test_a_command_runs_while_reading_or_writing(lw, run, sqlite_url):
+    script = "echo $LATCHWORK_FENCE; exit 5"
+    wrote = run("rwlock", "write", "l", "sh", "-c", script)
+    read = run("rwlock", "read", "l", "--", "sh", "-c", script)
+    assert (wrote.code, read.code, read.out) == (5, 5, wrote.out)
+    store = connect(sqlite_url)
+    with ReadWriteLock(store, "m", owner="me").read(1):
+        assert lw("rwlock", "read", "m", "--timeout", "0.1", "--", "true").code == 0
+        assert lw("rwlock", "write", "m", "--timeout", "0.1", "--", "true").code == 4
+        shown = lw("rwlock", "show", "m", "--json").json
+        assert [(one["owner"], one["mode"]) for one in shown["holders"]] == [("me", "read")]
+        assert "me has it to read" in lw("rwlock", "show", "m").out
+    assert lw("rwlock", "show", "m").out == "m: nobody reads or writes\n"
+    store.close()

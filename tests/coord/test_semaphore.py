@@ -1,0 +1,500 @@
+"""The promises of fenced semaphores, over every backend and, where time matters, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+
+import pytest
+
+from latchwork.coord import Semaphore
+from latchwork.coord.holders import HOLDERS, RENEWED, WISH
+from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
+from latchwork.errors import (
+    Corrupt,
+    FencedOut,
+    InvalidRequest,
+    LatchworkError,
+    LockUnavailable,
+    NotFound,
+    OutcomeUnknown,
+)
+from latchwork.retry import RetryPolicy
+from latchwork.store import NEVER, Add, Bin, Exists, Key, MemoryStore, Put
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Fault, FaultyStore
+
+
+@pytest.fixture
+def name():
+    """The real server is shared, so each test names its own records."""
+    return f"semaphore-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def resource():
+    return Key("accounts", uuid.uuid4().hex[:8])
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return CountingStore(MemoryStore(clock))
+
+
+def bins(store, name):
+    return store.get(Key(SEMAPHORES, name)).bins
+
+
+# ---- on every backend
+
+
+def test_as_many_hold_it_as_there_are_permits_and_no_more(store, name):
+    handles = [Semaphore(store, name, permits=3, owner=f"w{number}") for number in range(4)]
+    held = [handle.acquire(timeout=5) for handle in handles[:3]]
+    assert sorted(permit.slots for permit in held) == [(0,), (1,), (2,)]
+    assert handles[3].try_acquire() is None
+    with pytest.raises(LockUnavailable, match="'w0' 1"):
+        handles[3].acquire(timeout=0)
+    assert held[1].release() is True
+    assert held[1].release() is False
+    assert handles[3].acquire(timeout=5).slots == held[1].slots
+
+
+def test_the_record_has_the_bins_of_the_layout_and_never_expires(store, name):
+    with Semaphore(store, name, permits=4, owner="me", lease=3).acquire(2, timeout=5) as permits:
+        record = store.get(Key("latchwork_semaphores", name))
+        assert record.ttl == NEVER
+        ((id, entry),) = record.bins[HOLDERS].items()
+        assert record.bins[SLOTS] == dict.fromkeys(permits.slots, id)
+        assert entry == [permits.fence, 3000, entry[2], "me", list(permits.slots)]
+        assert abs(permits.fence // 1000 - entry[2]) <= 1
+        assert (record.bins[PERMITS], record.bins["fencing-ctr"], record.bins[RENEWED]) == (
+            4,
+            permits.fence,
+            {id: entry[2]},
+        )
+        permits.renew()
+        assert bins(store, name)[RENEWED][id] > entry[2]
+    assert {bin: value for bin, value in bins(store, name).items() if value == {}} == {
+        SLOTS: {},
+        HOLDERS: {},
+        RENEWED: {},
+    }
+    assert store.get(Key("latchwork_semaphores", name)).ttl == NEVER
+
+
+def test_several_permits_are_taken_all_or_none_with_one_fence(store, name):
+    semaphore, other = (Semaphore(store, name, permits=5) for _ in range(2))
+    three = semaphore.acquire(3, timeout=5)
+    assert three.n == len(three.slots) == 3
+    assert other.try_acquire(3) is None
+    assert bins(store, name)[SLOTS].keys() == set(three.slots), "nothing was taken of what was not enough"
+    two = other.acquire(2, timeout=5)
+    assert two.fence > three.fence
+    assert set(two.slots) | set(three.slots) == set(range(5))
+
+
+def test_fences_strictly_increase_and_survive_release(store, name):
+    fences = []
+    for turn in range(6):
+        permits = Semaphore(store, name, permits=2).acquire(1 + turn % 2, timeout=5)
+        fences.append(permits.fence)
+        permits.renew()
+        assert permits.fence == fences[-1]
+        permits.release()
+    assert fences == sorted(set(fences))
+
+
+def test_a_resource_refuses_who_was_succeeded_in_a_slot_and_lets_all_others_go_on(store, name, resource):
+    paused, others = Semaphore(store, name, permits=3), Semaphore(store, name, permits=3)
+    old, beside = paused.acquire(timeout=5), others.acquire(timeout=5)
+    for permits in (old, beside):
+        permits.operate(resource, Add("n", 1))
+    new = _successor(store, name, old)
+    assert new.slots == old.slots
+    new.seal(resource)
+    with pytest.raises(FencedOut, match=str(new.fence)):
+        old.operate(resource, Add("n", 1))
+    beside.operate(resource, Add("n", 1))
+    new.operate(resource, Add("n", 1))
+    assert store.get(resource).bins == {"n": 4, "fences": {new.slots[0]: new.fence, beside.slots[0]: beside.fence}}
+
+
+def test_a_heavy_holder_is_refused_once_any_of_its_slots_has_another_holder(store, name, resource):
+    old = Semaphore(store, name, permits=3).acquire(3, timeout=5)
+    old.operate(resource, Put("by", "old"))
+    new = _successor(store, name, old)
+    new.operate(resource, Put("by", "new"))
+    with pytest.raises(FencedOut):
+        old.operate(resource, Put("by", "old"))
+    assert store.get(resource).bins["by"] == "new"
+
+
+def _successor(store, name, old):
+    """Another holder of one of the slots, as if the old one had been removed after its lease without hearing of it."""
+    id = bins(store, name)[SLOTS][old.slots[0]]
+    other = Semaphore(store, name, permits=3)
+    seen = other._crowd.look()
+    assert other._crowd.remove(seen.entries[id], *_freed(old.slots))
+    other._crowd.last = old.slots[:1]
+    return other.acquire(timeout=5)
+
+
+def _freed(slots):
+    from latchwork.coord.semaphore import freed
+
+    return freed(slots)
+
+
+def test_a_guard_and_an_absent_resource_are_as_for_a_lock(store, name, resource):
+    permits = Semaphore(store, name, permits=2).acquire(2, timeout=5)
+    with pytest.raises(LatchworkError) as absent:
+        permits.operate(resource, Put("n", 1), when=Bin("n").eq(0))
+    assert absent.value.code == "NOT_FOUND"
+    permits.operate(resource, Put("n", 0))
+    permits.operate(resource, Put("n", 1), when=Bin("n").eq(0))
+    with pytest.raises(LatchworkError) as refused:
+        permits.operate(resource, Put("n", 2), when=Bin("n").eq(0))
+    assert refused.value.code == "REFUSED"
+
+
+def test_a_smaller_size_revokes_nobody_and_lets_nobody_in_until_enough_have_gone(store, name):
+    semaphore = Semaphore(store, name, permits=3)
+    held = [semaphore.acquire(timeout=5) for _ in range(3)]
+    semaphore.resize(2)
+    assert semaphore.size() == 2
+    for permits in held:
+        permits.check()
+        permits.renew()
+    held[0].release()
+    assert Semaphore(store, name, permits=3).try_acquire() is None, "the record says how many there are"
+    held[1].release()
+    assert Semaphore(store, name, permits=3).try_acquire() is not None
+    semaphore.resize(4)
+    assert Semaphore(store, name, permits=3).try_acquire(2) is not None
+
+
+def test_a_size_may_be_set_before_anybody_has_asked(store, name):
+    semaphore = Semaphore(store, name, permits=1)
+    with pytest.raises(NotFound):
+        semaphore.size()
+    semaphore.resize(5)
+    assert semaphore.size() == 5
+    assert semaphore.acquire(5, timeout=5).n == 5
+
+
+def test_the_largest_weight_is_taken_and_enforced(store, name, resource):
+    permits = Semaphore(store, name, permits=MAX_PERMITS).acquire(MAX_PERMITS, timeout=30)
+    permits.seal(resource)
+    assert len(store.get(resource).bins["fences"]) == MAX_PERMITS
+    assert permits.release() is True
+
+
+def test_holders_are_named_with_what_they_hold(store, name):
+    assert Semaphore(store, name, permits=3).holders() == []
+    first = Semaphore(store, name, permits=3, owner="a", lease=7).acquire(2, timeout=5)
+    second = Semaphore(store, name, permits=3, owner="b").acquire(timeout=5)
+    found = {holder.owner: holder for holder in Semaphore(store, name, permits=3).holders()}
+    assert (found["a"].slots, found["a"].fence, found["a"].lease) == (first.slots, first.fence, 7.0)
+    assert found["b"].slots == second.slots
+    assert found["a"].since <= found["b"].since
+
+
+# ---- bad input, before any I/O
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"permits": 0}, "permits is 0; it must be a whole number from 1 to 1000"),
+        ({"permits": 1001}, "permits is 1001"),
+        ({"permits": True}, "permits is True"),
+        ({"permits": 2.0}, "permits is 2.0"),
+        ({"permits": 2, "lease": 0}, "lease is 0"),
+        ({"permits": 2, "owner": ""}, "owner is ''"),
+        ({"permits": 2, "owner": "x" * 256}, "owner .* 255 bytes"),
+        ({"permits": 2, "poll": 5}, "poll is 5"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_call(memory, given, message):
+    with pytest.raises(InvalidRequest, match=message):
+        Semaphore(memory, "s", **given)
+    with pytest.raises(InvalidRequest, match="name is ''"):
+        Semaphore(memory, "", permits=1)
+    assert memory.total == 0
+
+
+@pytest.mark.parametrize("n", [0, -1, 1001, 1.5, True, None])
+def test_a_bad_weight_or_time_is_refused_before_any_call(memory, n):
+    semaphore = Semaphore(memory, "s", permits=3)
+    for call in (semaphore.acquire, semaphore.try_acquire, semaphore.resize):
+        with pytest.raises(InvalidRequest):
+            call(n)
+    with pytest.raises(InvalidRequest, match="timeout"):
+        semaphore.acquire(timeout=-1)
+    assert memory.total == 0
+
+
+def test_more_than_there_are_is_refused_with_the_number_that_there_are(memory):
+    semaphore = Semaphore(memory, "s", permits=3)
+    for call in (semaphore.acquire, semaphore.try_acquire):
+        with pytest.raises(InvalidRequest, match="n is 4; the semaphore has 3 permits"):
+            call(4)
+    semaphore.resize(5)
+    assert semaphore.acquire(4).n == 4, "how many there are is asked of the record"
+
+
+def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):
+    semaphore = Semaphore(memory, "s", permits=3)
+    semaphore.acquire(timeout=0)
+    clock.at(1.0, lambda: Semaphore(memory, "s", permits=3).resize(2))
+    with pytest.raises(InvalidRequest, match="the semaphore has 2 permits"):
+        Semaphore(memory, "s", permits=3).acquire(3, timeout=5)
+    assert WISH not in bins(memory, "s"), "and holds nobody off any more"
+
+
+# ---- what it costs
+
+
+def test_taking_and_giving_back_are_one_call_each(memory):
+    semaphore = Semaphore(memory, "s", permits=8)
+    for n in (1, 8, 1):
+        memory.reset()
+        semaphore.acquire(n).release()
+        assert memory.calls == {"operate": 2}
+
+
+def test_a_handle_keeps_to_the_slots_that_it_had_and_a_miss_costs_a_look_and_another_try(memory):
+    first, second = (Semaphore(memory, "s", permits=2) for _ in range(2))
+    slots = first.acquire().slots
+    second._crowd.last = slots
+    memory.reset()
+    other = second.acquire()
+    assert memory.calls == {"operate": 2, "get": 1}
+    other.release()
+    memory.reset()
+    assert second.acquire().slots == other.slots
+    assert memory.calls == {"operate": 1}
+
+
+# ---- the dead, and the paused
+
+
+def test_permits_of_a_dead_holder_are_free_one_lease_after_somebody_began_to_watch(memory, clock):
+    dead = Semaphore(memory, "s", permits=1, lease=2).acquire()
+    began = clock.monotonic()
+    with Semaphore(memory, "s", permits=1).acquire(timeout=10) as permits:
+        assert 2.0 < clock.monotonic() - began < 2.1
+        assert permits.fence > dead.fence
+    assert dead.lost.is_set()
+    assert dead.release() is False
+
+
+def test_a_holder_that_renews_in_time_is_never_removed(memory, clock):
+    alive = Semaphore(memory, "s", permits=1, lease=2).acquire()
+    for second in range(1, 20):
+        clock.at(second * 1.0, alive.renew)
+    with pytest.raises(LockUnavailable):
+        Semaphore(memory, "s", permits=1).acquire(timeout=18)
+    alive.check()
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_server_clock_that_is_set_neither_frees_permits_nor_keeps_those_of_the_dead(memory, clock, step):
+    alive, dead = (Semaphore(memory, "s", permits=2, lease=2).acquire() for _ in range(2))
+    for half in range(1, 20):
+        clock.at(half * 0.5, alive.renew)
+    clock.at(0.3, lambda: clock.step(step))
+    began = clock.monotonic()
+    assert Semaphore(memory, "s", permits=2).acquire(timeout=9).slots == dead.slots
+    assert 2.0 < clock.monotonic() - began < 2.2
+    alive.check()
+
+
+def test_one_dead_holder_among_the_living_is_replaced_and_try_acquire_remembers_what_it_saw(memory, clock):
+    dead, alive = (Semaphore(memory, "s", permits=2, lease=2).acquire() for _ in range(2))
+    other = Semaphore(memory, "s", permits=2)
+    assert other.try_acquire() is None
+    clock.advance(1.5)
+    alive.renew()
+    assert other.try_acquire() is None
+    clock.advance(1.0)
+    assert other.try_acquire().slots == dead.slots
+    alive.check()
+
+
+def test_a_paused_holder_finds_its_lease_lost_and_frees_nobody(memory, clock):
+    paused = Semaphore(memory, "s", permits=1, lease=2).acquire()
+    new = Semaphore(memory, "s", permits=1, lease=60).acquire(timeout=10)
+    with pytest.raises(FencedOut):
+        paused.check()
+    with pytest.raises(FencedOut):
+        paused.renew()
+    assert paused.release() is False
+    assert bins(memory, "s")[SLOTS].keys() == set(new.slots)
+
+
+def test_kept_alive_permits_are_renewed_until_they_are_released(store, name):
+    with Semaphore(store, name, permits=1, lease=0.3).acquire(timeout=5, keep_alive=True) as permits:
+        assert permits.lost.wait(1.0) is False
+        assert Semaphore(store, name, permits=1).try_acquire() is None
+    assert permits.lost.is_set()
+
+
+# ---- wishes: a heavy one is not passed over for ever
+
+
+def _light_ones(memory, clock, count, until):
+    """Holders of one permit each that take it again as soon as they have given it back, at times of their own."""
+    taken = []
+
+    def turn(semaphore, at):
+        permits = semaphore.try_acquire()
+        taken.append((at, permits is not None))
+        if permits is not None:
+            clock.at(0.35, permits.release)
+        if at < until:
+            clock.at(0.4, lambda: turn(semaphore, at + 0.4))
+
+    for number in range(count):
+        semaphore = Semaphore(memory, "s", permits=3, owner=f"light{number}")
+        clock.at(0.01 + 0.13 * number, lambda semaphore=semaphore, number=number: turn(semaphore, 0.01 + 0.13 * number))
+    return taken
+
+
+def test_a_heavy_one_gets_its_permits_among_light_ones_that_come_and_go(memory, clock):
+    taken = _light_ones(memory, clock, 3, until=8)
+    clock.advance(1.0)
+    began = clock.monotonic()
+    with Semaphore(memory, "s", permits=3).acquire(3, timeout=6) as heavy:
+        assert heavy.n == 3
+        assert clock.monotonic() - began < 1.0
+    clock.advance(2.0)
+    assert any(ok for at, ok in taken if at > 3), "and the others go on afterwards"
+
+
+def test_without_its_wish_the_heavy_one_waits_in_vain(memory, clock, monkeypatch):
+    from latchwork.coord import semaphore
+
+    monkeypatch.setattr(semaphore._Taking, "_wish", lambda self, seen: None)
+    _light_ones(memory, clock, 3, until=8)
+    clock.advance(1.0)
+    with pytest.raises(LockUnavailable):
+        Semaphore(memory, "s", permits=3).acquire(3, timeout=6)
+
+
+def test_who_gives_up_or_dies_wishing_holds_nobody_off_for_long(memory, clock):
+    holder = Semaphore(memory, "s", permits=2).acquire()
+    with pytest.raises(LockUnavailable):
+        Semaphore(memory, "s", permits=2).acquire(2, timeout=0.5)
+    assert WISH not in bins(memory, "s")
+    memory.operate(Key(SEMAPHORES, "s"), Put(WISH, "of one that died"), Put("wished", 7))
+    began = clock.monotonic()
+    with Semaphore(memory, "s", permits=2).acquire(timeout=5):
+        assert 1.0 < clock.monotonic() - began < 1.2
+    assert WISH not in bins(memory, "s")
+    holder.check()
+
+
+# ---- doubt
+
+
+@pytest.mark.parametrize("kind", ["reply_lost", "request_lost"])
+def test_an_acquisition_whose_reply_is_lost_is_recognised_or_made_again_but_never_twice(memory, kind):
+    faulty = FaultyStore(memory, {1: kind})
+    permits = Semaphore(faulty, "s", permits=3).acquire(2)
+    assert bins(memory, "s")[SLOTS].keys() == set(permits.slots)
+    assert permits.release() is True
+    assert bins(memory, "s")[SLOTS] == {}
+
+
+def test_a_late_attempt_with_other_slots_is_refused_while_its_acquisition_holds(memory):
+    faulty = FaultyStore(memory, {1: Fault("late")})
+    semaphore = Semaphore(faulty.with_policy(RetryPolicy(attempts=1)), "s", permits=4)
+    permits = semaphore.acquire(timeout=1)
+    assert faulty.pending == 1
+    faulty.deliver()
+    assert bins(memory, "s")[SLOTS].keys() == set(permits.slots)
+    permits.release()
+    assert bins(memory, "s")[SLOTS] == {}
+
+
+def test_an_id_goes_with_its_slots_so_a_release_after_a_rebuild_leaves_none_behind(memory, clock):
+    """The first attempt is late; its slot goes to another, so the second names another slot; the store is emptied."""
+    faulty = FaultyStore(memory, {1: Fault("late")})
+    semaphore = Semaphore(faulty.with_policy(RetryPolicy(attempts=1)), "s", permits=2)
+    semaphore._crowd.last = (0,)
+    other = Semaphore(memory, "s", permits=2)
+    other._crowd.last = (0,)
+    faulty.plan[2] = other.acquire
+    permits = semaphore.acquire(timeout=1)
+    assert permits.slots == (1,)
+    memory.inner.delete(Key(SEMAPHORES, "s"))
+    faulty.deliver()
+    assert permits.release() is False
+    clock.advance(0.1)
+    ghost = Semaphore(memory, "s", permits=2, lease=0.5)
+    assert ghost.acquire(2, timeout=12).n == 2, "what landed late is removed after its lease, with its slot"
+
+
+def test_where_the_record_cannot_be_asked_after_doubt_the_outcome_is_unknown(memory):
+    faulty = FaultyStore(memory, {1: "request_lost", 2: "request_lost", 3: "request_lost", 4: "dropped", 5: "dropped",
+                                  6: "dropped"})  # fmt: skip
+    with pytest.raises(OutcomeUnknown, match="the lease ends by itself"):
+        Semaphore(faulty, "s", permits=4).acquire(timeout=0)
+
+
+@pytest.mark.parametrize("kind", ["reply_lost", "request_lost"])
+def test_a_size_is_set_exactly_once_though_a_reply_is_lost(memory, kind):
+    faulty = FaultyStore(memory, {1: kind})
+    Semaphore(faulty, "s", permits=4).resize(7)
+    assert bins(memory, "s")[PERMITS] == 7
+
+
+def test_a_removal_or_release_in_doubt_is_repeated(memory, clock):
+    Semaphore(memory, "s", permits=1, lease=1).acquire()
+    faulty = FaultyStore(memory, {})
+    other = Semaphore(faulty, "s", permits=1)
+    assert other.try_acquire() is None
+    clock.advance(1.1)
+    faulty.plan.update({faulty.total + 1: "dropped", faulty.total + 2: "dropped", faulty.total + 4: "reply_lost"})
+    permits = other.acquire(timeout=1)
+    faulty.next("reply_lost")
+    assert permits.release() is True
+    assert bins(memory, "s")[SLOTS] == {}
+
+
+# ---- a store that forgets, a handle that travels, a record that is damaged
+
+
+def test_when_the_store_comes_back_empty_holders_hear_of_it_and_fences_go_on_above(memory, clock):
+    permits = Semaphore(memory, "s", permits=2).acquire(2)
+    memory.inner.delete(Key(SEMAPHORES, "s"))
+    clock.advance(0.01)
+    with pytest.raises(FencedOut):
+        permits.renew()
+    assert permits.release() is False
+    assert Semaphore(memory, "s", permits=2).acquire().fence > permits.fence
+
+
+def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
+    semaphore = Semaphore(shared_store, name, permits=2, owner="me", lease=3)
+    semaphore.try_acquire().release()
+    twin = pickle.loads(pickle.dumps(semaphore))
+    assert repr(twin) == repr(semaphore) == f"Semaphore({name!r}, permits=2, owner='me', lease=3.0)"
+    assert twin._crowd.observed is None
+    with twin.acquire(timeout=5) as permits:
+        assert repr(permits).startswith(f"Permits({name!r}, slots=[")
+
+
+@pytest.mark.parametrize("damage", [{HOLDERS: "x"}, {HOLDERS: {"a": [1]}}, {HOLDERS: {"a": [1, "x", 3, 4, 5]}}])
+def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
+    puts = [Put(bin, value) for bin, value in damage.items()]
+    memory.operate(Key(SEMAPHORES, "s"), *puts, Put(PERMITS, 2), exists=Exists.CREATE)
+    with pytest.raises(Corrupt):
+        Semaphore(memory, "s", permits=2).holders()

@@ -1,0 +1,266 @@
+"""Schedules: which ticks there are, and that each is published once."""
+
+from __future__ import annotations
+
+import warnings
+from datetime import datetime, timedelta, timezone
+from itertools import islice, pairwise
+
+import pytest
+
+from latchwork.errors import Corrupt, InvalidRequest, NotFound
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.schedules import MAX_TICKS, ScheduleRecords
+from latchwork.queue.sharded.upkeep.scheduling import Scheduling
+from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
+from latchwork.store import Key, MapPut, MemoryStore
+from tests.sim.stage import Fault, Kind, Stage
+from tests.support.clock import ManualClock
+
+MINUTE = timedelta(minutes=1)
+
+
+def at(text):
+    return datetime.fromisoformat(text).replace(tzinfo=timezone.utc)
+
+
+def ticks(schedule, after, n=3):
+    return [tick.isoformat()[:19] for tick in islice(schedule.ticks(at(after)), n)]
+
+
+def test_ticks_of_an_interval_are_its_multiples():
+    schedule = Schedule("s", "q", every=timedelta(minutes=20))
+    assert ticks(schedule, "2026-01-01T00:05:00") == [
+        "2026-01-01T00:20:00", "2026-01-01T00:40:00", "2026-01-01T01:00:00",
+    ]  # fmt: skip
+    assert ticks(schedule, "2026-01-01T00:20:00", 1) == ["2026-01-01T00:40:00"]
+
+
+def test_ticks_of_a_cron_line_are_those_of_its_time_zone():
+    schedule = Schedule("s", "q", cron="0 3 * * *", tz="Europe/Berlin")
+    assert ticks(schedule, "2026-01-01T00:00:00", 2) == ["2026-01-01T02:00:00", "2026-01-02T02:00:00"]
+    assert ticks(schedule, "2026-07-01T00:00:00", 1) == ["2026-07-01T01:00:00"]
+
+
+def test_in_the_night_that_lacks_an_hour_a_job_runs_once_right_after_it():
+    schedule = Schedule("s", "q", cron="30 2 * * *", tz="Europe/Berlin")
+    assert ticks(schedule, "2026-03-28T12:00:00", 2) == ["2026-03-29T01:00:00", "2026-03-30T00:30:00"]
+
+
+def test_in_the_night_that_has_an_hour_twice_a_job_runs_once_in_the_first():
+    schedule = Schedule("s", "q", cron="30 2 * * *", tz="Europe/Berlin")
+    assert ticks(schedule, "2026-10-24T12:00:00", 2) == ["2026-10-25T00:30:00", "2026-10-26T01:30:00"]
+
+
+def test_a_job_each_half_hour_runs_by_elapsed_time_through_both_nights():
+    schedule = Schedule("s", "q", cron="*/30 * * * *", tz="Europe/Berlin")
+    for night in ("2026-03-29T00:00:00", "2026-10-25T00:00:00"):
+        found = list(islice(schedule.ticks(at(night)), 8))
+        assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=30)}
+
+
+@pytest.mark.parametrize(
+    ("missed", "late", "published"),
+    [
+        ("skip", 30, 1), ("skip", 90, 0), ("last", 30, 1), ("last", 90, 1), ("all", 30, 10), ("all", 90, 10),
+    ],
+)  # fmt: skip
+def test_what_happens_to_ticks_that_nobody_published_in_time(missed, late, published):
+    schedule = Schedule("s", "q", every=timedelta(hours=1), missed=missed)
+    last = at("2026-01-01T00:00:00")
+    newest = at("2026-01-01T10:00:00")
+    found, settled = schedule.due(last, newest + timedelta(seconds=late))
+    assert len(found) == published
+    assert settled == newest, "and none of them is looked at again"
+    assert found[-1:] in ([], [newest])
+
+
+def test_a_pass_looks_at_so_many_ticks_and_the_next_one_goes_on():
+    schedule = Schedule("s", "q", every=timedelta(seconds=1), missed="all")
+    begin = at("2026-01-01T00:00:00")
+    found, settled = schedule.due(begin, begin + timedelta(days=1))
+    assert len(found) == MAX_TICKS
+    assert schedule.due(settled, begin + timedelta(days=1))[0][0] == settled + timedelta(seconds=1)
+
+
+def test_a_server_clock_that_was_set_back_does_not_silence_a_schedule():
+    schedule = Schedule("s", "q", every=MINUTE)
+    now = at("2026-01-01T00:00:30")
+    found, settled = schedule.due(now + timedelta(hours=1), now)
+    assert (found, settled) == ([], now)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ({"every": MINUTE, "cron": "* * * * *"}, "either every= or cron="),
+        ({}, "either every= or cron="),
+        ({"every": 60}, "timedelta"),
+        ({"every": timedelta(milliseconds=1500)}, "whole seconds"),
+        ({"every": timedelta(0)}, "1 s to 366 days"),
+        ({"cron": "61 * * * *"}, "Bad minute"),
+        ({"cron": "0 25 * * *"}, "Bad hour"),
+        ({"cron": "0 0 * 13 *"}, "Bad month"),
+        ({"cron": "* * *"}, "five fields"),
+        ({"cron": 7}, "five fields"),
+        ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "time zone"),
+        ({"cron": "* * * * *", "tz": "../etc/passwd"}, "time zone"),
+        ({"cron": "* * * * *", "tz": 3}, "time zone"),
+        ({"every": MINUTE, "missed": "some"}, "skip, last, all"),
+        ({"every": MINUTE, "payload": {1, 2}}, "not JSON"),
+        ({"every": MINUTE, "payload": float("nan")}, "not JSON"),
+        ({"every": MINUTE, "payload": "x" * 70_000}, "70002 bytes"),
+        ({"every": MINUTE, "name": ""}, "name"),
+        ({"every": MINUTE, "name": "n" * 101}, "101 characters"),
+        ({"every": MINUTE, "queue": ""}, "queue"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_and_says_why(wrong, match):
+    with pytest.raises(InvalidRequest, match=match):
+        Schedule(**{"name": "s", "queue": "q", **wrong})
+
+
+def test_a_time_without_a_zone_is_refused():
+    with pytest.raises(InvalidRequest, match="no time zone"):
+        next(Schedule("s", "q", every=MINUTE).ticks(datetime(2026, 1, 1)))  # noqa: DTZ001 - what is refused
+
+
+# ---- kept in the store
+
+
+def registry_on(store, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        registry = QueueRegistry(store, "c", farm_id="f")
+        registry.create(QueueConfig("q", shards=1, **options))
+    return registry
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "aerospike"])
+def test_schedules_are_put_replaced_listed_and_removed(backend, request, tmp_path):
+    from latchwork.store import SQLiteStore
+
+    store = {
+        "memory": MemoryStore, "sqlite": lambda: SQLiteStore(tmp_path / "s.db", synchronous="off"),
+        "aerospike": lambda: request.getfixturevalue("aerospike_store"),
+    }[backend]()  # fmt: skip
+    registry = registry_on(store)
+    assert registry.schedules() == []
+    one = Schedule("one", "q", {"n": 1}, cron="0 3 * * 1", tz="Europe/Berlin", missed="skip")
+    registry.schedule(one)
+    registry.schedule(Schedule("two", "q", every=MINUTE))
+    assert registry.schedules() == [one, Schedule("two", "q", every=MINUTE)]
+    registry.schedule(Schedule("one", "q", {"n": 2}, every=MINUTE))
+    assert registry.schedules()[0].payload == {"n": 2}
+    registry.unschedule("one")
+    with pytest.raises(NotFound, match="'one'"):
+        registry.unschedule("one")
+    assert [schedule.name for schedule in registry.schedules()] == ["two"]
+    assert [queue.name for queue in registry.queues(active=None)] == ["q"], "they are no queue"
+
+
+def test_a_schedule_for_a_queue_that_is_not_there_or_takes_bytes_is_refused():
+    registry = registry_on(MemoryStore())
+    with pytest.raises(NotFound, match="nowhere"):
+        registry.schedule(Schedule("s", "nowhere", every=MINUTE))
+    registry.create(QueueConfig("raw", codec="bytes"))
+    with pytest.raises(InvalidRequest, match="takes bytes"):
+        registry.schedule(Schedule("s", "raw", every=MINUTE))
+    with pytest.raises(InvalidRequest, match="Schedule"):
+        registry.schedule("s")
+
+
+# ---- published
+
+
+class Term:
+    def check(self):
+        """It never ends."""
+
+
+class Farms:
+    def __init__(self, *registries):
+        self.found = list(registries)
+
+    def registries(self):
+        return self.found
+
+
+def published(queue):
+    return [delivery.message_id for delivery in queue.receive(1000)]
+
+
+def test_each_tick_is_published_once_and_a_damaged_schedule_stops_no_other(caplog):
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    duty = Scheduling(Farms(registry))
+    registry.schedule(Schedule("s", "q", "x", every=MINUTE))
+    registry.schedule(Schedule("a", "q", "y", every=timedelta(hours=1)))
+    key = ScheduleRecords(registry.store, "c", "f").key
+    registry.store.operate(key, MapPut("specs", "a", "{no json"), repeatable=True)
+    clock.advance(61)
+    for _ in range(3):
+        assert 0 < duty.run(Term()) <= 15
+    found = published(registry.get("q"))
+    assert len(found) == len(set(found)) == 1
+    assert "'a' was not published" in caplog.text
+    with pytest.raises(Corrupt, match="'a'"):
+        registry.schedules()
+
+
+def test_a_tick_whose_publishing_was_not_noted_is_not_published_again():
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    registry.schedule(Schedule("s", "q", every=MINUTE))
+    records = ScheduleRecords(registry.store, "c", "f")
+    before = records.read()[1]["s"]
+    clock.advance(60)
+    Scheduling(Farms(registry)).run(Term())
+    assert records.settle("s", records.read()[1]["s"], before)
+    Scheduling(Farms(registry)).run(Term())
+    assert len(published(registry.get("q"))) == 1
+
+
+@pytest.mark.parametrize("call", range(1, 16))
+@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.LATE, Kind.PAUSE])
+def test_whatever_fails_at_whatever_call_each_tick_is_published_once(call, kind):
+    """Two processes publish a tick each 10 s for a minute; the first one is struck at a call while it leads."""
+    stage = Stage({"first": {30 + call: Fault(kind, 40.0)}})
+
+    def setup(store):
+        registry = registry_on(store)
+        registry.schedule(Schedule("s", "q", every=timedelta(seconds=10), missed="all"))
+
+    def keeper(store):
+        upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
+        upkeep.join("test")
+        store.seams.sleep(60 + 3 * LEASE)
+        upkeep.leave("test")
+
+    def reader(store):
+        store.seams.sleep(70 + 3 * LEASE)
+        registry = registry_on(store)
+        found = []
+        while more := published(registry.get("q")):
+            found += more
+        return found
+
+    stage.act("setup", setup)
+    stage.act("first", keeper, after=1)
+    stage.act("second", keeper, after=2)
+    stage.act("reader", reader)
+    stage.play()
+    found = stage.said["reader"]
+    assert len(found) == len(set(found))
+    times = sorted(datetime.fromisoformat(name.partition("@")[2]) for name in found)
+    assert len(times) >= 8
+    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(seconds=10)}
+
+
+def test_the_record_of_schedules_is_read_whatever_is_in_it():
+    store = MemoryStore()
+    records = ScheduleRecords(store, "c", "f")
+    assert records.read() == ({}, {})
+    assert records.with_time()[:2] == ({}, {})
+    assert not records.settle("s", 1, 2)
+    assert records.key == Key("f_c_ignis_queues", "latchwork-schedules")

@@ -1,0 +1,158 @@
+"""Rules taken out of the coordination set (docs/protocols.md P9 to P13), one at a time, as `mutants.py` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from latchwork.coord import contender, fencing, holders, lease, limiter, rwlock, semaphore
+from latchwork.store import RecordStore
+from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, all_of, exists, lacks, missing
+from latchwork.store.model.form import Form, plain
+from latchwork.store.model.ops import Compute, MapPut, MapTrim, Put
+
+TRUE = Const(True)
+Rule = tuple[Any, ...]
+
+
+def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def _anew(made: Any, owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    """With something else in what is made once and kept."""
+
+    @contextmanager
+    def patch() -> Iterator[None]:
+        made.cache_clear()
+        with mock.patch.object(owner, name, value):
+            yield
+        made.cache_clear()
+
+    return patch
+
+
+def _slots(name: str, value: Any) -> Callable[[], Any]:
+    """With another part in the acquisition of slots."""
+    return _anew(semaphore._taken, semaphore, name, value)
+
+
+def _question(name: str, value: Any) -> Callable[[], Any]:
+    """With another part in the question of a rate limiter."""
+    return _anew(limiter._asked, limiter, name, value)
+
+
+_RENEW_ANY = MapPut(holders.RENEWED, holders.ID, SERVER_NOW)
+
+
+def _form(name: str, *ops: Any, **changes: Any) -> Callable[[], Any]:
+    """With other parts in a form of the holders."""
+    old = getattr(holders, name)
+    kept = {part: getattr(old, part) for part in ("when", "exists", "or_absent", "ttl")}
+    return _swap(holders, name, Form(*ops, **{**kept, **changes}))
+
+
+def _lasts_a_moment(self: Any, key: Any, seconds: float, now: float) -> bool:
+    return key in self._seen and now - self._seen[key][1] > 0.3
+
+
+def _believed_anew(self: Any, fence: int) -> Any:
+    return contender.Claim(fence, self._seams.boottime() + self._party.lease)
+
+
+HELD_RULES: tuple[Rule, ...] = (
+    ("a holder is removed though it has renewed", "P10.4: guarded by the stamp that was seen",
+     _swap(holders, "_STILL", holders._HELD), True),
+    ("removed by the challenger's lease", "P10.4: the holder's whole lease",
+     _swap(lease.Standstill, "lasts", _lasts_a_moment)),
+    ("renewing needs no id", "P10.3: renew guarded by the id",
+     _form("_RENEW", _RENEW_ANY, when=exists(holders.RENEWED))),
+    ("giving back needs no id", "P10.3: release guarded by the id",
+     _swap(holders, "_HELD", exists(holders.HOLDERS))),
+    ("belief without end", "P10.4: start of the first attempt + lease - drift",
+     _swap(lease, "believed_until", lambda began, lease: began + 1e9)),
+)  # fmt: skip
+SEMAPHORE_RULES: tuple[Rule, ...] = (
+    *HELD_RULES,
+    ("slots are taken out of others' hands", "P10.1: each slot is in nobody's hands",
+     _slots("lacks", lambda bin, key: TRUE)),
+    ("more are let in than there are", "P10.1: size + n <= permits", _slots("_ROOM", TRUE)),
+    ("one id goes with several choices of slots", "P10.2: an id goes with its slots",
+     _swap(semaphore._Taking, "_begin_again", lambda self: None)),
+    ("the next fence is one more", "P10.1: max(fencing-ctr + 1, server time)",
+     _slots("NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
+    ("a guard without the ratchet", "P10.7: guards fences[slot] <= f and stores it",
+     _swap(semaphore.Permits, "_ratchet", lambda self, bin: (Put("another", self._fence),))),
+    ("a ratchet without the guard", "P10.7: guards fences[slot] <= f and stores it",
+     _swap(semaphore, "_fenced", lambda bin, slots, when: TRUE if when is None else when)),
+    ("what was found counts without being renewed", "P10.2: counts only once it is renewed",
+     _swap(contender.Attempts, "_confirm", _believed_anew)),
+)  # fmt: skip
+
+
+# ---- rate limiters (P13)
+
+
+def _without_token(self: Any, update: Any, *, token: Any = None) -> Any:
+    """A call that is repeated as it is."""
+    *ops, answer = (*plain(update).ops, Compute(Bound(update.form.once.result, update.params)))
+    return self.policy.run(
+        self.seams, self._operate, update._replace(ops=(*ops, answer), form=None, params={}), doubt=lambda: None
+    )
+
+
+def _cells_of_a_window(count: int) -> Callable[[Any, Any], Any]:
+    def window(bin: str, cell: Any, real: Any = limiter._window) -> Any:
+        with mock.patch.object(limiter, "CELLS", count - 1):
+            return real(bin, cell)
+
+    return window
+
+
+LIMITER_RULES: tuple[Rule, ...] = (
+    ("the oldest cell of a window does not count", "P13.1: a cell counts until a window after its end",
+     _question("_window", _cells_of_a_window(limiter.CELLS))),
+    ("whether there is room is not asked", "P13.1: spent + n <= limit", _question("all_of", lambda *parts: TRUE)),
+    ("cells are dropped that still count", "P13.1: the newest eleven are kept",
+     _question("MapTrim", lambda bin, keep: MapTrim(bin, 3))),
+    ("a call in doubt is repeated without its token", "P13.2: exactly once",
+     _swap(RecordStore, "once", _without_token)),
+    ("forgotten though somebody was let through", "P13.4: guarded by last",
+     _swap(limiter, "_IS_LAST", exists(limiter.LAST))),
+    ("forgotten before a window was watched", "P13.4: nothing let through for a window of one's own clock",
+     _swap(limiter.RateLimiter, "_time_stands_still", lambda self: self._watched[0] != "")),
+)  # fmt: skip
+
+
+# ---- read-write locks (P12)
+
+_ROOM = rwlock._COUNT < rwlock.MAX_READERS
+_ANEW = lacks(holders.HOLDERS, holders.ID)
+
+
+def _reading(guard: Any, fence: Any = rwlock._LAST_FENCE) -> Callable[[], Any]:
+    return _swap(rwlock, "_READ", rwlock._acquisition(rwlock.Mode.READ, fence, guard))
+
+
+def _writing(guard: Any, fence: Any = rwlock.NEXT_FENCE) -> Callable[[], Any]:
+    more = (Put(rwlock.WRITER, holders.ID), Put(rwlock.WISH, None))
+    return _swap(rwlock, "_WRITE", rwlock._acquisition(rwlock.Mode.WRITE, fence, guard, *more))
+
+
+RWLOCK_RULES: tuple[Rule, ...] = (
+    *HELD_RULES,
+    ("readers are let in beside a writer", "P12.1: nobody writes",
+     _reading(all_of(_ROOM, _ANEW, holders.NOT_HELD_OFF))),
+    ("a writer is let in beside readers", "P12.1: nobody holds it",
+     _writing(missing(rwlock.WRITER) & holders.NOT_HELD_OFF)),
+    ("the next fence is the last one", "P12.1: max(fencing-ctr + 1, server time)",
+     _writing(rwlock._COUNT.eq(0) & holders.NOT_HELD_OFF, rwlock._LAST_FENCE)),
+    ("a reader's generation is the time", "P12.3: the fence of the last writer",
+     _reading(all_of(missing(rwlock.WRITER), _ROOM, _ANEW, holders.NOT_HELD_OFF), lease.NOW_US)),
+    ("a dead writer leaves no mark", "P12.4: abandoned = its fence",
+     _swap(rwlock._Users, "gone", lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
+    ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
+     _swap(fencing, "_fenced", lambda bin, when: TRUE if when is None else when)),
+)  # fmt: skip

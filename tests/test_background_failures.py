@@ -1,0 +1,393 @@
+"""No task in the background ends by an error that nobody expected: it pauses, goes on, and says so once a minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from itertools import pairwise
+
+import pytest
+
+from latchwork.background import QUIET, TROUBLE, Troubles
+from latchwork.coord import FencedLock, LeaseElection
+from latchwork.errors import Misconfigured, OutcomeUnknown, Unavailable, WaitTimeout
+from latchwork.queue import (
+    Consumer,
+    Outbox,
+    PagedQueue,
+    QueueConfig,
+    QueueRegistry,
+    Shovel,
+    ShovelConfig,
+    Sweeper,
+    Worker,
+)
+from latchwork.queue.sharded.upkeep.upkeep import Upkeep
+from latchwork.seams import Seams
+from latchwork.store import MemoryStore
+from tests.support.clock import InlineClock, ManualClock
+
+DEFECT = ValueError("zip() argument 2 is shorter than argument 1")
+AWAY = Unavailable("the store is away")
+FAILURES = pytest.mark.parametrize("failure", [AWAY, DEFECT], ids=["away", "defect"])
+
+
+def made(store, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(store, "c").create(
+            QueueConfig("q", **{"shards": 1, "unsafe_limits": True, "shovel": ShovelConfig(1), **options})
+        )
+
+
+def failing(failure):
+    def fail(*_, **__):
+        raise failure
+
+    return fail
+
+
+def said(caplog, text):
+    return [record for record in caplog.records if text in record.getMessage()]
+
+
+# ---- what is said
+
+
+def test_each_kind_of_failure_is_said_once_a_minute_with_how_many_came_in_between(caplog):
+    clock = ManualClock()
+    troubles = Troubles(clock, logging.getLogger("latchwork.test"))
+    for _ in range(130):
+        troubles.tell(AWAY, "the work failed")
+        troubles.tell(DEFECT, "the work failed")
+        clock.advance(1)
+    ours, defects = [
+        [record.getMessage() for record in caplog.records if record.levelno == level]
+        for level in (logging.WARNING, logging.ERROR)
+    ]
+    assert len(ours) == len(defects) == 3
+    assert ours[0] == "the work failed (UNAVAILABLE): the store is away"
+    assert ours[1].endswith(f"; {QUIET - 1:.0f} more since this was said last")
+
+
+def test_an_error_of_ours_is_one_line_and_a_defect_shows_where_it_was_raised(caplog):
+    troubles = Troubles(ManualClock(), logging.getLogger("latchwork.test"))
+    for failure in (AWAY, OutcomeUnknown("no reply"), Misconfigured("no such namespace"), DEFECT, KeyError("another")):
+        troubles.tell(failure, "the work failed")
+    first, second = caplog.records
+    assert (first.levelname, first.exc_info) == ("WARNING", None)
+    assert (second.levelname, second.exc_info[1]) == ("ERROR", DEFECT)
+
+
+# ---- consumers
+
+
+class Pauses(Seams):
+    """The real world, in which the pauses of a test's choice are noted and do not last."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def uniform(self, low, high):
+        self.drawn.append((low + high) / 2)
+        return 0.001
+
+
+def eventually(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
+
+
+@FAILURES
+def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(failure, caplog):
+    seams = Pauses()
+    queue = made(MemoryStore(seams=seams))
+    receive, asked, seen = queue.receive, [], []
+
+    def fails(*given, **options):
+        asked.append(given)
+        if len(asked) <= 12:
+            raise failure
+        return receive(*given, **options)
+
+    queue.receive = fails
+    queue.publish("a")
+    consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload), concurrency=1).start()
+    try:
+        eventually(lambda: seen == ["a"])
+    finally:
+        consumer.stop()
+    assert consumer.stats["troubles"] == 12
+    assert len(said(caplog, "met trouble")) == 1
+    longer = [TROUBLE.low * 2**failures for failures in range(5)]
+    assert [pause for pause in seams.drawn if pause in longer][: len(longer)] == longer
+    assert max(seams.drawn) == TROUBLE.high
+
+
+def test_no_worker_ends_and_none_is_started_in_its_place_while_everything_fails(consumers_stopped, monkeypatch):
+    started = []
+
+    class Counting(Pauses):
+        def spawn(self, run, name):
+            started.append(name)
+            return super().spawn(run, name)
+
+    queue = made(MemoryStore(seams=Counting()))
+    monkeypatch.setattr(queue, "receive", failing(DEFECT))
+    consumer = consumers_stopped(Consumer(queue, print, concurrency=2))
+    consumer.start()
+    eventually(lambda: consumer.stats["troubles"] > 50)
+    assert [name for name in started if "worker" in name] == ["q-worker-0", "q-worker-1"]
+    assert consumer._workers == 2
+
+
+@pytest.fixture
+def consumers_stopped():
+    made = []
+    yield lambda consumer: made.append(consumer) or consumer
+    for consumer in made:
+        consumer.stop(0)
+
+
+@FAILURES
+def test_workers_are_started_though_the_settings_cannot_be_read(consumers_stopped, monkeypatch, caplog, failure):
+    queue, seen = made(MemoryStore()), []
+    queue.publish("a")
+
+    def fails_for_the_keeper():
+        if threading.current_thread().name.endswith("-keeper"):
+            raise failure
+
+    monkeypatch.setattr(queue.registry, "refresh_if_due", fails_for_the_keeper)
+    consumers_stopped(Consumer(queue, lambda delivery: seen.append(delivery.payload))).start()
+    eventually(lambda: seen == ["a"])
+    assert len(said(caplog, "met trouble")) == 1
+
+
+# ---- upkeep
+
+
+@FAILURES
+def test_a_shovel_that_fails_for_an_hour_goes_on_and_says_so_once_a_minute(monkeypatch, caplog, failure):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    queue.publish("a")
+    queue.receive()[0].nack()
+    shovel, passes = Shovel(queue), []
+
+    def fails():
+        passes.append(clock.monotonic())
+        raise failure
+
+    monkeypatch.setattr(shovel, "_pass", fails)
+    monkeypatch.setattr(queue.registry, "refresh_if_due", failing(failure))
+    clock.at(3600, shovel._stop.set)
+    shovel.start()
+    assert len(said(caplog, "the shovel of q failed")) in (59, 60, 61)
+    assert max(later - earlier for earlier, later in pairwise(passes)) < TROUBLE.high + 5
+    monkeypatch.undo()
+    shovel._stop.clear()
+    clock.at(clock.monotonic() + 10, shovel._stop.set)
+    shovel._run()
+    assert [delivery.payload for delivery in queue.receive()] == ["a"]
+
+
+class Leads:
+    """An election that this process has won."""
+
+    def __init__(self):
+        self.leadership, self.epoch = self, 1
+
+    def check(self):
+        """It leads."""
+
+
+@FAILURES
+def test_a_sweeper_that_fails_for_ten_minutes_goes_on_and_says_so_once_a_minute(monkeypatch, caplog, failure):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    sweeper = Sweeper(queue.registry, Leads(), initial_delay=0, interval=0.01)
+    monkeypatch.setattr(queue.registry, "listed", failing(failure))
+    clock.at(600, sweeper._stop.set)
+    sweeper.start()
+    records = said(caplog, "the sweep failed")
+    assert len(records) in (9, 10, 11)
+    assert all(bool(record.exc_info) is (failure is DEFECT) for record in records)
+    assert len(clock.slept) < 200, "it pauses longer each time"
+
+
+def test_a_sweep_of_which_a_part_fails_again_and_again_says_so_once_a_minute(monkeypatch, caplog):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    sweeper = Sweeper(queue.registry, Leads(), initial_delay=0, interval=1)
+    monkeypatch.setattr(sweeper, "tasks", failing(AWAY))
+    clock.at(600, sweeper._stop.set)
+    sweeper.start()
+    assert len(said(caplog, "the store is away")) in (9, 10, 11)
+
+
+@FAILURES
+def test_an_outbox_that_cannot_forward_for_an_hour_goes_on_and_says_so_once_a_minute(
+    tmp_path, monkeypatch, caplog, failure
+):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    with PagedQueue.open(tmp_path, "out") as pages:
+        outbox = Outbox(pages, queue)
+        outbox.put("a")
+        monkeypatch.setattr("latchwork.queue.outbox.outbox.publish", failing(failure))
+        clock.at(3600, outbox._background.stopping.set)
+        outbox.start()
+        assert len(said(caplog, "could not forward")) in (59, 60, 61)
+        assert outbox.failure is failure
+        monkeypatch.undo()
+        assert outbox.forward() == 1
+
+
+class Hand(ManualClock):
+    """What is started in the background is kept, and runs when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.work = {}
+
+    def spawn(self, run, name):
+        self.work[name.rsplit("-", 1)[0]] = run
+        return self
+
+    def join(self, timeout=None):
+        """It has ended."""
+
+    def is_alive(self):
+        return False
+
+
+class Term:
+    """A term of office that lasts until the test ends it."""
+
+    def __init__(self, clock):
+        self.lost = clock.event()
+
+    def check(self):
+        """It leads."""
+
+
+@FAILURES
+def test_a_duty_of_the_upkeep_that_fails_for_an_hour_goes_on_and_says_so_once_a_minute(caplog, failure):
+    clock = InlineClock()
+    upkeep, term, done = Upkeep(made(MemoryStore(clock)).registry), Term(clock), []
+
+    class Duty:
+        def run(self, _):
+            done.append(clock.monotonic())
+            raise failure
+
+    clock.at(3600, term.lost.set)
+    upkeep._perform(Duty(), term)
+    assert len(said(caplog, "upkeep: duty failed")) in range(30, 62)
+    assert max(later - earlier for earlier, later in pairwise(done)) <= 90
+
+
+@FAILURES
+def test_a_pass_of_one_queue_that_fails_leaves_those_of_the_others(monkeypatch, caplog, failure):
+    clock = InlineClock()
+    queue = made(MemoryStore(clock))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = queue.registry.create(QueueConfig("other", shards=1, shovel=ShovelConfig(1), unsafe_limits=True))
+    passes, term = [], Term(clock)
+
+    def run_once(shovel):
+        passes.append(shovel.queue.name)
+        raise failure
+
+    monkeypatch.setattr(Shovel, "run_once", run_once)
+    upkeep = Upkeep(queue.registry)
+    clock.at(120, term.lost.set)
+    upkeep._perform(upkeep._duties[1], term)
+    assert passes.count("q") == passes.count(other.name) > 100
+    assert len(said(caplog, "is tried again")) in (2, 3)
+
+
+@FAILURES
+def test_a_worker_divides_its_threads_again_after_whatever_went_wrong(monkeypatch, caplog, failure):
+    clock = Hand()
+    queue = made(MemoryStore(clock))
+    worker, allotted = Worker(queue.registry, upkeep=False), []
+    worker.handler("q", start_at=5)(print)
+    worker.consumers = {"q": Consumer(queue, print, upkeep=False)}
+    monkeypatch.setattr(worker.consumers["q"].queue.pointers, "states", failing(failure))
+
+    def allot(opened):
+        allotted.append(dict(opened))
+        raise failure
+
+    monkeypatch.setattr(worker, "_allot", allot)
+    clock.at(100, worker._stopping.set)
+    worker._divide_threads()
+    assert len(allotted) > 300
+    assert len(caplog.records) in (1, 2, 3, 4)
+
+
+# ---- leases
+
+
+@FAILURES
+def test_a_lease_is_renewed_again_after_whatever_a_renewal_raised(monkeypatch, caplog, failure):
+    clock = Hand()
+    grant = FencedLock(MemoryStore(clock), "lock", lease=9).acquire(keep_alive=True)
+    renew = grant._party.renew
+    monkeypatch.setattr(grant._party, "renew", failing(failure))
+    clock.at(6, lambda: monkeypatch.setattr(grant._party, "renew", renew))
+    clock.at(60, grant.give_up)
+    clock.work["latchwork-lease"]()
+    assert 60 <= clock.monotonic() < 64, "it was not lost before"
+    assert len(said(caplog, "could not be renewed")) == 1
+
+
+@FAILURES
+def test_a_candidate_stands_again_after_whatever_its_store_raised(monkeypatch, caplog, failure):
+    clock = Hand()
+    election, terms = LeaseElection(MemoryStore(clock), "office", candidate="me"), []
+
+    def lead(leadership):
+        terms.append(leadership.epoch)
+        election.stop()
+
+    elect = election._elect
+    monkeypatch.setattr(election, "_elect", failing(failure))
+    clock.at(300, lambda: monkeypatch.setattr(election, "_elect", elect))
+    election.start(lead)
+    clock.work["latchwork-election"]()
+    assert len(terms) == 1
+    assert len(said(caplog, "goes on in")) in (5, 6)
+
+
+def test_who_waits_in_vain_to_be_elected_hears_what_the_campaign_failed_with_last(monkeypatch):
+    clock = Hand()
+    election = LeaseElection(MemoryStore(clock), "office", candidate="me")
+    monkeypatch.setattr(election, "_elect", failing(DEFECT))
+    clock.at(5, election.stop)
+    election.start()
+    clock.work["latchwork-election"]()
+    with pytest.raises(WaitTimeout, match="zip"):
+        election._serve(print, 1)
+
+
+@FAILURES
+def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised(monkeypatch, caplog, failure):
+    clock = Hand()
+    election = LeaseElection(MemoryStore(clock), "office", candidate="me")
+    election._enter(stop := clock.event())
+    monkeypatch.setattr(election._roster, "report", failing(failure))
+    clock.at(200, monkeypatch.undo)
+    seen = []
+    clock.at(300, lambda: seen.extend(election.contenders()))
+    clock.at(300, stop.set)
+    clock.work["latchwork-roster"]()
+    assert seen == ["me"]
+    assert len(said(caplog, "could not say so")) in (3, 4)
