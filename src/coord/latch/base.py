@@ -228,14 +228,16 @@ class Latch(Handle):
         whole = partial(self._look, {})
         look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
+        there: set[bool] = set()  # whether it has been there: what is gone then is not waited for
 
         def released() -> bool | None:
             try:
                 now = outlive(seams, deadline, look)
             except NotFound:
-                if seen or self._identified or (created_by is not None and seams.monotonic() >= created_by):
+                if there or self._identified or (created_by is not None and seams.monotonic() >= created_by):
                     raise
                 return None
+            there.add(True)
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
