@@ -18,9 +18,12 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import QueueRegistry
+from ..queue.sharded.record import last_sweep_of
+from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
+from .elections import lease_of
 from .session import Session
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -76,6 +79,28 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
         yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
     else:
         yield Finding(OK, "names of sets and bins fit")
+
+
+def _upkeep(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether somebody sweeps the client's queues; red after two intervals without."""
+    if client is None:
+        return
+    lease = lease_of(store, election_name(client))
+    who = f"{lease.owner} is elected" if lease and lease.locked else "nobody is elected"
+    late = []
+    for queue, bins in QueueRegistry(store, client, farm_id=farm).listed():
+        seen = last_sweep_of(bins).success or bins.get("createdAt", 0)
+        age = store.seams.wall() - seen / 1000
+        if age > 2 * sweep_interval([queue]):
+            late.append(f"{queue.name} for {age / 60:.0f} min")
+    if late:
+        yield Finding(
+            PROBLEM,
+            f"no upkeep of {', '.join(late)}: what failed, or dead consumers had, stays where it is; {who}",
+            "run a worker or a consumer of this client, or `latchwork queue sweep --every 900`",
+        )
+    else:
+        yield Finding(OK, f"upkeep: every queue was swept in time; {who}")
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
@@ -249,6 +274,7 @@ def doctor(
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
         found += _found(session, lambda: _placement(session.store, client, farm))
+        found += _found(session, lambda: _upkeep(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:

@@ -7,11 +7,23 @@ an attempt that lands late, changes nothing. The token is minted here, above the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import (
+    AlreadyExists,
+    BinMismatch,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
+from ..retry import RetryPolicy
+from ..seams import Seams
 from .model.expr import (  # fmt: skip
     EXPRESSIONS,
     SERVER_NOW,
@@ -28,80 +40,88 @@ from .model.expr import (  # fmt: skip
     missing,
 )
 from .model.form import Form, plain
+from .model.once import Once
 from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .model.record import Update, checked_bins
+from .model.record import Key, Update, Values
 
-if TYPE_CHECKING:
-    from ..seams import Seams
-    from .port import RecordStore, Values
+__all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
+AHEAD = 86_400_000_000
+"""Microseconds. A token that is further ahead of the server's time is none that we have minted: the record is damaged.
+To mint above it would carry the damage on, and end where 7 bytes end."""
+MAX_FLOORS = 1_024
+"""Records of which a process remembers that others have newer tokens there."""
+_TIME = 7
+_LAST = (1 << 8 * _TIME) - 1
 _TOKEN = Param("\0token", bytes)
+_MINTED = Param("\0minted")
+_NOT_AHEAD = _MINTED <= SERVER_NOW * 1000 + AHEAD
 """Named like none of the caller's, whose guard and operations it joins."""
 CANCELLED = b"cancelled:"
 """With the token behind it, which no result has, remembered instead of a result for an update that was given up: a
 first attempt that lands late is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """How one kind of update on one kind of record is remembered.
+class Attempts(Protocol):
+    """The part of a store that an update needs to be made exactly once: `RecordStore` has it."""
 
-    capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
-    remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  goes_on: the caller goes on
-    with the token of a refusal (`details["token"]`), so a refusal settles nothing yet; one that cannot be looked into
-    is unknown, as its request may come again.  answer: a bin whose value after the update is the result, and which is
-    read anew where the update turns out to have been applied before; instead of `result`, cheaper where a later value
-    serves as well.  token: a token minted before, to go on with an update that was begun earlier; minted when None.
-    Raises `InvalidRequest` where one of them is not what every backend takes.
-    """
+    policy: RetryPolicy
+    seams: Seams
+    token_clock: TokenClock
 
-    capacity: int
-    bin: str = "ops"
-    result: Any | Expr | Bound = None
-    monotone: bool = False
-    goes_on: bool = False
-    answer: str | None = None
-    token: bytes | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.capacity, int) or not self.capacity >= 1:
-            raise InvalidRequest(f"a memory of {self.capacity!r} tokens: it must hold at least 1, a whole number")
-        checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
-        if self.token is not None and not (isinstance(self.token, bytes) and self.token):
-            raise InvalidRequest(f"token {self.token!r}: give the bytes of one that was minted before, or None")
+    def _operate(self, update: Update) -> Values: ...
+    @property
+    def operate(self) -> Callable[..., Values]: ...
 
 
 class TokenClock:
-    """Time for tokens: this process's wall clock, moved by what replies have told about the server's.
+    """Time for tokens: this process's clock since boot, moved by what replies have told about the server's time.
 
-    Only the order of tokens hangs on it: a clock that is wrong costs a second attempt, never a double update.
+    Only the order of tokens hangs on it: a clock that is wrong costs a second attempt, never a double update. Before
+    the first reply it is the wall clock, which may be wrong by years: an update that is sent so asks for a server that
+    is not more than a day behind. After that it does not matter how the wall clock is set.
     """
 
     def __init__(self) -> None:
-        self._skew: int | None = None
+        self._offset: int | None = None
         self._learned = 0.0
-        self._floor = 0
+        self._floors: dict[Key, int] = {}
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it goes by the server's time."""
+        return self._offset is not None
 
     def wants_to_learn(self, seams: Seams) -> bool:
         """Whether the next reply should bring the server's time along: at first, and again each minute."""
-        return self._skew is None or seams.monotonic() - self._learned > RELEARN
+        return self._offset is None or seams.monotonic() - self._learned > RELEARN
 
     def learn(self, seams: Seams, server_ms: int) -> None:
         """Take note of the server's time in milliseconds, from a reply that has just come."""
-        self._skew, self._learned = server_ms - int(seams.wall() * 1000), seams.monotonic()
+        self._offset, self._learned = server_ms * 1000 - int(seams.boottime() * 1_000_000), seams.monotonic()
 
-    def mint(self, seams: Seams, above: bytes = b"") -> bytes:
-        """A token in order of time: 7 bytes of microseconds, later than those of `above`; 10 unique ones."""
-        if above:
-            self._floor = max(self._floor, int.from_bytes(above[:7], "big") + 1)
-        now = int(seams.wall() * 1_000_000) + (self._skew or 0) * 1000
-        return max(now, self._floor).to_bytes(7, "big") + bytes.fromhex(seams.unique())
+    def mint(self, seams: Seams, key: Key) -> bytes:
+        """A token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
+        offset = self._offset
+        now = int(seams.wall() * 1_000_000) if offset is None else offset + int(seams.boottime() * 1_000_000)
+        time = min(max(now, self._floors.get(key, 0), 0), _LAST)
+        return time.to_bytes(_TIME, "big") + bytes.fromhex(seams.unique())
+
+    def outrank(self, key: Key, token: bytes) -> None:
+        """Let tokens for this record be later than this one, which another process has put there."""
+        if len(self._floors) >= MAX_FLOORS:
+            self._floors.clear()  # what is forgotten costs a second attempt
+        self._floors[key] = time_of(token) + 1
 
 
-def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
+def time_of(token: bytes) -> int:
+    """When a token was minted, in microseconds since the epoch by the server's clock."""
+    return int.from_bytes(token[:_TIME], "big")
+
+
+def operate_once(store: Attempts, update: Update, once: Once) -> Values:
     """Apply the update exactly once; the one-tuple of what was remembered.
 
     Raises `Refused` or `NotFound` where it was not applied and never will be, `OutcomeUnknown` where it may have been
@@ -124,6 +144,12 @@ def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
 def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
     """The same, and "the token is not there": for a result that is an expression, which cannot be put as new."""
     return all_of(lacks(bin, _TOKEN), _fresh(bin, capacity, when))
+
+
+@lru_cache(maxsize=256)
+def _not_ahead(guard: Expr) -> Expr:
+    """The same, and "the client's clock, which nobody has compared yet, is not far ahead of the server's"."""
+    return all_of(guard, _NOT_AHEAD)
 
 
 def _guard(once: Once, when: Expr | None) -> Expr:
@@ -156,9 +182,9 @@ class _Attempt:
 
     __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
 
-    def __init__(self, store: RecordStore, update: Update, once: Once) -> None:
+    def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
-        self.token = once.token or store.token_clock.mint(store.seams)
+        self.token = once.token or store.token_clock.mint(store.seams, update.key)
         self.doubt = once.token is not None
         self.unanswered, self.cancelled = False, False
 
@@ -187,7 +213,7 @@ class _Attempt:
             self.store.seams.note("doubts", outcome=outcome)
 
     def _answer(self) -> Values:
-        for _ in range(self.store.policy.attempts + 1):  # a token minted again is no retry
+        for _ in range(self.store.policy.attempts + 2):  # a token minted again is no retry
             try:
                 return self._send()
             except (Refused, AlreadyExists) as refusal:
@@ -208,8 +234,7 @@ class _Attempt:
         attempt = self._attempt()
         learning = clock.wants_to_learn(store.seams)
         if learning:
-            attempt = plain(attempt)
-            attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
+            attempt = self._learning(plain(attempt))
         values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
         if not learning:
             return values[-1:]
@@ -227,19 +252,29 @@ class _Attempt:
         bound = Bound(_guard(once, when), {**params, _TOKEN.name: token})
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
+    def _learning(self, attempt: Update) -> Update:
+        """The attempt, which brings the server's time along."""
+        attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
+        if self.store.token_clock.is_set or not isinstance(attempt.when, Bound):
+            return attempt
+        guard, params = attempt.when
+        return attempt._replace(when=Bound(_not_ahead(guard), {**params, _MINTED.name: time_of(self.token)}))
+
     def _doubted(self) -> None:
         self.doubt = self.unanswered = True
 
     def _resolve(self, refusal: LatchworkError) -> Values | None:
         """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
         once, token = self.once, self.token
-        had, size, oldest, newest, result, answer = self._look()
+        had, size, oldest, newest, result, answer, now = self._look()
         if had:
             return self._remembered(result, answer)
-        if size is not None and size >= once.capacity and oldest is not None and oldest >= token:
+        latest = now * 1000 + AHEAD
+        full = size is not None and size >= once.capacity and (oldest is None or oldest >= token)
+        if full or (time_of(token) > latest and not self.store.token_clock.is_set):
             if self.doubt:
                 raise self._unknown("its token is older than the window")
-            self.token = self.store.token_clock.mint(self.store.seams, above=newest)
+            self._mint_again(now, [newest, oldest] if full else [])
             return None
         if isinstance(refusal, AlreadyExists):
             raise refusal
@@ -247,8 +282,25 @@ class _Attempt:
             return self._cancel()
         raise self._refused()
 
+    def _mint_again(self, now: int, above: Sequence[bytes | None]) -> None:
+        """Mint a token above the first of these that may be one. Raises `Corrupt` where there is none."""
+        clock, key = self.store.token_clock, self.update.key
+        clock.learn(self.store.seams, now)
+        if above:
+            sound = [token for token in above if token is not None and time_of(token) <= now * 1000 + AHEAD]
+            if not sound:
+                raise Corrupt(
+                    f"the record {key} is damaged: bin {self.once.bin!r} is full of tokens that are more than a day "
+                    "ahead of the server's time, or are none: set the clocks right, and remove the bin once no update "
+                    "of the record is under way",
+                    key=key,
+                    bins=(self.once.bin,),
+                )
+            clock.outrank(key, sound[0])
+        self.token = clock.mint(self.store.seams, key)
+
     def _look(self) -> Values:
-        """What the record has of the token, and of those around it."""
+        """What the record has of the token, and of those around it, and the server's time."""
         once = self.once
         try:
             return self.store.operate(
@@ -259,9 +311,10 @@ class _Attempt:
                 Compute(_key_at(once.bin, -1)),
                 MapGet(once.bin, self.token),
                 Read(once.answer or once.bin),
+                Compute(SERVER_NOW),
             )
         except LatchworkError as failure:
-            if once.goes_on and not isinstance(failure, NotFound):
+            if once.goes_on and not isinstance(failure, NotFound | BinMismatch):
                 raise self._unknown("it was refused, and why could not be read") from failure
             raise
 

@@ -135,9 +135,9 @@ def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
 
 
 def _losing(run_under, taken):
-    def run(command, lost, facts, more):
+    def run(command, lost, *rest, **options):
         lost.set()
-        return run_under(command, lost, facts, more)
+        return run_under(command, lost, *rest, **options)
 
     return run
 
@@ -443,7 +443,9 @@ def test_a_program_that_cannot_be_run_is_refused_before_a_message_is_taken(lw):
     assert (facts["ready"], facts["sideline"]) == (2, 0)
 
 
-@pytest.mark.parametrize(("more", "target"), [(("--", "true"), "subprocess.run"), (("--json",), "json.dumps")])
+@pytest.mark.parametrize(
+    ("more", "target"), [(("--", "true"), "latchwork.cli.supervise.Run.result"), (("--json",), "json.dumps")]
+)
 def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, more, target):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", *SHOP)
@@ -457,11 +459,11 @@ def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, mo
 
 def _interrupted_once(target):
     """Raises where the messages are handled or printed; what comes after it works."""
-    real = {"subprocess.run": None, "json.dumps": json.dumps}[target]
+    real = json.dumps if target == "json.dumps" else None
     left = [1]
 
-    def call(value, **options):
-        rows = target == "subprocess.run" or (isinstance(value, list) and value and "attempts" in value[0])
+    def call(value, *_, **options):
+        rows = real is None or (isinstance(value, list) and value and "attempts" in value[0])
         if rows and left:
             left.pop()
             raise KeyboardInterrupt
@@ -480,9 +482,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):
-    from latchwork.cli import messages
-
-    monkeypatch.setattr(messages, "Consumer", _Following)
+    monkeypatch.setattr(sys.modules["latchwork.cli.consume"], "Consumer", _Following)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     (first,) = lw("queue", "publish", "q", '{"a": 1}', *SHOP, "--header", "h=v", "--json").json["published"]
     told = lw("queue", "consume", "q", *SHOP, "--follow", "--json").json

@@ -38,6 +38,7 @@ from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Exists, once
+from latchwork.store.aerospike import batch as batch_rows
 from latchwork.store.model.expr import (
     SERVER_NOW,
     SINCE_UPDATE,
@@ -55,7 +56,8 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .queue_mutants import ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -131,7 +133,7 @@ def _minted_below_the_retry(self: Any, send: Any = once._Attempt._send) -> Any:
         try:
             return send(self)
         except OutcomeUnknown:
-            self.token = store.token_clock.mint(store.seams)
+            self.token = store.token_clock.mint(store.seams, self.update.key)
     raise OutcomeUnknown
 
 
@@ -430,6 +432,7 @@ SHARDED_RULES = (
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -489,6 +492,23 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER
+
+# ---- batches: what the client reports where it knows no node
+
+
+def _own_result_ignored(row: Any, batch: int, *, sent: bool, real: Any = batch_rows._row_fault) -> Any:
+    return real(row, batch, sent=sent) if row.result else None
+
+
+BATCHES = tuple(
+    Mutant(primitive, "a batch's own result is ignored", "F15: a row is done only where it was answered",
+           _swap(batch_rows, "_row_fault", _own_result_ignored))
+    for primitive in ("circular", "sharded", "ledger")
+)  # fmt: skip
+
+MUTANTS = (
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + RWLOCK + LIMITER + BATCHES
+)

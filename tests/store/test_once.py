@@ -17,12 +17,12 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, ListAppend, MemoryStore, Once, Put, SQLiteStore, exists
-from latchwork.store.contract.records import raises
-from latchwork.store.model.expr import ListOf, Param
+from latchwork.store import Add, Bin, Compute, Exists, Key, ListAppend, MemoryStore, Once, Put, SQLiteStore, exists
+from latchwork.store.contract.records import new_key, raises
+from latchwork.store.model.expr import SERVER_NOW, ListOf, Param
 from latchwork.store.model.form import Form
 from latchwork.store.model.ops import writes
-from latchwork.store.once import CANCELLED
+from latchwork.store.once import CANCELLED, MAX_FLOORS, TokenClock, time_of
 from latchwork.store.port import PolicyView
 from tests.support.clock import ManualClock
 from tests.support.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
@@ -149,9 +149,10 @@ def test_a_token_older_than_the_window_is_minted_again_even_where_nothing_is_ret
         add(FaultyStore(inner, seams=clock.skewed(0)))
     late = FaultyStore(inner, seams=clock.skewed(0))
     add(late)
-    late.seams.seconds = -3600
+    late.token_clock.learn(late.seams, int(clock.wall() - 3600) * 1000)
     late.policy = RetryPolicy(attempts=1)
     assert add(late) == (66,)
+    assert late.total == 4
 
 
 def test_a_first_attempt_that_lands_after_64_others_does_nothing(inner):
@@ -183,17 +184,121 @@ def test_an_update_that_the_window_forgot_while_in_doubt_is_unknown(inner):
 def test_a_token_that_is_outranked_every_time_was_not_applied(inner, clock):
     small = Once(1, result=Bin("n"))
     others, store = FaultyStore(inner, seams=clock.skewed(0)), FaultyStore(inner)
+    ahead = [0]
 
     def outrank():
-        others.seams.seconds += 60
+        ahead[0] += 60
+        others.token_clock.learn(others.seams, int(clock.wall() + ahead[0]) * 1000)
         add(others, small)
 
     add(others, small)
     add(store, small)
     store.plan = dict.fromkeys(range(2, 40), outrank)
     raises(Unavailable, add, store, small)
-    assert store.total <= 10
+    assert store.total <= 11
     assert count(inner) == 1 + others.calls["operate"]
+
+
+# ---- a memory that is damaged
+
+
+def at(seconds):
+    """A token of that time, in seconds since the epoch."""
+    return int(seconds * 1_000_000).to_bytes(7, "big") + bytes(10)
+
+
+def remember(store, *tokens, key=KEY):
+    store.operate(key, Put("ops", dict.fromkeys(tokens)), exists=Exists.ANY)
+
+
+@pytest.fixture(params=["memory", "sqlite", "aerospike"])
+def any_store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "any.db", synchronous="off")
+        yield made
+        made.close()
+    else:
+        yield request.getfixturevalue("aerospike_store")
+
+
+def test_a_record_full_of_tokens_of_the_future_fails_alone_and_is_named(any_store):
+    store, damaged, sound = any_store, new_key(), new_key()
+    remember(store, *(b"\xff" * 7 + bytes([n]) * 10 for n in range(64)), key=damaged)
+    store.operate(sound, Put("n", 0), exists=Exists.ANY)
+    for _ in range(3):
+        failure = raises(Corrupt, store.operate, damaged, Add("n", 1), once=ONCE)
+        assert damaged.name in str(failure)
+        assert "'ops'" in str(failure)
+        assert store.operate(sound, Add("n", 1), once=ONCE)
+    now = store.operate(sound, Compute(SERVER_NOW))[0]
+    assert all(abs(time_of(token) / 1000 - now) < 60_000 for token in store.get(sound).bins["ops"])
+    assert "n" not in store.get(damaged).bins
+
+
+def test_a_few_tokens_of_the_future_are_not_minted_above(any_store):
+    store, key = any_store, new_key()
+    store.operate(key, Put("n", 0), exists=Exists.ANY)
+    now = store.operate(key, Compute(SERVER_NOW))[0] / 1000
+    remember(
+        store, *(at(now + 3600 + n) for n in range(60)), *(b"\xff" * 7 + bytes([n]) * 10 for n in range(4)), key=key
+    )
+    assert store.operate(key, Add("n", 1), once=ONCE) == (1,)
+    mine = [token for token in store.get(key).bins["ops"] if token[:1] != b"\xff" and token[7:] != bytes(10)]
+    assert [now + 3600 <= time_of(token) / 1e6 < now + 7200 for token in mine] == [True]
+
+
+@pytest.mark.parametrize(
+    "memory", [{"a": 1} | dict.fromkeys(range(63), 1), "text", 7, [1, 2]], ids=["a map", "text", "a number", "a list"]
+)
+def test_a_memory_that_is_none_is_named(any_store, memory):
+    store, key = any_store, new_key()
+    store.operate(key, Put("n", 0), Put("ops", memory), exists=Exists.ANY)
+    failure = raises(Corrupt, store.operate, key, Add("n", 1), once=ONCE)
+    assert key.name in str(failure)
+    assert "ops" in str(failure)
+    assert store.get(key).bins["n"] == 0
+
+
+def test_a_floor_is_that_of_one_record(inner, clock):
+    other = Key("s", "other")
+    inner.operate(other, Put("n", 0), exists=Exists.CREATE)
+    remember(inner, *(at(clock.wall() + 3600 + n) for n in range(64)))
+    store = CountingStore(inner)
+    assert add(store) == (1,)
+    store.reset()
+    assert [add(store) for _ in range(3)] == [(2,), (3,), (4,)]
+    assert store.total == 3
+    assert store.operate(other, Add("n", 1), once=ONCE) == (1,)
+    assert [time_of(token) / 1e6 for token in inner.get(other).bins["ops"]] == [pytest.approx(clock.wall(), abs=60)]
+
+
+def test_floors_are_remembered_of_so_many_records(clock):
+    minter = TokenClock()
+    for n in range(5_000):
+        minter.outrank(Key("s", str(n)), at(clock.wall() + 3600))
+    assert len(minter._floors) <= MAX_FLOORS
+    assert time_of(minter.mint(clock, Key("s", "4999"))) > time_of(at(clock.wall() + 3599))
+
+
+@pytest.mark.parametrize("days", [2, 40_000, 3_000_000, -2, -40_000])
+def test_a_client_whose_clock_is_wrong_by_days_leaves_no_token_of_its_own_time(inner, clock, days):
+    store = FaultyStore(inner, seams=clock.skewed(days * 86_400))
+    assert [add(store) for _ in range(3)] == [(1,), (2,), (3,)]
+    assert store.total <= 6
+    times = [time_of(token) / 1e6 for token in inner.get(KEY).bins["ops"]]
+    assert [time for time in times if time > clock.wall() + 60] == []
+
+
+def test_a_clock_that_leaps_while_the_process_runs_moves_no_token(inner, clock):
+    store = FaultyStore(inner, seams=clock.skewed(0))
+    add(store)
+    store.seams.seconds = 40 * 86_400
+    clock.advance(1)
+    add(store)
+    times = [time_of(token) / 1e6 for token in inner.get(KEY).bins["ops"]]
+    assert all(time <= clock.wall() + 1 for time in times)
 
 
 # ---- refusals
@@ -338,9 +443,9 @@ SHAPES = {
 }
 
 
-def test_a_full_map_of_other_keys_than_tokens_refuses_the_update(inner):
+def test_a_full_map_of_other_keys_than_tokens_is_damaged(inner):
     inner.operate(KEY, Put("ops", {1: None, 2: None}))
-    raises(Refused, inner.operate, KEY, Add("n", 1), once=Once(2))
+    raises(Corrupt, inner.operate, KEY, Add("n", 1), once=Once(2))
     assert inner.get(KEY).bins["n"] == 0
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
+from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
 from ...inputs import checked_timeout, checked_whole
-from ...retry import LATCH_POLICY, Poll, RetryPolicy
+from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..waiting import told
@@ -214,8 +215,10 @@ class Latch(Handle):
         It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
+        A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
         Raises `NotFound` where it is not created by then, and when it is deleted (and perhaps made again) or expires
-        meanwhile: that never reads as released. Interruptible.
+        meanwhile: that never reads as released. Raises `Unavailable` where the time is over and the last look failed:
+        nobody knows then whether it is released. Interruptible.
         """
         timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
@@ -225,21 +228,24 @@ class Latch(Handle):
         whole = partial(self._look, {})
         look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
+        there: set[bool] = set()  # whether it has been there: what is gone then is not waited for
 
         def released() -> bool | None:
             try:
-                now = look()
+                now = outlive(seams, deadline, look)
             except NotFound:
-                if seen or self._identified or (created_by is not None and seams.monotonic() >= created_by):
+                if there or self._identified or (created_by is not None and seams.monotonic() >= created_by):
                     raise
                 return None
+            there.add(True)
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
             return now.released or None
 
         try:
-            return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+            with Deadline(seams, timeout) as deadline:
+                return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()

@@ -480,8 +480,8 @@ def test_a_latch_that_nobody_creates_in_time_is_not_found(memory, clock, level):
     assert 4.0 <= clock.monotonic() <= 4.1
     assert latch.wait(timeout=1, create_timeout=4) is False, "nor was it released in time"
     assert latch.wait(timeout=1, create_timeout=None) is False
-    clock.at(7.0, lambda: CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=level))
-    clock.at(8.0, lambda: memory.delete(key()))
+    clock.at(1.0, lambda: CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=level))
+    clock.at(2.0, lambda: memory.delete(key()))
     with pytest.raises(NotFound):
         latch.wait(create_timeout=60)
     assert clock.monotonic() < 9, "what was there once is not waited for"

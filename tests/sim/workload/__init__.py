@@ -9,11 +9,25 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
+from .ordered import Ordered
+from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
 
 SCENARIOS: dict[str, type[Scenario]] = {
     kind.name: kind
-    for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded, Ledgers, SemaphoreScenario, Limiter)
+    for kind in (
+        Store,
+        LatchScenario,
+        Lock,
+        Election,
+        Circular,
+        Sharded,
+        Ordered,
+        Ledgers,
+        SemaphoreScenario,
+        Limiter,
+        ReadWrite,
+    )
 }

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
-from ....background import TROUBLE, Troubles
-from ....errors import InvalidMessageHandler, InvalidRequest
+from ....background import TROUBLE, Activity, Troubles
+from ....deadline import Deadline
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....inputs import checked_kind
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
+from ..delivery import Delivery
 from ..envelope import Reason
 from ..queue import ShardedQueue
+from ..registry import QueueRegistry
 from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
 from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
@@ -46,11 +49,12 @@ class Consumer:
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
-    later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
-    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  upkeep: whether this process
-    takes part in the upkeep of its client's queues while the consumer runs: one elected process sweeps what dead
-    consumers had, and brings back what failed.  `with` starts and stops it.
+    unless one fails, or is given up, or gets to the store more than 250 ms later than one behind it, as in
+    `publish_many` a row that has to be sent again may; a consumer of the same queue that is not ordered breaks that.
+    What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
+    where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
+    whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
+    sweeps what dead consumers had, and brings back what failed.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -73,7 +77,7 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
-        self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
+        self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
         self._troubles = Troubles(queue.store.seams, log)
@@ -87,7 +91,7 @@ class Consumer:
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
-        self._keeper: Task | None = None
+        self._keeper: Activity | None = None
         self._tasks: list[Task] = []
         self._locks = ShardLocks(queue) if ordered else None
 
@@ -116,12 +120,17 @@ class Consumer:
     # ---- life
 
     def start(self) -> Consumer:
-        """Start in the background; itself. A consumer is started once."""
+        """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended."""
         self._refuse_second_start()
         self._pid = os.getpid()
-        self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
-        if self._upkeep is not None:
-            self._upkeep.join(self)
+        self._keeper = Activity(self._seams)
+        try:
+            self._keeper.begin(self._keep, f"{self.queue.name}-keeper")
+            if self._upkeep is not None:
+                self._upkeep.join(self)
+        except BaseException:  # an interrupt, too: whoever gets it may not have this consumer to stop it
+            self._end(0.0)
+            raise
         return self
 
     def _refuse_second_start(self) -> None:
@@ -138,25 +147,43 @@ class Consumer:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
-        and so is what a worker that was just asking for messages gets after that: no handler is called any more.
+        and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
+        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
         When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
         that was forked since the start it does nothing: what runs is the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
-        self._stopping.set()
-        self.queue.active.loaded(())  # wakes those that wait for messages
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
+        try:
+            try:
+                self._finish(end)
+            finally:
+                self._end(max(0.0, end + 2 * KEEP - self._seams.monotonic()))
+        finally:
+            self._end(0.0)  # once more, as an interrupt may have come before the first one had ended
+        return not self._gave_up
+
+    def _finish(self, end: float) -> None:
+        """Take no more messages; let handlers finish until then, and give up those that do not."""
+        self._stopping.set()
+        self.queue.active.wake()
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
-        self._runs.abandon_all("was still running when the consumer's grace period ended")
-        end = self._seams.monotonic() + KEEP
+        with Deadline(self._seams, 0):
+            self._runs.abandon_all("was still running when the consumer's grace period ended")
+        soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
-            task.join(max(0.0, end - self._seams.monotonic()))
+            task.join(max(0.0, soon - self._seams.monotonic()))
+
+    def _end(self, timeout: float) -> None:
+        """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
+        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._upkeep is not None:
-            self._upkeep.leave(self)
-        return not self._gave_up
+            self._upkeep.leave(self, timeout)
 
     def run(self) -> bool:
         """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
@@ -245,8 +272,7 @@ class Consumer:
                 troubles = 0
             except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
-                self._troubled(failure)
-                self._stopping.wait(TROUBLE.pause(troubles, self._seams))
+                self._pause(failure, troubles)
             except BaseException:
                 self._count(-1)
                 raise
@@ -256,47 +282,61 @@ class Consumer:
             self._handle(self._gather(None))
             return
         with self._locks.hold_one(self._stopping) as held:
+            troubles = 0
             while held is not None and held.mine() and self._may_take(held):
-                run = self._gather(held)
+                try:
+                    run = self._gather(held)
+                    troubles = 0
+                except LatchworkError as failure:
+                    if not held.awaits():
+                        raise
+                    troubles += 1  # whoever is next would handle what is behind that: the shard is kept
+                    self._pause(failure, troubles)
+                    continue
                 if run is None and not held.awaits():
                     return
-                self._handle(run)
+                self._handle(run, held)
 
     def _gather(self, held: HeldShard | None) -> Run | None:
         """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
         batching = self.queue.config.batching
-        shards, end, wait = (None, None, ASK) if held is None else ({held.shard}, held.end, 0.0)
-        first = self.queue.receive(
-            1 if batching is None else min(batching.max_size, MAX_RECEIVE), timeout=wait, shards=shards
-        )
+        most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
+        first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
         if not first:
             return None
-        run = self._runs.open(first, end)
+        run = self._runs.open(first, None if held is None else held.given_up)
         if batching is not None:
             self._fill(run, batching, held)
         return run
 
     def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
-        shards, ask = (None, ASK) if held is None else ({held.shard}, HEED)
+        ask = ASK if held is None else HEED
         while len(run.deliveries) < batching.max_size and self._may_take(held):
             left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
             if left <= 0:
                 return
             wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                more = self.queue.receive(wanted, timeout=min(left, ask), shards=shards)
+                more = self._receive(wanted, held, more=True, timeout=min(left, ask))
             except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
                 self._troubled(failure)
                 return  # what has come is handled; the next look meets the same trouble
             self._runs.add(run, more)
 
+    def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
+        if held is None:
+            return self.queue.await_messages(most, timeout, None)
+        return held.receive(most, more=more, timeout=timeout)
+
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken; in order, not once others may have the shard."""
-        lost = held is not None and held.grant.lost.is_set()
-        return not (lost or self.saturated or self._ends())
+        return not ((held is not None and held.lost) or self.saturated or self._ends())
 
-    def _handle(self, run: Run | None) -> None:
+    def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
         if run is None:
+            return
+        if held is not None and held.lost:
+            self._leave(run, held)
             return
         verdicts: list[Verdict] = []
         try:
@@ -308,6 +348,21 @@ class Consumer:
             ours = self._runs.close(run)
         if ours:
             self._runs.settle(run.deliveries, verdicts)
+        elif held is not None:
+            held.is_given_up = True
+
+    def _leave(self, run: Run, held: HeldShard) -> None:
+        """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""
+        held.leave()
+        if self._runs.close(run):
+            log.warning(
+                "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
+            )
+
+    def _pause(self, failure: Exception, troubles: int) -> None:
+        """After so many failures in a row."""
+        self._troubled(failure)
+        self._stopping.wait(TROUBLE.pause(troubles, self._seams))
 
     def _troubled(self, failure: Exception) -> None:
         self._tally.add("troubles")
