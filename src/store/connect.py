@@ -66,7 +66,7 @@ def hidden(url: str) -> str:
     scheme, _, rest = url.partition(":")
     place = rest.lstrip("/")
     start = url[: len(url) - len(place)]
-    if scheme == "sqlite" and not re.match("//[^/]", rest):
+    if url == "memory:" or (scheme == "sqlite" and not re.match("//[^/]", rest)):
         return url
     if not rest.startswith("//") or not re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return "***"
