@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ..coord import ReadGrant, ReadWriteLock, WriteGrant
+from .options import Grace
 from .session import Session
-from .supervise import run_under
+from .supervise import GRACE, run_under
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the lock")]
@@ -19,21 +20,35 @@ Lease = Annotated[float, typer.Option(help="seconds; renewed while the command r
 
 
 @app.command()
-def read(context: typer.Context, name: Name, command: Command, timeout: Timeout = None, lease: Lease = 10.0) -> None:
+def read(
+    context: typer.Context,
+    name: Name,
+    command: Command,
+    timeout: Timeout = None,
+    lease: Lease = 10.0,
+    grace: Grace = GRACE,
+) -> None:
     """Run a command while reading; its exit code, 4 where that was not to be had in time.
 
     The command finds the last writer's fence in $LATCHWORK_FENCE, and the store in $LATCHWORK_STORE; in
-    $LATCHWORK_ABANDONED the fence of a writer that died, or nothing. It is ended when the lock is lost.
+    $LATCHWORK_ABANDONED the fence of a writer that died, or nothing. It is ended as by `latchwork lock run`.
 
     Example: latchwork rwlock read price-list -- ./report.sh
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.read(timeout, keep_alive=True), command, lease)
+    _run(session, name, lock.read(timeout, keep_alive=True), command, lease, grace)
 
 
 @app.command()
-def write(context: typer.Context, name: Name, command: Command, timeout: Timeout = None, lease: Lease = 10.0) -> None:
+def write(
+    context: typer.Context,
+    name: Name,
+    command: Command,
+    timeout: Timeout = None,
+    lease: Lease = 10.0,
+    grace: Grace = GRACE,
+) -> None:
     """Run a command while writing, alone; its exit code, 4 where that was not to be had in time.
 
     The command finds its fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to. All else as `read`.
@@ -42,13 +57,15 @@ def write(context: typer.Context, name: Name, command: Command, timeout: Timeout
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.write(timeout, keep_alive=True), command, lease)
+    _run(session, name, lock.write(timeout, keep_alive=True), command, lease, grace)
 
 
-def _run(session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str], lease: float) -> None:
+def _run(
+    session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str], lease: float, grace: float
+) -> None:
     with grant:
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
-        code = run_under(command, grant.lost, facts, session.environment, lease=lease)
+        code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)
 
 

@@ -9,7 +9,6 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
-from .ordered import Ordered
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -24,7 +23,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Election,
         Circular,
         Sharded,
-        Ordered,
         Ledgers,
         SemaphoreScenario,
         Limiter,
