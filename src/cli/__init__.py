@@ -24,8 +24,7 @@ FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {
-    ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("rwlock", "read"),
-    ("rwlock", "write"),
+    ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"),
 }  # fmt: skip
 """Those that take a command to run behind their one name."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace"}

@@ -10,13 +10,12 @@ if TYPE_CHECKING:
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
     from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
-    from .rwlock import ReadGrant, ReadWriteLock, WriteGrant
     from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
-    "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
+    "RateLimiter", "Decision",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -27,7 +26,6 @@ __getattr__, __dir__ = offer(
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
         ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
-        ".rwlock": "ReadWriteLock ReadGrant WriteGrant",
         ".semaphore": "Semaphore Permits Holder",
     },
 )

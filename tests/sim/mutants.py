@@ -56,7 +56,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -490,7 +490,6 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
-RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
 
@@ -507,4 +506,4 @@ BATCHES = tuple(
     for primitive in ("circular", "sharded", "ledger")
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + RWLOCK + LIMITER + BATCHES
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER + BATCHES

@@ -16,7 +16,6 @@ SEEDS = {
     "ledger": 500,
     "semaphore": 700,
     "limiter": 1500,
-    "rwlock": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -28,7 +27,6 @@ HISTORIES = {
     "ledger": 0,
     "semaphore": 400,
     "limiter": 0,
-    "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

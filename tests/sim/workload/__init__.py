@@ -9,7 +9,6 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
-from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -26,6 +25,5 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ledgers,
         SemaphoreScenario,
         Limiter,
-        ReadWrite,
     )
 }
