@@ -140,8 +140,10 @@ class Process(ABC):
         return self.is_ready()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGSTOP pauses it, SIGCONT lets it go on."""
+        """Send it a signal: SIGSTOP pauses it, which it is when this returns; SIGCONT lets it go on."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it, and wait until it has ended."""
