@@ -104,6 +104,9 @@ class CountingStore(RecordStore):
     def describe(self):
         return self.inner.describe()
 
+    def data_version(self):
+        return self.inner.data_version()
+
     def close(self) -> None:
         self.inner.close()
 
