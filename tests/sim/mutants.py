@@ -30,6 +30,7 @@ from latchwork.queue.circular import rounds as circular_round
 from latchwork.queue.ledger import chunks as ledger_chunk
 from latchwork.queue.ledger import writer as ledger_writer
 from latchwork.queue.ledger.chunks import LedgerRecords
+from latchwork.queue.sharded import active, bell
 from latchwork.queue.sharded import drain as passes
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
@@ -401,6 +402,11 @@ def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init_
     self.sweep = 1e9
 
 
+def _deaf_to_what_came_between(self: Any, real: Any = active.ActiveShards._glance) -> None:
+    real(self)
+    self._heard = self._queue.bell.rings()
+
+
 def _any_epoch() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(sweeping, "_forward", return_value=TRUE))
@@ -429,6 +435,10 @@ SHARDED_RULES = (
      _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
+    ("the bell is read after the pointers", "P5: before the pointers",
+     _swap(active.ActiveShards, "_glance", _deaf_to_what_came_between), True),
+    ("a shard that was empty is not rung for", "P5: rung where the shard was empty",
+     _swap(bell.Bell, "owe", lambda self: None), True),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 

@@ -25,8 +25,8 @@ from .watch import LatchProgress, Looks, by_farm, progress_of
 
 TTL = 3600
 """Seconds that a latch lives where nothing else is said."""
-LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
-"""At most 25 reads a second, and half of all releases seen within 26 ms."""
+LATCH_POLL = Poll(low=0.005, high=0.026, factor=1.5)
+"""At most 40 reads a second, and half of all releases seen within 13 ms."""
 L = TypeVar("L", bound="Latch")
 
 
@@ -212,7 +212,7 @@ class Latch(Handle):
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
-        It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
+        It reads the counters again and again, after 5 to 26 ms: at most 40 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
         A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.

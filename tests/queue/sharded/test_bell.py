@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.rows import settle
+from latchwork.queue.sharded import active
+from latchwork.queue.sharded.bell import Bell, Listeners
 from latchwork.store import MemoryStore, RecordStore, SQLiteStore
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore, FaultyStore
@@ -148,10 +153,20 @@ def test_what_was_learned_while_a_claim_was_on_its_way_is_not_forgotten():
             return values
 
     elsewhere = Elsewhere(store := Slow(clock := ManualClock()), clock, shards=1)
-    store.then = lambda: (elsewhere.there.publish("second"), elsewhere.here.active.candidates(look=True))
-    elsewhere.lag(1)
+
+    def another_thread() -> None:
+        elsewhere.there.publish("second")
+        clock.advance(active.BUSY)
+        elsewhere.here.active.candidates()
+
+    store.then = another_thread
+    assert elsewhere.here.receive(timeout=1) == []
+    elsewhere.there.publish("first")
+    assert elsewhere.here.receive(timeout=1)[0].payload == "first"
+    began = clock.monotonic()
+    assert elsewhere.here.receive(timeout=5)[0].payload == "second"
+    assert clock.monotonic() - began <= 0.1
     assert store.then is None
-    assert elsewhere.here.receive(timeout=0.01)[0].payload == "second"
 
 
 def test_the_bell_is_rung_only_where_a_shard_was_empty_and_in_a_call_that_is_made_anyhow(counted):
@@ -221,3 +236,58 @@ def test_an_idle_queue_in_a_file_is_not_read_until_somebody_writes(tmp_path):
     assert here.receive(timeout=30)[0].payload == "x"
     assert clock.monotonic() - began <= 0.51
     assert store.total == 4, "a glance, a look, a claim and a stamp"
+
+
+# ---- rules taken out: each is noticed
+
+
+def _deaf(self, real=active.ActiveShards._glance) -> None:
+    """The bell is read after the pointers."""
+    real(self)
+    self._heard = self._queue.bell.rings()
+
+
+def _forgetful(self, shard, claim, news, real=active.ActiveShards.claimed) -> None:
+    """A claim drops what was learned while it was on its way."""
+    real(self, shard, claim, self.news)
+
+
+def _ring_always(self, rows, real=Bell.settle):
+    self._owed = True
+    return real(self, rows)
+
+
+def _settled_with_the_others(self, rows):
+    """A ring that fails is sent again as any row."""
+    owed, self._owed = self._owed, False
+    return settle(self._store, [*rows, self._ring])[:-1] if owed else settle(self._store, rows)
+
+
+MUTANTS = [
+    (active.ActiveShards, "_glance", _deaf, test_a_ring_that_comes_while_the_pointers_are_read_is_heard),
+    (
+        active.ActiveShards, "claimed", _forgetful,
+        test_what_was_learned_while_a_claim_was_on_its_way_is_not_forgotten,
+    ),
+    (Bell, "owe", lambda self: None, test_a_message_that_comes_soon_after_another_is_noticed_within_ms),
+    (
+        Bell, "settle", _ring_always,
+        test_the_bell_is_rung_only_where_a_shard_was_empty_and_in_a_call_that_is_made_anyhow,
+    ),
+    (
+        Bell, "settle", _settled_with_the_others,
+        test_a_publish_whose_ring_alone_fails_is_done_in_two_calls_and_the_next_one_rings,
+    ),
+    (
+        Listeners, "listen", lambda self, queue, shards: (0.0, 1.0),
+        lambda: test_all_idle_queues_of_a_process_together_cost_it_at_most_20_reads_a_second(10),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[0].__name__}.{mutant[1]}")
+def test_a_rule_taken_out_is_noticed(mutant, monkeypatch, counted):
+    owner, name, instead, promise = mutant
+    monkeypatch.setattr(owner, name, instead)
+    with pytest.raises((AssertionError, IndexError)):
+        promise(*([counted] if "counted" in signature(promise).parameters else []))
