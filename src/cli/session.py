@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InvalidRequest
-from ..store.connect import VARIABLE, connect, hidden
+from ..store.connect import VARIABLE, connect, embedded, hidden
 from ..store.port import RecordStore
 from .jsontext import one_line, to_json
 
@@ -30,13 +30,15 @@ class Session:
 
     @cached_property
     def store(self) -> RecordStore:
-        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one."""
-        return connect(self._url)
+        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one, which stderr then names."""
+        if self._url is None:
+            note(f"the store is {self.where}; --store or ${VARIABLE} name another")
+        return connect(self._url or embedded())
 
     @property
     def where(self) -> str:
         """The store that is used, for a message: without its password."""
-        return hidden(self._url) if self._url else "the embedded store"
+        return hidden(self._url or embedded())
 
     @property
     def is_remote(self) -> bool:
