@@ -25,10 +25,11 @@ GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {
     ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("rwlock", "read"),
-    ("rwlock", "write"),
+    ("rwlock", "write"), ("group", "run"),
 }  # fmt: skip
 """Those that take a command to run behind their one name."""
-VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight"}
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--as",
+          "--meta"}  # fmt: skip
 """Their options that take the next word."""
 
 

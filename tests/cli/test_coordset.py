@@ -1,10 +1,10 @@
-"""The commands of the coordination set: semaphores, read-write locks, rate limiters."""
+"""The commands of the coordination set: groups, semaphores, read-write locks, rate limiters."""
 
 from __future__ import annotations
 
 from latchwork import connect
 from latchwork.cli import hoist
-from latchwork.coord import ReadWriteLock, Semaphore
+from latchwork.coord import Group, ReadWriteLock, Semaphore
 
 
 def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
@@ -62,4 +62,23 @@ def test_a_command_runs_while_reading_or_writing(lw, run, sqlite_url):
         assert [(one["owner"], one["mode"]) for one in shown["holders"]] == [("me", "read")]
         assert "me has it to read" in lw("rwlock", "show", "m").out
     assert lw("rwlock", "show", "m").out == "m: nobody reads or writes\n"
+    store.close()
+
+
+def test_a_command_runs_as_a_member_of_a_group(lw, run, sqlite_url):
+    done = run(
+        "group", "run", "g", "--as", "p", "--meta", '{"x": 1}', "sh", "-c", "echo $LATCHWORK_MEMBER $LATCHWORK_FENCE"
+    )
+    name, fence = done.out.split()
+    assert (done.code, name, int(fence) > 0) == (0, "p", True)
+    store = connect(sqlite_url)
+    group = Group(store, "g", farm_id="a")
+    with group.join("q", meta={"host": "h"}):
+        (row,) = lw("group", "members", "g", "--json").json
+        assert (row["member"], row["farm"], row["meta"]) == ("q", "a", {"host": "h"})
+        assert lw("group", "watch", "g", "--timeout", "0").out == "joined a/q\n"
+    assert "nobody" in lw("group", "members", "g").out
+    assert lw("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
+    assert group.lost() == {"a/p"}
+    assert lw("group", "run", "g", "--meta", "no json", "--", "true").code == 2
     store.close()

@@ -53,7 +53,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -452,6 +452,7 @@ ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
+PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + RWLOCK + LIMITER
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + RWLOCK + LIMITER + PRESENCE

@@ -17,6 +17,7 @@ SEEDS = {
     "semaphore": 700,
     "limiter": 1500,
     "rwlock": 700,
+    "presence": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -29,6 +30,7 @@ HISTORIES = {
     "semaphore": 400,
     "limiter": 0,
     "rwlock": 500,
+    "presence": 0,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

@@ -17,6 +17,7 @@ from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.connect import as_store
 from ...store.model.ops import MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
+from ..presence import Alarm, Group
 from ..waiting import told
 from . import layout
 from .layout import By, bins_of
@@ -189,12 +190,18 @@ class Latch:
         return progress
 
     def wait(
-        self, timeout: float | None = None, *, progress: bool | Callable[[LatchProgress], None] | None = None
+        self,
+        timeout: float | None = None,
+        *,
+        progress: bool | Callable[[LatchProgress], None] | None = None,
+        alive: Group | None = None,
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
         It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
+        alive: a group that the parties are members of, by their names: where one that has not counted dies, this raises
+        `PartyLost` within the lease of that one, instead of waiting in vain. Two reads a second more.
         A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
         Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Raises
         `Unavailable` where the time is over and the last look failed: nobody knows then whether it is released.
@@ -206,12 +213,17 @@ class Latch:
         tell = bar.update if bar else progress or None
         look = self.progress if self._level is LatchLevel.DC else Looks(self._store, self._key, self.progress)
         seen: list[LatchProgress] = []
+        alarm = (
+            None if alive is None else Alarm(checked_kind("alive", alive, Group), farms=self._level is LatchLevel.XDC)
+        )
 
         def released() -> bool | None:
             now = outlive(seams, deadline, look)
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
+            if alarm is not None and not now.released:
+                alarm.check(self._waited_for, repr(self))
             return now.released or None
 
         try:
@@ -228,17 +240,31 @@ class Latch:
             return set(record.bins.get(bins_of(self._farm).done, {}))
         return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
 
-    def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
+    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
 
         A handle that knows no names (it was made by `get`, or with a count) must be given them: else the answer is
-        empty whoever has not counted.  Raises `InvalidRequest` where `expected` is no list of names, and `NotFound`.
+        empty whoever has not counted.  lost_in: of these only who died, by that group; one read more.  Raises
+        `InvalidRequest` where `expected` is no list of names, and `NotFound`.
         """
         if expected is None:
             expected = self._expected
             if self._level is LatchLevel.XDC:
                 expected = [f"{self._farm}/{party}" for party in expected]
-        return layout.expected_parties(expected) - self.parties()
+        absent = layout.expected_parties(expected) - self.parties()
+        if lost_in is None:
+            return absent
+        lost, prefix = checked_kind("lost_in", lost_in, Group).lost(), ""
+        if self._level is LatchLevel.DC:
+            prefix = f"{self._farm}/"
+        return {party for party in absent if f"{prefix}{party}" in lost}
+
+    def _waited_for(self, lost: set[str]) -> set[str]:
+        """Those of the lost that have not counted; at DC level only parties of this latch, where it knows them."""
+        dead = lost - {str(party) for party in self.parties()}
+        return (
+            dead & {str(party) for party in self._expected} if self._expected and self._level is LatchLevel.DC else dead
+        )
 
     def delete(self) -> bool:
         """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.

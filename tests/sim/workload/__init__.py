@@ -9,6 +9,7 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
+from .presence import Presence
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -27,5 +28,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         SemaphoreScenario,
         Limiter,
         ReadWrite,
+        Presence,
     )
 }
