@@ -78,6 +78,10 @@ class Seams:
         """A new lock for the threads of this process; it may be held across store calls."""
         return threading.Lock()
 
+    def thread(self) -> int:
+        """A number that tells the thread that asks from all others that live in this process."""
+        return threading.get_ident()
+
     def spawn(self, run: Callable[[], None], name: str) -> Task:
         """Start `run` in the background, as a daemon thread of that name."""
         # In a context of its own: some builds of Python hand on that of the starting thread, and so its deadline.

@@ -10,9 +10,9 @@ import typer
 
 from ..coord import Group, Member
 from .jsontext import from_json
-from .options import Farm
+from .options import Farm, Grace
 from .session import Session
-from .supervise import run_under
+from .supervise import GRACE, run_under
 
 app = typer.Typer(help="Who is there, and who died.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the group")]
@@ -55,11 +55,12 @@ def run(
     meta: Annotated[str | None, typer.Option(help="what others are to know, as JSON")] = None,
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
     farm: Farm = None,
+    grace: Grace = GRACE,
 ) -> None:
     """Run a command as a member; its exit code. Where it fails, the member counts as lost at once.
 
-    The command finds its fence in $LATCHWORK_FENCE and its name in $LATCHWORK_MEMBER. It is ended when another joins
-    under its name, or when its heartbeats fail for a whole lease.
+    The command finds its fence in $LATCHWORK_FENCE, its name in $LATCHWORK_MEMBER and the store in $LATCHWORK_STORE. It
+    is ended, as by `latchwork lock run`, when another joins under its name or its heartbeats fail for a whole lease.
 
     Example: latchwork group run nightly --as orders -- ./load-orders.sh
     """
@@ -69,7 +70,7 @@ def run(
     code = 1
     with Group(session.store, name, farm_id=farm).join(me, meta=told, lease=lease) as membership:
         facts = {"fence": membership.fence, "member": me, "group": name}
-        code = run_under(command, membership.lost, facts, session.environment)
+        code = run_under(command, membership.lost, facts, session.environment, lease=lease, grace=grace)
         if code:
             membership.fail()
     raise typer.Exit(code)

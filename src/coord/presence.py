@@ -13,12 +13,12 @@ larger; whoever watches the stamp stand still for the member's whole lease, on i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ..deadline import Deadline
-from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
+from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..inputs import checked_timeout, farm_or_default
 from ..retry import Poll, outlive
 from ..seams import Seams
@@ -271,11 +271,13 @@ class Watcher:
         A member of another farm that stands still counts as lost here, and is left where it is, as its farm alone
         writes its bins: it died, or its farm is cut off.
         """
+        clock = self._store.seams.monotonic
+        began = clock()  # what is read was so then, however long it takes to come
         record = self._store.get(self._key)
-        seen, now = Seen.of(record.bins if record else {}), self._store.seams.monotonic()
-        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, now)
+        seen = Seen.of(record.bins if record else {})
+        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, clock())
         for place, one in list(seen.members.items()):
-            if self._still.lasts(place, one.lease, now) and (one.farm != self._farm or self._take_out(one)):
+            if self._still.lasts(place, one.lease, began) and (one.farm != self._farm or self._take_out(one)):
                 seen.without(one)
         self._tidy(seen)
         return seen
@@ -304,40 +306,6 @@ class Watcher:
             self._store.operate(self._key, MapRemove(bin, names), when=many, ttl=self._ttl, repeatable=True)
         except (Refused, NotFound):
             return  # somebody else has
-
-
-class Alarm:
-    """What ends a wait for parties of whom one has died.
-
-    farms: the names are `"farm/member"`, of all farms; else those of the group's own farm.
-    """
-
-    def __init__(self, group: Group, *, farms: bool) -> None:
-        self._group, self._watcher, self._farms = group, group.watcher(), farms
-        self._due = 0.0
-
-    def check(self, dead: Callable[[set[str]], set[str]], what: str) -> None:
-        """Look now and then, and raise `PartyLost` where any of the lost matters.
-
-        dead: of those who were lost, the ones who are waited for.  what: waits, for the message. One read each half
-        second, or ten in the shortest lease.
-        """
-        now = self._group.seams.monotonic()
-        if now < self._due:
-            return
-        seen = self._watcher.look()
-        self._due = now + min(0.5, min((one.lease for one in seen.members.values()), default=5.0) / 10)
-        lost = {
-            f"{farm}/{name}" if self._farms else name
-            for farm, name in seen.lost
-            if self._farms or farm == self._group.farm
-        }
-        names = sorted(dead(lost)) if lost else []
-        if names:
-            raise PartyLost(
-                f"{what} waits for {', '.join(names)}, who died; start them again and wait again, or give up",
-                parties=names,
-            )
 
 
 def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:

@@ -157,8 +157,11 @@ class Semaphore:
         return _Taking(self._crowd, checked_whole("n", n, 1, MAX_PERMITS))
 
     def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
-        permits = Permits(self.name, Held(self._crowd, attempts.id, *freed(attempts.slots)), claim, attempts.slots)
-        return kept_alive(permits) if keep_alive else permits
+        held = Held(self._crowd, attempts.id, *freed(attempts.slots))
+        # No variable has the permits once they are kept alive: `kept_alive`.
+        if keep_alive:
+            return kept_alive(Permits(self.name, held, claim, attempts.slots))
+        return Permits(self.name, held, claim, attempts.slots)
 
 
 class Permits(Grant):

@@ -16,7 +16,6 @@ SEEDS = {
     "ledger": 500,
     "semaphore": 700,
     "limiter": 1500,
-    "rwlock": 700,
     "presence": 700,
 }
 HISTORIES = {
@@ -29,7 +28,6 @@ HISTORIES = {
     "ledger": 0,
     "semaphore": 400,
     "limiter": 0,
-    "rwlock": 500,
     "presence": 0,
 }
 """Floors: linearizability histories that each campaign must have decided."""

@@ -26,6 +26,7 @@ from ...errors import (
     RecordTooBig,
     Refused,
     Unavailable,
+    Unreadable,
 )
 
 
@@ -49,6 +50,10 @@ FAILURES = (AerospikeError, TypeError, ValueError, OverflowError, SystemError)
 """What a call of the client can raise."""
 _AFTER_THE_REPLY = (UnicodeDecodeError, SystemError)
 """The builtin ones that come when the reply is taken; the others come before anything is sent."""
+UNREADABLE = -1001
+"""Of an answer that the client could not decode. What was to be written is written."""
+_UNDECODED = ("Unknown type for value", "deserialize error")
+"""How what the client says then begins, which has the code -1 as all of its own failures."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -142,7 +147,10 @@ def fault_of(failure: BaseException) -> Fault:
     if not args or not isinstance(args[0], int):
         code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
         return Fault(code, message=f"{type(failure).__name__}: {failure}")
-    return Fault(args[0], len(args) > 4 and bool(args[4]), str(args[1]) if len(args) > 1 else "")
+    message = str(args[1]) if len(args) > 1 else ""
+    if args[0] == -1 and message.startswith(_UNDECODED):
+        return Fault(UNREADABLE, message=f"a bin cannot be decoded by the client ({message})")
+    return Fault(args[0], len(args) > 4 and bool(args[4]), message)
 
 
 def verdict_of(fault: Fault, *, write: bool) -> Verdict:
@@ -164,12 +172,21 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins
     no_ttl: it carried a time to live that the namespace refuses.  bins: those that it named, for the server does not
     say which one it meant.
     """
-    verdict = verdict_of(fault, write=write)
+    if fault.code == UNREADABLE:
+        done = "; the update was made" if write else ""
+        return Unreadable(f"{what}: {fault.message}{done}; correct the record, or delete it", key=what)
+    return _error_by_verdict(fault, what, verdict_of(fault, write=write), no_ttl=no_ttl, bins=bins)
+
+
+def _error_by_verdict(
+    fault: Fault, what: Any, verdict: Verdict, *, no_ttl: bool, bins: Sequence[str]
+) -> LatchworkError:
     said = f"{what}: {_what_happened(fault)}"
     remedy = _REMEDIES.get(fault.code)
     text = f"{said}; {remedy}" if remedy else said
     details = {"key": what, "server_code": fault.code}
     if verdict is Verdict.IN_DOUBT:
+        details["alone"] = fault.code == -1
         return OutcomeUnknown(f"{said}; the write may have been applied: read the record first", **details)
     if verdict is Verdict.DEFINITE:
         return _definite(fault, what, said, details)

@@ -8,6 +8,7 @@ namespace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +30,10 @@ from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .text import lenient, strange_bin
 from .url import parse
+
+log = logging.getLogger(__name__)
 
 _WRITE = {
     "max_retries": 0,
@@ -232,9 +236,12 @@ class AerospikeStore(RecordStore):
         try:
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
-            found = query.results(self._link.times.of_many(_ONE_TRY))
+            with lenient() as strange:
+                found = query.results(self._link.times.of_many(_ONE_TRY))
         except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
+        if strange.met:
+            found = [row for row in found if _is_sound(set, row)]
         return [_record(_named(set, row), row) for row in found]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
@@ -292,6 +299,14 @@ def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
     if name is None:
         raise Unreadable(f"a record of set {set} has no key stored with it: write it with the send-key policy")
     return Key(set, name)
+
+
+def _is_sound(set: str, row: tuple[Any, Any, dict[str, Any]]) -> bool:
+    """Whether a record that a query has found can be read; one that cannot is passed over, with a warning."""
+    bin = strange_bin(row[2])
+    if bin is not None:
+        log.warning("passed over by a query: the bin %r of %r in set %s has text that is no UTF-8", bin, row[0][2], set)
+    return bin is None
 
 
 def _row_record(key: Key, row: Any) -> Record | None:

@@ -71,7 +71,7 @@ class Update(NamedTuple):
     exists: Exists = Exists.UPDATE
     or_absent: bool = False
     ttl: int = KEEP
-    form: Any = None
+    form: Any = None  # a `Form`; that is above this module
     params: dict[str, Any] = NO_PARAMS
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, presence, rwlock, semaphore, sharded
+from . import circular, ground, latch, ledger, lock, presence, semaphore, sharded
 
 RULES = [
     *ground.RULES,
@@ -12,7 +12,6 @@ RULES = [
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,
-    *rwlock.RULES,
     *presence.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -10,7 +10,6 @@ from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
 from .presence import Presence
-from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -27,7 +26,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ledgers,
         SemaphoreScenario,
         Limiter,
-        ReadWrite,
         Presence,
     )
 }

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
-from ....background import TROUBLE, Troubles
+from ....background import TROUBLE, Activity, Troubles
 from ....deadline import Deadline
 from ....errors import InvalidMessageHandler, InvalidRequest
 from ....inputs import checked_kind
@@ -89,7 +89,7 @@ class Consumer:
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
-        self._keeper: Task | None = None
+        self._keeper: Activity | None = None
         self._tasks: list[Task] = []
         self._locks = ShardLocks(queue) if ordered else None
 
@@ -118,12 +118,17 @@ class Consumer:
     # ---- life
 
     def start(self) -> Consumer:
-        """Start in the background; itself. A consumer is started once."""
+        """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended."""
         self._refuse_second_start()
         self._pid = os.getpid()
-        self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
-        if self._upkeep is not None:
-            self._upkeep.join(self)
+        self._keeper = Activity(self._seams)
+        try:
+            self._keeper.begin(self._keep, f"{self.queue.name}-keeper")
+            if self._upkeep is not None:
+                self._upkeep.join(self)
+        except BaseException:  # an interrupt, too: whoever gets it may not have this consumer to stop it
+            self._end(0.0)
+            raise
         return self
 
     def _refuse_second_start(self) -> None:
@@ -147,9 +152,20 @@ class Consumer:
         """
         if self._pid not in (0, os.getpid()):
             return True
+        end = self._seams.monotonic() + (self.grace if grace is None else grace)
+        try:
+            try:
+                self._finish(end)
+            finally:
+                self._end(max(0.0, end + 2 * KEEP - self._seams.monotonic()))
+        finally:
+            self._end(0.0)  # once more, as an interrupt may have come before the first one had ended
+        return not self._gave_up
+
+    def _finish(self, end: float) -> None:
+        """Take no more messages; let handlers finish until then, and give up those that do not."""
         self._stopping.set()
         self.queue.active.wake()
-        end = self._seams.monotonic() + (self.grace if grace is None else grace)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
@@ -158,9 +174,14 @@ class Consumer:
         soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
             task.join(max(0.0, soon - self._seams.monotonic()))
+
+    def _end(self, timeout: float) -> None:
+        """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
+        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._upkeep is not None:
-            self._upkeep.leave(self, max(0.0, end + 2 * KEEP - self._seams.monotonic()))
-        return not self._gave_up
+            self._upkeep.leave(self, timeout)
 
     def run(self) -> bool:
         """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.

@@ -97,13 +97,13 @@ class Upkeep:
     def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
         """Take part no more once nobody else has joined; gives the office up so that another process is elected.
 
-        That goes on by itself where it takes longer than `timeout` seconds.
+        That goes on by itself where it takes longer than `timeout` seconds. Harmless when repeated. Who joins meanwhile
+        waits for the end of this, and then stands for election anew.
         """
         with self._guard:
             self._members.discard(member)
-            last = not self._members
-        if last:
-            self.election.stop(min(timeout, STOP_TIMEOUT))
+            if not self._members:
+                self.election.stop(min(timeout, STOP_TIMEOUT))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
