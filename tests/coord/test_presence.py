@@ -12,7 +12,7 @@ from latchwork.coord.members import ABOUT, BEAT, GONE, GROUPS, ID, MAX_GONE, MAX
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore
+from tests.support.faulty import CountingStore, Fault, FaultyStore, Outage
 
 
 @pytest.fixture
@@ -151,6 +151,14 @@ def test_a_member_of_another_farm_that_stands_still_counts_as_lost_and_is_left_w
     assert names(near) == []
     assert near.lost() == {"far/p"}
     assert bins(memory)[ID + "far"].keys() == {"p"}, "its farm alone writes its bins"
+
+
+def test_a_watcher_whose_read_takes_long_does_not_take_that_for_silence(memory, clock):
+    Group(memory, "g", farm_id="far").join("p", lease=1.0, keep_alive=False)
+    near = Group(FaultyStore(memory, {2: Fault("slow", seconds=0.8)}), "g", farm_id="near")
+    assert names(near) == [("far", "p")]
+    clock.advance(0.8)
+    assert names(near) == [("far", "p")], "what is read late may have been so long before"
 
 
 def test_watching_shows_who_leaves_joins_again_and_is_superseded(memory, clock):
@@ -339,10 +347,10 @@ def test_a_wait_for_a_latch_names_the_dead_within_their_lease(memory, clock):
 
 def test_a_wait_for_a_latch_goes_on_while_nobody_it_waits_for_is_lost(memory, clock):
     group = Group(memory, "g", farm_id="a")
-    latch = CountDownLatch.create(memory, "c", "l", parties=["orders", 7], farm_id="a")
+    latch = CountDownLatch.create(memory, "c", "l", parties=["orders", "7"], farm_id="a")
     for member in ("a stranger", "7", "orders"):
         group.join(member, lease=1.0, keep_alive=False)
-    latch.count_down(party=7)
+    latch.count_down(party="7")
     clock.at(0.9, lambda: latch.count_down(party="orders"))
     clock.at(3.0, lambda: None)
     assert latch.wait(10, alive=group) is True
@@ -373,6 +381,16 @@ def test_a_wait_over_several_farms_names_the_dead_of_all_of_them(memory, clock):
     assert east.missing(["west/q", "east/p"], lost_in=group) == set(), "this handle has not watched it for long yet"
     clock.advance(1.1)
     assert east.missing(["west/q", "east/p"], lost_in=group) == {"west/q"}
+
+
+def test_a_wait_outlives_an_outage_in_which_nobody_can_be_asked_who_is_there(memory, clock):
+    latch = CountDownLatch.create(memory, "c", "l", parties=["p"], farm_id="a")
+    Group(memory, "g", farm_id="a").join("p", lease=60, keep_alive=False)
+    now = clock.monotonic()
+    away = FaultyStore(memory, Outage(clock, now + 1, now + 15))
+    clock.at(20.0, lambda: latch.count_down(party="p"))
+    assert latch.wait(60, alive=Group(away, "g", farm_id="a")) is True
+    assert away.fired["dropped"] > 3
 
 
 def test_a_wait_is_not_given_just_anything_as_a_group(memory):
