@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, presence, semaphore, sharded
+from . import circular, ground, latch, ledger, lock, ordered, presence, semaphore, sharded
 
 RULES = [
     *ground.RULES,
     *lock.RULES,
     *circular.RULES,
     *sharded.RULES,
+    *ordered.RULES,
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,
