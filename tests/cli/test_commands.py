@@ -668,10 +668,12 @@ def test_remedies_are_those_of_the_command(lw):
 def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     from rich.console import Console
 
-    from latchwork.cli.session import as_table
+    from latchwork.cli.session import RowsOnTerminal
 
     console = Console(width=30, file=io.StringIO())
-    console.print(as_table([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}]))
+    console.print(
+        RowsOnTerminal([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}])
+    )
     assert "orders-of-today" in console.file.getvalue()
 
 
