@@ -383,6 +383,6 @@ def test_spark_tells_which_checkpoint_and_which_run_a_batch_is_of(spark, memory,
     assert sink.rows() == [0, 1, 2, 3]
     bins = memory.get(Key(batches.BATCHES, "orders")).bins
     assert (len(bins["checkpoints"]), len(bins["runs"])) == (2, 4), "told apart by Spark's own ids"
+    (folder / "4.json").write_text('{"id": 4}')
     with pytest.raises(Exception, match="with a newer checkpoint"):
-        (folder / "4.json").write_text('{"id": 4}')
         run("first")
