@@ -57,7 +57,8 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, PRESENCE_RULES, SEMAPHORE_RULES
+from .queue_mutants import ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -441,6 +442,7 @@ SHARDED_RULES = (
      _swap(bell.Bell, "owe", lambda self: None), True),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -500,6 +502,7 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
 
@@ -516,4 +519,6 @@ BATCHES = tuple(
     for primitive in ("circular", "sharded", "ledger")
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER + BATCHES
+MUTANTS = (
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + LIMITER + PRESENCE + BATCHES
+)

@@ -92,10 +92,13 @@ class ActiveShards:
                     self._emptied(refused=claim is None)
 
     def _emptied(self, *, refused: bool) -> None:
-        """No shard is left: glance at once, but not where the claim was refused, as others may be at it."""
+        """No shard is left: glance at once, but not where the claim was refused: others were quicker, or may not claim
+        either for now, which no bell says the end of.
+        """
         self._fruitless, self._drained = 0, not refused
         if refused:
-            self._next_glance = min(self._next_glance, self._seams.monotonic() + AGAIN)
+            now = self._seams.monotonic()
+            self._next_glance, self._next_look = min(self._next_glance, now + AGAIN), min(self._next_look, now + BUSY)
 
     def loaded(self, shards: Iterable[int]) -> None:
         """Take note that this process has just published to these shards."""
