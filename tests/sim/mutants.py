@@ -282,7 +282,7 @@ LOCK_RULES = (
     ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken though it was renewed", "P2: fence, renewals and time in the guard",
-     _broken_by(lease._HELD), False, 2_440),
+     _broken_by(lease._HELD), True),
     ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
      _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
