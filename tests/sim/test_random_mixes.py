@@ -17,6 +17,7 @@ SEEDS = {
     "ledger": 500,
     "semaphore": 700,
     "limiter": 1500,
+    "presence": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -29,6 +30,7 @@ HISTORIES = {
     "ledger": 0,
     "semaphore": 400,
     "limiter": 0,
+    "presence": 0,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

@@ -10,6 +10,7 @@ from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
+from .presence import Presence
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -27,5 +28,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ledgers,
         SemaphoreScenario,
         Limiter,
+        Presence,
     )
 }
