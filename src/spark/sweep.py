@@ -108,7 +108,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
     for queue, bins in registry.listed(active=None):
         try:
             leadership.check()
-            plans.append(Plan(queue, tasks_of(sweeper, queue, bins, leadership.epoch)))
+            plans.append(Plan(queue, tasks_of(queue, bins, leadership.epoch, sweeper.tasks)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
         except Exception as failure:  # a defect in one queue must not stop the others' sweep

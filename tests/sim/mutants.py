@@ -413,8 +413,8 @@ def _settled_at_fire(self: Any) -> list[int]:
     return [state.fired for state in self.states()]
 
 
-def _tasks_alone(sweeper: Any, queue: Any, bins: Any, epoch: int) -> Any:
-    return sweeper.tasks(queue, bins)
+def _tasks_alone(queue: Any, bins: Any, epoch: int, plan: Any) -> Any:
+    return plan(queue, bins)
 
 
 def _lost_unnoticed() -> Any:

@@ -7,8 +7,8 @@ below them would be swept again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ....errors import LatchworkError, NotFound
 from ....store import KEEP, MapPut, Put, Update
@@ -16,31 +16,31 @@ from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ...rows import settle
 from ..queue import ShardedQueue
-from ..record import QueueRecords, lifetime
+from ..record import lifetime
 from ..shards import FIRE, PointerQueue
 from .report import Kind, ShardTask
 from .sweep import EPOCH_GUARD, mark_name, pointer_bin
 
-if TYPE_CHECKING:
-    from .sweeper import Sweeper
-
 log = logging.getLogger(__name__)
 
+Bins = dict[str, Any]
 Place = tuple[Kind, int]
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 
 
-def tasks_of(sweeper: Sweeper, queue: ShardedQueue, bins: dict[str, Any], epoch: int) -> list[ShardTask]:
+def tasks_of(
+    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins], list[ShardTask]]
+) -> list[ShardTask]:
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
-    Two calls, and one or two more where there are shards that no sweep has seen. Raises the store's errors, and
+    plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the store's errors, and
     `Refused` where a later leader has swept the queue.
     """
     seen, new = _shards(queue)
-    _begin_again(sweeper.registry.records, queue, bins, epoch, new)
+    _begin_again(queue, bins, epoch, new)
     # A shard that is first fired from here on is not known yet: it is the next sweep's.
-    return [task for task in sweeper.tasks(queue, bins) if (task.kind, task.shard) in seen | new]
+    return [task for task in plan(queue, bins) if (task.kind, task.shard) in seen | new]
 
 
 def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
@@ -52,9 +52,7 @@ def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
 
 
-def _begin_again(
-    records: QueueRecords, queue: ShardedQueue, bins: dict[str, Any], epoch: int, new: Iterable[Place]
-) -> None:
+def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Place]) -> None:
     """Forget what the queue's record, and `bins`, tell of sweeps of these shards; then mark them as seen."""
     ops: list[Op] = []
     for kind, shard in sorted(new, key=str):
@@ -72,7 +70,9 @@ def _begin_again(
         )
         ttl = lifetime(queue.config) if queue.live.active else KEEP
         guard = Bound(EPOCH_GUARD, {"epoch": epoch})
-        queue.store.operate(records.key(queue.name), *ops, Put("epoch", epoch), when=guard, ttl=ttl, repeatable=True)
+        queue.store.operate(
+            queue.registry.records.key(queue.name), *ops, Put("epoch", epoch), when=guard, ttl=ttl, repeatable=True
+        )
     seen = [Update(_of(queue, kind).pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
     for row in settle(queue.store, seen) if seen else ():
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound):

@@ -161,7 +161,7 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
-        tasks = tasks_of(self, queue, bins, leadership.epoch)
+        tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
 
