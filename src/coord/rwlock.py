@@ -187,8 +187,10 @@ class ReadWriteLock:
 
     def _kept(self, kind: type[U], attempts: _Entering, claim: Claim, *, keep_alive: bool) -> U:
         held = Held(self._crowd, attempts.id, *_given_back(kind.mode))
-        grant = kind(self.name, held, claim, attempts.abandoned)
-        return kept_alive(grant) if keep_alive else grant
+        # No variable has the grant once it is kept alive: `kept_alive`.
+        if keep_alive:
+            return kept_alive(kind(self.name, held, claim, attempts.abandoned))
+        return kind(self.name, held, claim, attempts.abandoned)
 
 
 # ---- the record, and the attempts to be among its holders
