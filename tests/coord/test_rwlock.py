@@ -212,6 +212,26 @@ def test_a_late_attempt_to_read_is_refused_while_its_acquisition_reads(memory):
     assert bins(memory) == before
 
 
+def test_an_attempt_in_doubt_that_was_taken_out_may_land_again_and_counts_from_then_on(memory, clock):
+    """Its caller knew nothing of the first time; the id is that of the attempt, whichever time it landed."""
+    other, written = ReadWriteLock(memory, "l", owner="other", lease=10), []
+
+    def dies_unheard():
+        other.write(60).release()
+        written.append(other.write(60))
+        clock.at(1.0, written[0].release)
+
+    faulty = FaultyStore(memory, {1: "reply_lost", 2: dies_unheard})
+    reader = ReadWriteLock(faulty, "l", owner="me", lease=1.0).read(60)
+    assert reader.generation == written[0].fence
+    reader.check()
+    reader.renew()
+    assert [one.owner for one in other.holders()] == ["me"]
+    assert reader.release() is True
+    assert reader.release() is False
+    assert other.try_write() is not None
+
+
 def test_where_the_record_cannot_be_asked_after_doubt_the_outcome_is_unknown(memory):
     plan = {1: "request_lost", 2: "request_lost", 3: "request_lost", 4: "dropped", 5: "dropped", 6: "dropped"}
     with pytest.raises(OutcomeUnknown, match="the lease ends by itself"):

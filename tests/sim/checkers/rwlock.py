@@ -90,13 +90,31 @@ def a_dead_writer_leaves_a_mark(run: ReadWrite) -> None:
 
 def belief_ends_before_succession(run: ReadWrite) -> None:
     """Nobody who begins to check after they were taken out, or have given back, is told that they still hold it."""
-    ended = {id: change.when for change in reversed(run.changes) for id in departures(change)}
+    landed, ended = landings(run), dict[str, float]()
+    for change in run.changes:
+        for id in departures(change):
+            if change.order > landed.get(id, change.order):
+                ended.setdefault(id, change.when)
     for entry in run.history.named("check"):
         end = ended.get(entry.args[1])
         run.require(
             not entry.ok or end is None or entry.called < end, "belief ends before succession",
             f"{entry.actor} believed at {entry.called:.3f} in what ended at {end}",
         )  # fmt: skip
+
+
+def landings(run: ReadWrite) -> dict[str, int]:
+    """When the acquisitions landed that callers were given, by id: the order of the change.
+
+    An id may land twice. Before: an attempt in doubt landed, and was taken out while its caller knew nothing of it.
+    After: one that was delivered again came after the release. So it is the last one before the caller heard of it.
+    """
+    heard = {
+        entry.result._held._id: entry.returned
+        for entry in run.history.named("read", "try_read", "write", "try_write")
+        if entry.ok and entry.result is not None
+    }
+    return {id: change.order for change in run.changes for id in arrivals(change) if change.order < heard.get(id, 0)}
 
 
 def nothing_derived_is_written_over_a_later_writer(run: ReadWrite) -> None:
@@ -117,14 +135,12 @@ def operations(run: ReadWrite) -> list[Entry]:
         if (entry.ok and entry.result is not None)
         or (entry.name in ("renew", "release") and (entry.ok or entry.unknown))
     ]
-    expected = {entry.result._held._id for entry in said if entry.name not in ("renew", "release")}
-    found = []
+    landed, found = landings(run), []
     for change in run.changes:
         for id in arrivals(change):
-            if id not in expected:  # of a request that was delivered twice the first may be that of a caller
+            if landed.get(id) != change.order:
                 fence, mode = holders(change.after)[id][0], holders(change.after)[id][4]
                 found.append(_by_itself(change, "landed", id, fence, mode))
-            expected.discard(id)
         gone = [id for id in departures(change) if not any(_gave_back(entry, id, change) for entry in said)]
         found += [_by_itself(change, "removed", id) for id in gone]
     return [*said, *found]
