@@ -34,8 +34,8 @@ def tasks_of(
 ) -> list[ShardTask]:
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
-    plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the store's errors, and
-    `Refused` where a later leader has swept the queue.
+    plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the
+    store's errors, and `Refused` where a later leader has swept the queue.
     """
     seen, new = _shards(queue)
     _begin_again(queue, bins, epoch, new)
