@@ -190,8 +190,8 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
     assert "JFK was killed by signal 9" in output
     assert f"to run it again: {sys.executable} {EXAMPLE / 'run.py'} --resume {folder} --farm JFK\n" in output
     assert "checker-0 was killed by signal 9, as planned" in output
-    for step in ("EWR: starting Spark", "of 6 partitions", "planned: checker-0 is killed"):
-        assert step.replace("6", "2") in output
+    for step in ("EWR: starting Spark", "EWR: 2 of 2 partitions counted"):
+        assert step in output
     assert "failed" not in output
     assert (first.returncode, second.returncode) == (0, 0), output + again
     for said in (output, again):
