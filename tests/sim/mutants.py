@@ -452,18 +452,15 @@ SHARDED_RULES = (
      _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
-<<<<<<< HEAD
     ("the bell is read after the pointers", "P5: before the pointers",
      _swap(active.ActiveShards, "_glance", _deaf_to_what_came_between), True),
     ("a shard that was empty is not rung for", "P5: rung where the shard was empty",
      _swap(bell.Bell, "owe", lambda self: None), True),
-=======
     ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
     ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
      _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),
     ("lost pointers are not noticed", "P5: a shard that no sweep has seen is not swept",
      _swap(sweeper, "tasks_of", _tasks_alone), True),
->>>>>>> main
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)

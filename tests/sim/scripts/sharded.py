@@ -230,7 +230,6 @@ def earlier_leader_sweeps_after_a_later_one():
     return stage.play().said["a"] == [2, 2]
 
 
-<<<<<<< HEAD
 def waiting(store):
     """What a consumer gets that waits for 5 s, which is less than the interval of late looks."""
     return [delivery.payload for delivery in queue_on(store).receive(1, timeout=5)]
@@ -278,7 +277,8 @@ def ring_that_is_lost():
     stage.act("c", consumer, after=0.1)
     stage.act("p", producer, after=2)
     return stage.play().said["c"] == ["m"]
-=======
+
+
 def lose(stage, at, *names):
     """The store has lost these records."""
 
@@ -331,7 +331,6 @@ def pointers_lost_below_what_was_swept():
     stage.act("c", die, after=19)
     stage.act("s", lambda store: swept_by(store, 4), after=20)
     return stage.play().said["s"] == ["n"]
->>>>>>> main
 
 
 RULES = [
