@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
-from ...store.model.expr import Bound, ListOf, smallest
+from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
-from ...store.model.ops import ReadAll
+from ...store.model.ops import Compute, ReadAll
 from ..rows import delete_rows, settle
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 
@@ -156,6 +156,20 @@ class PointerQueue:
             )
             for n, bins in zip(numbers, found, strict=True)
         ]  # fmt: skip
+
+    def settled(self) -> list[int]:
+        """For each shard the pointer below which no message can be there: what was fired, where all of it has expired.
+
+        A shard in which nothing was written for longer than a message lives has none left; of any other nobody knows.
+        One call.
+        """
+        reads = (Read(FIRE), Compute(SINCE_UPDATE))
+        rows = settle(self.store, [Update(self.pointers_key(n), reads) for n in range(self.shards)])
+        lived = (self.ttl + self.sweep) * 1000
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                raise row
+        return [0 if isinstance(row, LatchworkError) or row[1] <= lived else row[0] or 0 for row in rows]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
         """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
