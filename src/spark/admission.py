@@ -63,15 +63,20 @@ class Admission:
         return False
 
     def _of_size(self, pointers: PointerQueue, begins: Sequence[int], ends: list[int]) -> list[int]:
-        """About `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to three calls."""
+        """About `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to three calls.
+
+        What waits far behind may have other sizes, so each round samples as much as the one before found to fit.
+        """
+        total = sum(ends) - sum(begins)
+        fits = looked_at = total
         for _ in range(ROUNDS):
-            slots = _spread(begins, ends)
-            total, size = sum(ends) - sum(begins), sum(ranges.sizes(pointers, slots))
-            fits = total if not size else self._options.max_bytes * len(slots) // size
-            if fits >= total:
+            looked_at = fits
+            slots = _spread(begins, limited(begins, ends, looked_at))
+            size = sum(ranges.sizes(pointers, slots))
+            fits = min(total, max(1, self._options.max_bytes * len(slots) // size)) if size else total
+            if fits == looked_at:
                 break
-            ends = limited(begins, ends, max(1, fits))
-        return ends
+        return limited(begins, ends, min(fits, looked_at))
 
 
 def limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
