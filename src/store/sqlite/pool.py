@@ -121,7 +121,7 @@ class SQLitePool:
         self.close()
 
     def after_fork(self) -> None:
-        """Begin anew in the child, or never, where a connection of the parent's was open all the same."""
+        """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
         if self._lent or self._idle or self._watcher:
             _INHERITED.setdefault(self.path, []).append([*self._idle, *filter(None, [self._watcher])])
         self._idle, self._lent, self._watcher = [], set(), None
