@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 
-from ...errors import QueueOwned
+from ...background import Troubles
+from ...errors import Corrupt, QueueOwned
 from ...forks import renew_in_child
 from ...retry import Poll
 from .shards import Claim, PointerQueue
+
+log = logging.getLogger(__name__)
 
 IDLE_LOOK = 9.0
 """Seconds between fruitless looks in the end: an idle queue costs a process one call in 9 s, whatever its consumers."""
@@ -27,6 +31,7 @@ class ActiveShards:
         self._queue, self._looks = queue, Poll(low=0.05, high=idle_look, factor=2.0, jitter=0.0)
         self._seams = queue.store.seams
         self._turn = 0
+        self._troubles = Troubles(self._seams, log)
         self.begin_anew()
         renew_in_child(self)
 
@@ -66,6 +71,11 @@ class ActiveShards:
                 del self._active[shard]
                 if not self._active:
                     self._emptied(refused=claim is None)
+
+    def damaged(self, shard: int, damage: Corrupt) -> None:
+        """Take note that the shard is damaged: it is left alone until a look finds it mended. It is logged."""
+        self._troubles.tell(damage, f"shard {shard} of {self._queue.name} is left alone")
+        self.claimed(shard, None)
 
     def _emptied(self, *, refused: bool) -> None:
         """No shard is left: look at once, but not where the claim was refused, as a look may show the same again."""
@@ -112,6 +122,9 @@ class ActiveShards:
 
     def _look(self) -> None:
         states = self._queue.states()
+        for state in states:
+            if state.damage is not None:
+                self._troubles.tell(state.damage, f"shard {state.shard} of {self._queue.name} is left alone")
         self._queue.begin_firing(states)
         owned = [state for state in states if state.stream]
         unfired = [state.shard for state in states if state.fired < state.loaded and not state.stream]

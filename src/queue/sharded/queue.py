@@ -38,7 +38,8 @@ class QueueDepth:
 
     ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
     expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
-    loaded, fired: slots reserved and received since the queue's name was first used.
+    loaded, fired: slots reserved and received since the queue's name was first used.  damaged: shards of the three
+    whose pointers are damaged, which count as empty; `latchwork doctor` says more of them.
     """
 
     ready: int
@@ -47,6 +48,7 @@ class QueueDepth:
     expired: int
     loaded: int
     fired: int
+    damaged: int = 0
 
 
 class ShardedQueue(QueueView):
@@ -126,7 +128,8 @@ class ShardedQueue(QueueView):
 
         key, headers: for all of them.  keys, message_ids, dedups: one for each.  An ordered consumer handles those of
         one key in order unless one is written more than 250 ms after the others, as where its row has to be sent again:
-        where that matters, publish one by one.  Not atomic: where some could not be published it raises the first
+        where that matters, publish one by one.  A message without a key goes to another shard where its own is damaged;
+        one with a key fails with `Corrupt`.  Not atomic: where some could not be published it raises the first
         error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
@@ -136,10 +139,10 @@ class ShardedQueue(QueueView):
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
-            shards = self._shards(len(envelopes), key, keys)
+            shards, bound = self._shards(len(envelopes), key, keys)
             if dedups is not None:
                 return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
-            self._publish(envelopes, shards)
+            self._publish(envelopes, shards, bound)
         return [envelope.msg_id for envelope in envelopes]
 
     def _publish_once(
@@ -182,9 +185,9 @@ class ShardedQueue(QueueView):
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
 
-    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
+    def _publish(self, envelopes: list[Envelope], shards: list[int], bound: Collection[int]) -> None:
         self.open_for_publishing()
-        outcomes = load(self.pointers, envelopes, shards)
+        outcomes = load(self.pointers, envelopes, shards, bound=bound)
         self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
         failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
         for done, n in (("published", len(outcomes) - len(failures)), ("failed", len(failures))):
@@ -222,16 +225,19 @@ class ShardedQueue(QueueView):
                 )
         return data
 
-    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
+    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> tuple[list[int], Collection[int]]:
+        """The shard of each message, and the places of those that have to go there."""
         if keys is not None and len(keys) != n:
             raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        return [
+        shards = [
             (start + place // SPREAD) % self.config.shards if shard is None else shard
             for place, shard in enumerate(wanted)
         ]
+        bound = () if key is keys is None else {place for place, shard in enumerate(wanted) if shard is not None}
+        return shards, bound
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
@@ -305,6 +311,7 @@ def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[Sh
         sum(state.expired for state in main + sideline),
         sum(state.loaded for state in main),
         sum(state.fired for state in main),
+        sum(state.damage is not None for state in main + sideline + parked),
     )
 
 

@@ -11,8 +11,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
+from msgspec import Struct, field
+
+from ...errors import AlreadyExists, BinMismatch, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...inputs import is_int
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
+from ...store.decode import Counter as Pointer
+from ...store.decode import damaged, decoded
 from ...store.model.expr import Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import ReadAll
@@ -24,7 +29,11 @@ CLAIMS = 64
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
+MAX_UNFIRED = 1_000_000_000
+"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers
+say that there are more, they are damaged, and whoever believed them would look at slots for years."""
+
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -59,10 +68,29 @@ class Claim(NamedTuple):
     loaded: int
 
 
+class Pointers(Struct, frozen=True):
+    """The pointers of a shard, as they are stored. fire None: another library has loaded the shard and not fired."""
+
+    load: Pointer = field(default=0, name=LOAD)
+    fire: Pointer | None = field(default=None, name=FIRE)
+    stream: str | None = field(default=None, name=STREAM)
+
+    @classmethod
+    def of(cls, key: Key, bins: Mapping[str, Any]) -> Pointers:
+        """Those in the bins. Raises `Corrupt` where no reservations and claims lead to them."""
+        found = decoded(cls, key, bins)
+        unfired = found.load - (found.fire or 0)
+        if not 0 <= unfired <= MAX_UNFIRED:
+            raise damaged(key, f"{LOAD} is {found.load} and {FIRE} is {found.fire}")
+        return found
+
+
 class ShardState(NamedTuple):
     """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
 
     fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
+    damage: what is wrong with the record; then nothing counts as loaded, as nothing can be received, and the shard is
+    left alone. The messages in it are brought to other shards by the sweeper.
     """
 
     shard: int
@@ -71,6 +99,24 @@ class ShardState(NamedTuple):
     stream: str | None
     expired: int
     fire_missing: bool = False
+    damage: Corrupt | None = None
+
+    @classmethod
+    def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardState:
+        """What the bins of the shard's record say."""
+        counted = bins.get(EXPIRED, 0)
+        expired: int = counted if is_int(counted) and counted > 0 else 0  # a figure for people
+        try:
+            found = Pointers.of(key, bins)
+        except Corrupt as failure:
+            return cls(shard, 0, 0, None, expired, damage=failure)
+        return cls(shard, found.load, found.fire or 0, found.stream, expired, found.fire is None and found.load > 0)
+
+    def checked(self) -> ShardState:
+        """The same. Raises `Corrupt` where the record is damaged."""
+        if self.damage is not None:
+            raise self.damage
+        return self
 
 
 class Written(Enum):
@@ -122,17 +168,16 @@ class PointerQueue:
         return int(self.store.seams.wall() * 1000)
 
     def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
-        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0."""
+        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0.
+
+        Whoever needs every shard asks each for `checked`; else those that are damaged are passed over.
+        """
         numbers = range(self.shards) if shards is None else shards
         records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
-        found = [record.bins if record else {} for record in records]
         return [
-            ShardState(
-                n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0),
-                LOAD in bins and FIRE not in bins,
-            )
-            for n, bins in zip(numbers, found, strict=True)
-        ]  # fmt: skip
+            ShardState.of(n, self.pointers_key(n), record.bins if record else {})
+            for n, record in zip(numbers, records, strict=True)
+        ]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
         """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
@@ -152,9 +197,20 @@ class PointerQueue:
         """
         rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
         return {
-            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
+            shard: row if isinstance(row, LatchworkError) else self.first_of(shard, n, *row)
             for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
         }
+
+    def first_of(self, shard: int, n: int, loaded: Any, fired: Any) -> int | Corrupt:
+        """The first of `n` pointers that were just reserved; the error where nobody would ever claim them."""
+        try:
+            Pointers.of(self.pointers_key(shard), {LOAD: loaded, FIRE: fired})
+            if fired > loaded - n:
+                raise damaged(self.pointers_key(shard), f"{FIRE} was {fired} where {LOAD} was {loaded - n}")
+        except Corrupt as failure:
+            return failure
+        first: int = loaded - n + 1
+        return first
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
@@ -193,12 +249,24 @@ class PointerQueue:
     # ---- the consumer's side
 
     def claim(self, shard: int, n: int) -> Claim | None:
-        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call."""
+        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call.
+
+        Raises `Corrupt` where the shard is damaged. Where only the memory of claims is, that is given up: a claim in
+        doubt may then be made twice, and what nobody stamps is swept.
+        """
+        claiming = _CLAIMING.fill(self.pointers_key(shard), n=n)
         try:
-            (result,) = self.store.once(_CLAIMING.fill(self.pointers_key(shard), n=n))
+            try:
+                (result,) = self.store.once(claiming)
+            except Corrupt:
+                self.store.operate(claiming.key, Put(_CLAIM.bin, None), ttl=NEVER, repeatable=True)
+                (result,) = self.store.once(claiming)
         except (Refused, NotFound):
             return None
-        return Claim(*result)
+        claim = Claim(*result)
+        if not (0 <= claim.after <= claim.last <= claim.after + n and claim.loaded - claim.last <= MAX_UNFIRED):
+            raise damaged(self.pointers_key(shard), f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
+        return claim
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True

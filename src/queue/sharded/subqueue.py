@@ -8,7 +8,7 @@ from itertools import compress
 
 from msgspec.structs import replace
 
-from ...errors import LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...errors import Corrupt, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
 from ...retry import Poll
 from .active import BUSY, IDLE_LOOK, ActiveShards
@@ -155,6 +155,9 @@ class QueueView:
         for shard in shards:
             try:
                 claim = self.pointers.claim(shard, wanted - len(slots))
+            except Corrupt as damage:
+                self.active.damaged(shard, damage)
+                continue
             except LatchworkError:
                 if slots:
                     break  # what was claimed is handed out; the next look meets the same trouble

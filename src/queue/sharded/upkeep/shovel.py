@@ -55,7 +55,7 @@ class Shovel:
         back through the sweeper.
         """
         source = self.queue.sideline.pointers
-        states = [state for state in source.states() if state.fired < state.loaded]
+        states = [state for state in source.states() if state.fired < state.loaded or state.damage]
         config = self.queue.live.shovel
         at_once = config.concurrency if config else 1
         report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
