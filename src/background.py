@@ -12,7 +12,7 @@ from typing import TypeVar
 from .errors import InvalidRequest, LatchworkError
 from .inputs import checked_timeout
 from .retry import Poll
-from .seams import Seams, Task
+from .seams import Event, Seams, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -22,22 +22,68 @@ QUIET = 60.0
 """Seconds for which a task that goes on failing says so once."""
 
 
+class Activity:
+    """One task in the background, which is known before it begins.
+
+    An interrupt, as Ctrl-C, may come between any two instructions: also when a task has begun and whoever began it does
+    not have it yet. So it is kept first, then begun, and from then on it can be ended, whether it has begun or not.
+    """
+
+    def __init__(self, seams: Seams) -> None:
+        self._seams, self._ended = seams, seams.event()
+        self._task: Task | None = None
+        self._begun = self._cancelled = False
+
+    def begin(self, run: Callable[[], None], name: str) -> None:
+        """Begin it; `run` is not called any more where it was cancelled before."""
+        self._task = self._seams.spawn(lambda: self._live(run), name)
+
+    def cancel(self) -> None:
+        """Let it not begin any more. What has begun ends by its own means."""
+        self._cancelled = True
+
+    def is_alive(self) -> bool:
+        """Whether it has begun and not ended. One whose `begin` was interrupted may begin a moment later."""
+        return self._task.is_alive() if self._task is not None else self._begun and not self._ended.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for so many seconds, None = for ever."""
+        if self._task is not None:
+            self._task.join(timeout)
+        elif self._begun:
+            self._ended.wait(timeout)
+
+    def _live(self, run: Callable[[], None]) -> None:
+        self._begun = True
+        try:
+            if not self._cancelled:
+                run()
+        finally:
+            self._ended.set()
+
+
 class Background:
-    """One task in the background, started and stopped as often as wanted. It ends once `stopping` is set."""
+    """One task in the background, started and stopped as often as wanted. It ends once `stopping` is set.
+
+    Whichever instruction of `start` or `stop` is interrupted: `stop` ends it.
+    """
 
     def __init__(self, seams: Seams, run: Callable[[], None], name: str) -> None:
         self._seams, self._run, self._name = seams, run, name
-        self._task: Task | None = None
-        self.stopping = seams.event()
+        self._activity: Activity | None = None
+        self.stopping: Event = seams.event()
 
     def start(self) -> None:
         """Start it, unless it runs. `InvalidRequest`: it was asked to end and has not yet."""
-        if self._task is not None and self._task.is_alive():
+        if self._activity is not None and self._activity.is_alive():
             if self.stopping.is_set():
                 raise InvalidRequest(f"{self._name} still does its last work; start it when stop() has returned True")
             return
+        if self._activity is not None:
+            self._activity.cancel()  # a start was interrupted, and nobody knows whether it begins yet
         self.stopping.clear()
-        self._task = self._seams.spawn(self._run, self._name)
+        self._activity = Activity(self._seams)
+        self._activity.begin(self._run, self._name)
 
     def stop(self, timeout: float | None) -> bool:
         """Ask it to end; whether it has within `timeout` seconds (None: for ever). It may be started again then.
@@ -45,13 +91,14 @@ class Background:
         `InvalidRequest` for what is no length of time; then it goes on.
         """
         timeout = checked_timeout(timeout)
-        if self._task is None:
+        if self._activity is None:
             return True
+        self._activity.cancel()
         self.stopping.set()
-        self._task.join(timeout)
-        if self._task.is_alive():
+        self._activity.join(timeout)
+        if self._activity.is_alive():
             return False
-        self._task = None
+        self._activity = None
         self.stopping.clear()
         return True
 
@@ -59,8 +106,8 @@ class Background:
 class Troubles:
     """What a task says of its failures in the log: each kind at most once a minute, with how many came in between.
 
-    The errors of ours are one kind, at WARNING, as those of a store that is away differ from call to call. Everything
-    else is a defect, at ERROR with its traceback. Safe to share between tasks.
+    The errors of ours are one kind, in one line at WARNING, as those of a store that is away differ from call to call;
+    their traceback is at DEBUG. Everything else is a defect, at ERROR with its traceback. Safe to share between tasks.
     """
 
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
@@ -73,6 +120,7 @@ class Troubles:
         """Say that `what` failed so."""
         if isinstance(failure, LatchworkError):
             self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
+            self._log.debug("%s", what, exc_info=failure)
             return
         unsaid = self._unsaid_before(logging.ERROR)
         if unsaid is not None:

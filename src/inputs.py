@@ -64,7 +64,7 @@ def checked_whole(what: str, value: int, low: int, high: int) -> int:
     return value
 
 
-def checked_timeout(timeout: float | None) -> float | None:
+def checked_timeout(timeout: float | None, what: str = "timeout") -> float | None:
     """Seconds to wait, or None, which stands for all times that are longer than one can wait, too.
 
     Raises `InvalidRequest`.
@@ -72,12 +72,12 @@ def checked_timeout(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise InvalidRequest(f"timeout is {shown(timeout)}; it must be seconds, 0 or more, or None to wait for ever")
+        raise InvalidRequest(f"{what} is {shown(timeout)}; it must be seconds, 0 or more, or None to wait for ever")
     try:
         seconds = float(timeout)
     except OverflowError:
         raise InvalidRequest(
-            f"timeout is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
+            f"{what} is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
         ) from None
     return None if seconds > TIMEOUT_MAX else timeout
 

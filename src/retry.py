@@ -2,19 +2,24 @@
 
 Two questions only: may this failure be tried again (`again`), and how long to pause before it (`RetryPolicy`,
 `Poll`). A failure may be tried again where nothing was written (`Unavailable`); one whose outcome is unknown only by
-the code that holds the operation's token (`store/once.py`, docs/protocols.md P1). Every loop here is bounded.
+the code that holds the operation's token (`store/once.py`, docs/protocols.md P1). Every loop here is bounded, by a
+number of tries or by the caller's timeout; `outlive` is what a wait does while the store is away.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tenacity
 
-from .errors import InvalidRequest, Misconfigured, OutcomeUnknown, Unavailable
+from .deadline import Deadline, present
+from .errors import InvalidRequest, LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
 from .seams import Event, Seams
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FOR_EVER = 1e9
@@ -27,7 +32,8 @@ class RetryPolicy:
 
     attempts: tries in all, 1 to 100.  wait: seconds before the second try, doubled up to `max_wait` for each further
     one.  jitter: each pause is drawn from `wait * (1 - jitter)` to `wait * (1 + jitter)`.  deadline: no try begins
-    later than so many seconds after the first failed; None = no such limit.
+    later than so many seconds after the first failed; None = no such limit.  Within a verb that has a timeout no try
+    begins more than a moment after its end.
     """
 
     attempts: int = 3
@@ -79,7 +85,7 @@ class RetryPolicy:
         if not again(first, doubt) or self.attempts == 1:
             raise first
         retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
-        if self.deadline is not None and pause > self.deadline:
+        if (self.deadline is not None and pause > self.deadline) or _too_late(pause):
             raise first
         seams.note("retries", reason=reason(first))
         seams.sleep(pause)
@@ -90,7 +96,7 @@ class RetryPolicy:
 
         def stop(state: tenacity.RetryCallState) -> bool:
             late = self.deadline is not None and seams.monotonic() - began + state.upcoming_sleep > self.deadline
-            return late or state.attempt_number >= self.attempts - 1
+            return late or state.attempt_number >= self.attempts - 1 or _too_late(state.upcoming_sleep)
 
         def wait(state: tenacity.RetryCallState) -> float:
             failure = state.outcome.exception() if state.outcome else None
@@ -104,12 +110,23 @@ class RetryPolicy:
         return tenacity.Retrying(retry=retry, stop=stop, wait=wait, sleep=seams.sleep, before_sleep=told, reraise=True)
 
 
+def _too_late(pause: float) -> bool:
+    """Whether the verb that this thread is in has no time for another try after so many seconds."""
+    deadline = present()
+    return deadline is not None and deadline.too_late(pause)
+
+
 def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bool:
     """Whether a request that failed so may be sent again."""
     if isinstance(failure, OutcomeUnknown) and doubt is not None:
         doubt()
         return True
     return isinstance(failure, Unavailable) and not isinstance(failure, Misconfigured)
+
+
+def may_pass(failure: BaseException) -> bool:
+    """The same for what may be sent again even where it was done."""
+    return isinstance(failure, OutcomeUnknown) or again(failure)
 
 
 def reason(failure: BaseException | None) -> str:
@@ -181,3 +198,40 @@ class Poll:
             reraise=True,
         )
         return retrying(probe)
+
+
+OUTAGE = Poll(low=0.1, high=1.0, factor=2.0, jitter=0.5)
+"""How a wait goes on while the store is away: a store that is back is found within about a second."""
+SAY_EVERY = 60.0
+"""Seconds between two lines in the log about one wait."""
+
+
+def outlive(
+    seams: Seams, deadline: Deadline, call: Callable[[], T], *, passing: Callable[[BaseException], bool] = again
+) -> T:
+    """What `call` returns; while the store is away it is called again and again, for the last time at the deadline.
+
+    passing: whether a failure may pass; one that may not is raised at once.  Where the last call failed its error is
+    raised, since what was waited for may be so by now or not.  The log has a line at first, and one a minute.
+    """
+    tries = 0
+    while True:
+        try:
+            return call()
+        except LatchworkError as failure:
+            left = deadline.left()
+            if not passing(failure) or left == 0:
+                raise
+            _say(seams, deadline, failure)
+            seams.note("retries", reason=reason(failure))
+            tries += 1
+            pause = OUTAGE.pause(tries, seams)
+        seams.sleep(pause if left is None else min(pause, left))
+
+
+def _say(seams: Seams, deadline: Deadline, failure: LatchworkError) -> None:
+    now, left = seams.monotonic(), deadline.left()
+    if deadline.said is None or now - deadline.said >= SAY_EVERY:
+        deadline.said = now
+        rest = "" if left is None else f" for up to {left:.1f} s"
+        log.warning("the store is away, and is asked again%s (%s): %s", rest, failure.code, failure)

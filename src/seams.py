@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
 from typing import Any, Protocol
 
 
@@ -77,9 +78,14 @@ class Seams:
         """A new lock for the threads of this process; it may be held across store calls."""
         return threading.Lock()
 
+    def thread(self) -> int:
+        """A number that tells the thread that asks from all others that live in this process."""
+        return threading.get_ident()
+
     def spawn(self, run: Callable[[], None], name: str) -> Task:
         """Start `run` in the background, as a daemon thread of that name."""
-        thread = threading.Thread(target=run, name=name, daemon=True)
+        # In a context of its own: some builds of Python hand on that of the starting thread, and so its deadline.
+        thread = threading.Thread(target=Context().run, args=(run,), name=name, daemon=True)
         thread.start()
         return thread
 

@@ -106,7 +106,7 @@ def eventually(condition):
 def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(failure, caplog):
     seams = Pauses()
     queue = made(MemoryStore(seams=seams))
-    receive, asked, seen = queue.receive, [], []
+    receive, asked, seen = queue.await_messages, [], []
 
     def fails(*given, **options):
         asked.append(given)
@@ -114,7 +114,7 @@ def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(f
             raise failure
         return receive(*given, **options)
 
-    queue.receive = fails
+    queue.await_messages = fails
     queue.publish("a")
     consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload), concurrency=1).start()
     try:
@@ -137,7 +137,7 @@ def test_no_worker_ends_and_none_is_started_in_its_place_while_everything_fails(
             return super().spawn(run, name)
 
     queue = made(MemoryStore(seams=Counting()))
-    monkeypatch.setattr(queue, "receive", failing(DEFECT))
+    monkeypatch.setattr(queue, "await_messages", failing(DEFECT))
     consumer = consumers_stopped(Consumer(queue, print, concurrency=2))
     consumer.start()
     eventually(lambda: consumer.stats["troubles"] > 50)
@@ -391,3 +391,12 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
     clock.work["latchwork-roster"]()
     assert seen == ["me"]
     assert len(said(caplog, "could not say so")) in (3, 4)
+
+
+def test_the_traceback_of_an_error_of_ours_is_there_for_who_debugs(caplog):
+    troubles = Troubles(ManualClock(), logging.getLogger("latchwork.test"))
+    with caplog.at_level(logging.DEBUG, "latchwork.test"):
+        troubles.tell(AWAY, "the sweep failed")
+    line, debugging = caplog.records
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+    assert (debugging.levelno, debugging.exc_info[1]) == (logging.DEBUG, AWAY)

@@ -225,6 +225,8 @@ COMMANDS = {
     "schedule next": lambda n: ("schedule", "next", n, *C),
     "schedule remove": lambda n: ("schedule", "remove", n, *C),
     "semaphore run": lambda n: ("semaphore", "run", n, "--permits", "1", "--timeout", "5", "--", "true", n),
+    "limit try": lambda n: ("limit", "try", n, "--limit", "5", "--per", "60"),
+    "limit wait": lambda n: ("limit", "wait", n, "--limit", "50", "--per", "1", "--timeout", "5"),
     "semaphore show": lambda n: ("semaphore", "show", n),
     "semaphore resize": lambda n: ("semaphore", "resize", n, "2"),
     "stats": lambda n: ("stats", "--client", n),

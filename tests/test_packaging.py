@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -184,6 +185,16 @@ def test_imports_go_one_way():
                 assert LAYERS.index(target if target in LAYERS else "") <= layer, f"{path} imports {name}"
                 checked += 1
     assert checked >= 100
+
+
+def test_no_file_imports_itself_through_others():
+    shape = runpy.run_path(str(ROOT / "tools" / "shape.py"))
+    root = ROOT / "src"
+    graph = {path: shape["imports_of"](path, root) for path in SOURCES}
+    assert shape["circles_of"](graph) == []
+    some = next(path for path in SOURCES if graph[path])
+    graph[next(iter(graph[some]))].add(some)
+    assert shape["circles_of"](graph) != [], "the check sees what it looks for"
 
 
 def test_every_module_says_what_it_is_and_stays_short():

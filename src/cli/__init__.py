@@ -3,8 +3,8 @@
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
 Global options may stand anywhere before `--`, and before the first word of a command that is to be run. Exit codes: 0
-done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; `lock run`, `semaphore run` and `leader run` exit
-with the command's own. With `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
+done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; those that run a command exit with its own. With
+`--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
 Run it as `latchwork` or as `python -m latchwork.cli`.
 """
 
@@ -23,9 +23,11 @@ from ..errors import InvalidRequest, LatchworkError, NotFound
 FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
-RUNNERS = {("lock", "run"), ("semaphore", "run"), ("leader", "run"), ("queue", "consume")}
+RUNNERS = {
+    ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"),
+}  # fmt: skip
 """Those that take a command to run behind their one name."""
-VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight"}
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace"}
 """Their options that take the next word."""
 
 

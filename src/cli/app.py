@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from ..store.connect import hidden
 from . import large, latch, leader, limit, lock, messages, outbox, queue, schedule, semaphore
 from .demo import demo
 from .doctor import doctor
-from .session import Session
+from .session import Session, note
 from .stats import stats
 from .worker import worker
 
@@ -56,5 +57,8 @@ def _globals(
 ) -> None:
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    source = context.get_parameter_source("store")
+    if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
+        note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")
     context.obj = Session(store, json)
     context.call_on_close(context.obj.close)

@@ -18,10 +18,13 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError
 from ..queue import QueueRegistry, ShardedQueue
+from ..queue.sharded.record import last_sweep_of
 from ..queue.sharded.upkeep.books import Books
+from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
+from .elections import lease_of
 from .session import Session
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -77,6 +80,28 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
         yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
     else:
         yield Finding(OK, "names of sets and bins fit")
+
+
+def _upkeep(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether somebody sweeps the client's queues; red after two intervals without."""
+    if client is None:
+        return
+    lease = lease_of(store, election_name(client))
+    who = f"{lease.owner} is elected" if lease and lease.locked else "nobody is elected"
+    late = []
+    for queue, bins in QueueRegistry(store, client, farm_id=farm).listed():
+        seen = last_sweep_of(bins).success or bins.get("createdAt", 0)
+        age = store.seams.wall() - seen / 1000
+        if age > 2 * sweep_interval([queue]):
+            late.append(f"{queue.name} for {age / 60:.0f} min")
+    if late:
+        yield Finding(
+            PROBLEM,
+            f"no upkeep of {', '.join(late)}: what failed, or dead consumers had, stays where it is; {who}",
+            "run a worker or a consumer of this client, or `latchwork queue sweep --every 900`",
+        )
+    else:
+        yield Finding(OK, f"upkeep: every queue was swept in time; {who}")
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
@@ -183,7 +208,7 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
             yield Finding(OK, text)
 
 
-def _damage(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
     """Whether the records of each queue, and the pointers of its shards, are as their writers leave them."""
     if client is None:
         return
@@ -192,11 +217,11 @@ def _damage(store: RecordStore, client: str | None, farm: str | None) -> Iterato
     for name, failure in unreadable.items():
         yield Finding(PROBLEM, f"queue {name}: {failure}", "until then nobody can consume it, nor is it swept")
     for queue, bins in listed:
-        found = list(_damage_of(queue, bins))
+        found = list(_damage_of_queue(queue, bins))
         yield from found or [Finding(OK, f"queue {queue.name}: its record and the pointers of its shards are sound")]
 
 
-def _damage_of(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
+def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
             "the sweeper brings its messages to the sideline, and the shovel from there to other shards; when their "
@@ -280,7 +305,8 @@ def doctor(
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
         found += _found(session, lambda: _placement(session.store, client, farm))
-        found += _found(session, lambda: _damage(session.store, client, farm))
+        found += _found(session, lambda: _queue_damage(session.store, client, farm))
+        found += _found(session, lambda: _upkeep(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:

@@ -8,8 +8,9 @@ import typer
 
 from ..coord import Leadership, LeaseElection
 from .elections import lease_of
+from .options import Grace
 from .session import Session
-from .supervise import run_under
+from .supervise import GRACE, run_under
 
 app = typer.Typer(help="Choose one of many.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the election")]
@@ -42,17 +43,19 @@ def run(
     command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; for ever by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
+    grace: Grace = GRACE,
 ) -> None:
     """Stand for election and run a command while leading; its exit code, 4 where it was never elected in time.
 
     The command finds its epoch in $LATCHWORK_EPOCH and the store in $LATCHWORK_STORE. It is ended when leadership is
-    lost.
+    lost, as by `latchwork lock run`.
 
     Example: latchwork leader run sweeper -- latchwork queue sweep --client shop
     """
     session: Session = context.obj
 
     def lead(leadership: Leadership) -> int:
-        return run_under(command, leadership.lost, {"epoch": leadership.epoch, "election": name}, session.environment)
+        facts = {"epoch": leadership.epoch, "election": name}
+        return run_under(command, leadership.lost, facts, session.environment, lease=lease, grace=grace)
 
     raise typer.Exit(LeaseElection(session.store, name, lease=lease).run(lead, timeout=timeout))

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from ..coord import FencedLock
+from .options import Grace
 from .session import Session
-from .supervise import run_under
+from .supervise import GRACE, run_under
 
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
 
@@ -25,15 +26,18 @@ def run(
     command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for the lock; for ever by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    grace: Grace = GRACE,
 ) -> None:
     """Run a command while holding the lock; its exit code, 4 where the lock was not to be had in time.
 
     The command finds the fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to, and the store in
-    $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost.
+    $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost or this process is told to end, and
+    when it is killed; so is what the command has started, before the lock is given back.
 
     Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
     """
     session: Session = context.obj
     with FencedLock(session.store, name, lease=lease).acquire(timeout, keep_alive=True) as grant:
-        code = run_under(command, grant.lost, {"fence": grant.fence, "lock": name}, session.environment)
+        facts = {"fence": grant.fence, "lock": name}
+        code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)

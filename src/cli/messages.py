@@ -1,29 +1,22 @@
-"""`latchwork queue publish|peek|consume|redrive`: messages into a queue, out of it, and back again."""
+"""`latchwork queue publish|peek|redrive`: messages into a queue, a look at them, and back again."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from ..errors import InvalidRequest, LatchworkError
-from ..queue import Consumer, Delivery, Message, ShardedQueue
+from ..errors import InvalidRequest
+from ..queue import Message, ShardedQueue
+from .consume import consume
 from .jsontext import from_json, to_json
 from .options import Client, Farm
 from .queue import Name, queue_of
-from .session import Session, note
+from .session import Session
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
-STDERR = 2
-"""Where a command's output goes, so that stdout has the one JSON document alone."""
 
 
 def peek(
@@ -66,46 +59,6 @@ def publish(
     headers = dict(_header(pair) for pair in header or [])
     ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
     session.say("\n".join(ids), published=ids)
-
-
-def consume(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    command: Annotated[
-        list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
-    ] = None,
-    limit: Annotated[int, typer.Option("--max", min=1, help="stop after so many")] = 10,
-    timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the consumers asked for")
-    ] = False,
-    farm: Farm = None,
-) -> None:
-    """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
-
-    With --json they are printed together before they are acknowledged; with --follow each in a line; what a command
-    prints goes to stderr then. Where the command fails the message goes into the sideline, and the exit code is 1, but
-    for --follow. What was taken when Ctrl-C or an error comes goes there too; --follow ends where it cannot print or
-    run the command any more. A paused queue gives no messages, which is said on stderr.
-
-    Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
-    """
-    session: Session = context.obj
-    _check_command(command)
-    queue = queue_of(session, name, client, farm)
-    if not queue.concurrency:
-        note(f"the queue {name!r} is paused and gives no messages: latchwork queue resume {name}")
-    work = _Work(command, session)
-    if follow:
-        raise typer.Exit(0 if _followed(queue, work) else 1)
-    if session.json and not command:
-        _print_together(session, queue, limit, timeout)
-    else:
-        outcomes = [_settled(delivery, work) for delivery in _received(queue, limit, timeout)]
-        if session.json:
-            session.table(outcomes)
-        _tell_failed(outcomes)
 
 
 def redrive(
@@ -162,123 +115,6 @@ def _decoded(line: bytes) -> str:
         raise InvalidRequest(
             f"the line {line[:40]!r} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
         ) from None
-
-
-def _received(queue: ShardedQueue, limit: int, timeout: float) -> Iterator[Delivery]:
-    """Up to `limit` messages, one at a time, each when the one before it has been settled."""
-    for _ in range(limit):
-        found = queue.receive(1, timeout=timeout)
-        if not found:
-            return
-        yield found[0]
-
-
-def _print_together(session: Session, queue: ShardedQueue, limit: int, timeout: float) -> None:
-    found: list[Delivery] = []
-    try:
-        while len(found) < limit and (more := queue.receive(min(limit - len(found), 1_000), timeout=timeout)):
-            found += more
-        session.table([_facts(delivery) for delivery in found])
-    except BaseException as failure:
-        _give_back(found, failure)
-        raise
-    queue.ack_many(found)
-
-
-def _settled(delivery: Delivery, work: _Work) -> dict[str, Any]:
-    try:
-        done = work.one(delivery)
-    except BaseException as failure:
-        _give_back([delivery], failure)
-        raise
-    delivery.ack() if done else delivery.nack()
-    return {"message_id": delivery.message_id, "acked": done}
-
-
-def _give_back(deliveries: Sequence[Delivery], failure: BaseException) -> None:
-    """Into the sideline, so that nothing waits for a sweep; what does not get there is swept all the same."""
-    for delivery in deliveries:
-        with suppress(LatchworkError):
-            delivery.nack("exception", error=f"{type(failure).__name__}: {failure}")
-
-
-def _tell_failed(outcomes: Sequence[dict[str, Any]]) -> None:
-    """Says how many are in the sideline now, and exits with 1 if any is."""
-    failed = sum(not outcome["acked"] for outcome in outcomes)
-    if failed:
-        note(f"{failed} of {len(outcomes)} failed: in the sideline")
-        raise typer.Exit(1)
-
-
-def _check_command(command: list[str] | None) -> None:
-    """A command that cannot be run would fail every message: it is refused before the first one is taken."""
-    if command and shutil.which(command[0]) is None:
-        raise InvalidRequest(f"cannot run {command[0]!r}: there is no such program, or it may not be run")
-
-
-def _followed(queue: ShardedQueue, work: _Work) -> bool:
-    """What `Consumer.run` returns. It ends where no message can be printed or given to the command any more.
-
-    Otherwise every message that comes would fail, and be in the sideline.
-    """
-    failures: list[Exception] = []
-
-    def handle(given: Delivery | list[Delivery]) -> bool | list[bool]:
-        try:
-            return work.each(given)
-        except (OSError, LatchworkError) as failure:
-            failures.append(failure)
-            if len(failures) == 1:
-                os.kill(os.getpid(), signal.SIGTERM)  # a handler may not stop its consumer; a second signal would force
-            raise
-
-    done = Consumer(queue, handle).run()
-    if failures:
-        raise failures[0]
-    return done
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What is done with each message: it is printed, or a command is run for it."""
-
-    command: list[str] | None
-    session: Session
-
-    def each(self, given: Delivery | list[Delivery]) -> bool | list[bool]:
-        """What a consumer's handler answers, for one message or for a batch."""
-        return [self.one(delivery) for delivery in given] if isinstance(given, list) else self.one(given)
-
-    def one(self, delivery: Delivery) -> bool:
-        """Whether the message is done with. Raises `OSError` or `LatchworkError` where none can be handled."""
-        payload = delivery.payload
-        data = payload if isinstance(payload, bytes) else to_json(payload).encode()
-        if self.command:
-            return self._run(self.command, data, delivery)
-        line = to_json(_facts(delivery)) if self.session.json else data.decode(errors="backslashreplace")
-        print(line, flush=True)  # noqa: T201 - the command's output
-        return True
-
-    def _run(self, command: list[str], data: bytes, delivery: Delivery) -> bool:
-        facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
-        environment = os.environ | self.session.environment | facts
-        stdout = STDERR if self.session.json else None
-        try:
-            done = subprocess.run(command, input=data, env=environment, stdout=stdout, check=False)  # noqa: S603 - asked for
-        except OSError as failure:
-            raise LatchworkError(f"cannot run {command[0]!r}: {failure.strerror}") from None
-        return done.returncode == 0
-
-
-def _facts(delivery: Delivery) -> dict[str, Any]:
-    payload = delivery.payload
-    return {
-        "message_id": delivery.message_id,
-        "attempts": delivery.attempts,
-        "enqueued_at": delivery.enqueued_at.isoformat(timespec="seconds"),
-        "headers": dict(delivery.headers),
-        "payload": payload.hex() if isinstance(payload, bytes) else payload,
-    }
 
 
 def _row(message: Message, *, json_value: bool) -> dict[str, Any]:

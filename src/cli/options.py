@@ -14,6 +14,9 @@ MAX_EVERY = 86_400
 Client = Annotated[
     str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose latches and queues they are")
 ]
+Grace = Annotated[
+    float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
+]
 Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
 
 

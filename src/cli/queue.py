@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import Leadership, LeaseElection
+from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, WaitTimeout
 from ..inputs import checked_timeout
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ..queue.sharded.upkeep.upkeep import election_name
-from ..retry import Poll
+from ..retry import Poll, outlive
 from .options import Client, Farm, checked_every
 from .session import Session, note
 from .snapshot import queue_facts
@@ -241,7 +242,9 @@ def wait(
         waiting = sum(state.loaded - state.fired for state in queue.pointers.states())
         return waiting if waiting >= depth else None
 
-    found = DEPTH_LOOKS.until(session.store.seams, ready, timeout=checked_timeout(timeout))
+    seams = session.store.seams
+    with Deadline(seams, checked_timeout(timeout)) as deadline:
+        found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
     if found is None:
         raise WaitTimeout(f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s", queue=name)
     session.say(f"{found:,} messages are ready in {name}", queue=name, ready=found)

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from ..coord import Semaphore
+from .options import Grace
 from .session import Session
-from .supervise import run_under
+from .supervise import GRACE, run_under
 
 app = typer.Typer(help="Let so many in at a time, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the semaphore")]
@@ -23,11 +24,12 @@ def run(
     n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; for ever by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    grace: Grace = GRACE,
 ) -> None:
     """Run a command while holding permits; its exit code, 4 where they were not to be had in time.
 
     The command finds the fence in $LATCHWORK_FENCE and the numbers of its slots, with commas, in $LATCHWORK_SLOTS, and
-    the store in $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the permits are lost.
+    the store in $LATCHWORK_STORE. It is ended as by `latchwork lock run`.
 
     Example: latchwork semaphore run reports-db --permits 4 -- ./report.sh
     """
@@ -35,7 +37,7 @@ def run(
     semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
     with semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
         facts = {"fence": held.fence, "slots": ",".join(map(str, held.slots)), "semaphore": name}
-        code = run_under(command, held.lost, facts, session.environment)
+        code = run_under(command, held.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)
 
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from ..deadline import Deadline
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
-from ..retry import Poll
+from ..retry import Poll, may_pass, outlive
 from ..seams import Event
 from ..store.model.expr import Bound
 from ..store.model.ops import Compute, Op, Read
@@ -208,18 +209,25 @@ class Attempts(ABC, Generic[Way, Seen]):
             return self._confirm(fence)
         return Claim(fence, until)
 
-    def wait(self, poll: Poll, *, timeout: float | None, stop: Event | None = None, mark: bool = True) -> Claim | None:
-        """Look again and again; None once `timeout` seconds are over or `stop` is set.
+    def wait(
+        self, poll: Poll, *, deadline: Deadline | None = None, stop: Event | None = None, mark: bool = True
+    ) -> Claim | None:
+        """Look again and again; None once the deadline is over or `stop` is set.
 
-        mark: leave the marks that make releases polite.
+        deadline: until then also while the store is away, which is raised where there is none.  mark: leave the marks
+        that make releases polite.
         """
+
+        def look() -> Claim | None:
+            return self.look(waiting=mark)
 
         def probe() -> tuple[Claim | None] | None:
             if stop is not None and stop.is_set():
                 return (None,)
-            claim = self.look(waiting=mark)
+            claim = look() if deadline is None else outlive(self._seams, deadline, look, passing=may_pass)
             return None if claim is None else (claim,)
 
+        timeout = None if deadline is None else deadline.left()
         found = poll.until(self._seams, probe, timeout=timeout, wake=stop)
         return None if found is None else found[0]
 

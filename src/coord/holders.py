@@ -8,19 +8,23 @@ waits for more than is free holds others off, so that it is not passed over for 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ..store.model.expr import SERVER_NOW, Bin, MapValue, Param, has, largest, missing
+from ..retry import Poll, may_pass, outlive
+from ..store.model.expr import SERVER_NOW, Bin, Expr, ListOf, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put, ReadAll
-from ..store.port import NEVER, Key, RecordStore
+from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
-from .contender import Claim, Party
+from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
+from .waiting import told
 
 HOLDERS, RENEWED = "holders", "renewed"
 """By the id of the acquisition: [fence, lease in ms, server's ms when it was taken, owner, what is held]; its stamp,
@@ -77,7 +81,7 @@ class Holders:
         return cls(entries, bins.get(WISH), bins.get(WISHED) or 0, bins)
 
 
-class Crowd(Party):
+class Crowd(Party, ABC):
     """One party on a record that several hold. It remembers since when the others have stood still."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
@@ -98,10 +102,22 @@ class Crowd(Party):
         self.observed = seen
         return seen
 
+    def living(self, *, waiting: bool = False) -> Holders | None:
+        """Who holds it now, once those who have stood still for a lease are taken out."""
+        seen = self.look(waiting=waiting)
+        dead = [] if seen is None else self.dead(seen)
+        for entry in dead:
+            self.remove(entry, *self.gone(entry))
+        return self.look() if dead else seen
+
     def dead(self, seen: Holders) -> list[Entry]:
         """The holders that have stood still for a whole lease of theirs."""
         now = self.store.seams.monotonic()
         return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
+
+    @abstractmethod
+    def gone(self, entry: Entry) -> tuple[Op, ...]:
+        """The operations that belong to taking a dead holder out."""
 
     def remove(self, entry: Entry, *ops: Op) -> bool:
         """Take a dead holder out, with what else belongs to that; False where it has renewed, or is gone already."""
@@ -167,6 +183,69 @@ class Crowd(Party):
         return dict(bins)
 
 
+class Entering(Attempts[Way, Holders]):
+    """One wish to be among the holders; one that is passed over may ask the others to let it go first."""
+
+    def __init__(self, crowd: Crowd) -> None:
+        super().__init__(crowd)
+        self._holders = crowd
+        self._me = self._seams.unique()
+        self._wished: float | None = None
+
+    def at_once(self) -> Claim | None:
+        """Try without having looked, then look; None where it is not to be had now."""
+        return self.take() or self.look()
+
+    def enter(self, poll: Poll, timeout: float | None, kind: str) -> Claim | None:
+        """Enter at once, or wait for up to so many seconds; None where they were not enough. kind: for the metrics."""
+        seams, claim = self._seams, None
+        with Deadline(seams, timeout) as deadline:
+            self._holders.let_others_go_first(poll, timeout)
+            claim = outlive(seams, deadline, self.at_once, passing=may_pass)
+            if claim is not None or timeout == 0:
+                return claim
+            try:
+                claim = told(seams, kind, lambda: self.wait(poll, deadline=deadline))
+            finally:
+                if claim is None:  # also where the wait failed
+                    self.end()
+        return claim
+
+    def end(self) -> None:
+        """Wish no more, where it was in vain: nobody is to be held off for it."""
+        if self._wished is not None:
+            self._holders.take_back_wish(self._me)
+
+    def _wish(self, seen: Holders) -> None:
+        now = self._seams.monotonic()
+        if self._wished is None or now - self._wished > WISH_LASTS / 3:
+            self._wished = now
+            self._holders.wish(seen, self._me)
+
+    def _fill(self, form: Form, **more: Any) -> Update:
+        """The acquisition, with what says who asks."""
+        crowd = self._holders
+        return form.fill(
+            crowd.key, id=self.id, me=self._me, owner=crowd.owner, lease=round(crowd.lease * 1000), **more,
+            **crowd.passes(crowd.observed),
+        )  # fmt: skip
+
+    def _see(self, *, waiting: bool = False) -> Holders | None:
+        return self._holders.living(waiting=waiting)
+
+    def _mine(self, seen: Holders) -> int | None:
+        return seen.entries[self.id].fence if self.id in seen.entries else None
+
+    def _renew(self, fence: int) -> Claim:
+        return self._holders.renew(self.id, fence)
+
+
+def entered(held: Expr) -> tuple[Op, ...]:
+    """The operations that put an acquisition among the holders, after its fence was put; see `Entering._fill`."""
+    entry = ListOf((Bin(rules.FENCE), Param("lease"), SERVER_NOW, Param("owner", str), held))
+    return MapPut(HOLDERS, ID, entry), MapPut(RENEWED, ID, SERVER_NOW)
+
+
 class Held:
     """What one acquisition holds: a lease on a part of the record.
 
@@ -180,6 +259,10 @@ class Held:
     def renew(self, fence: int) -> Claim:
         """Start the lease again. Raises `Refused` or `NotFound` where it is not held any more."""
         return self._crowd.renew(self._id, fence)
+
+    def change(self, *ops: Op) -> None:
+        """Change the record while it is held. Raises `Refused` or `NotFound` where it is not held any more."""
+        self._crowd.store.operate(self._crowd.key, *ops, when=_HELD.bind(id=self._id), ttl=NEVER, repeatable=True)
 
     def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
         """Give it back; False where it was not held any more."""

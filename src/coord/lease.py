@@ -30,8 +30,9 @@ it, so that the next acquisition can be polite."""
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 """Seconds."""
 
-_NOW_US = SERVER_NOW * 1000
-NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, _NOW_US), _NOW_US)
+NOW_US = SERVER_NOW * 1000
+"""Microseconds since the epoch, of which fences are made."""
+NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, NOW_US), NOW_US)
 """Above every fence before it, also on a store that restarted empty or from an old copy."""
 
 _NOT_MINE = missing(GRANT) | Bin(GRANT, str).ne(Param("grant", str))

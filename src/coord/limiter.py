@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
 from ..inputs import checked_timeout, checked_whole, is_int
+from ..retry import outlive
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
 from ..store.model.form import Form
@@ -101,11 +103,8 @@ class RateLimiter:
         more than the smallest limit, and `OutcomeUnknown` where they may have been counted: they are not let through.
         """
         checked_whole("n", n, 1, min(one.most for one in self.limits))
-        decision = self._ask(n)
-        if not decision.allowed and self._time_stands_still():
-            self._begin_anew()
-            return self._ask(n)
-        return decision
+        with Deadline(self._store.seams, 0):
+            return self._decide(n)
 
     def acquire(self, timeout: float | None = None, *, n: int = 1) -> Decision:
         """Wait until `n` are let through. One store call where there is room, else three for each time it has to wait.
@@ -114,22 +113,29 @@ class RateLimiter:
         wait, None = for ever. Raises `WaitTimeout` as soon as it is certain that there is no room before that, and what
         `try_acquire` raises. Not promised: that who asks for many is let through while others ask for few.
         """
+        checked_whole("n", n, 1, min(one.most for one in self.limits))
         limit, seams = checked_timeout(timeout), self._store.seams
-        end = None if limit is None else seams.monotonic() + limit
-        first = self.try_acquire(n)
-
-        def wait() -> Decision | None:
-            decision = first
-            while not decision.allowed:
-                if end is not None and seams.monotonic() + decision.retry_after > end:
-                    return None
-                seams.sleep(decision.retry_after)
-                decision = self.try_acquire(n)
-            return decision
-
-        decision = first if first.allowed else told(seams, "limit", wait)
+        with Deadline(seams, limit) as deadline:
+            first = outlive(seams, deadline, lambda: self._decide(n))
+            decision = first if first.allowed else told(seams, "limit", lambda: self._wait(n, first, deadline))
         if decision is None:
             raise WaitTimeout(f"{self!r} has no room for {n} within {timeout} s; wait longer, or ask for fewer")
+        return decision
+
+    def _wait(self, n: int, decision: Decision, deadline: Deadline) -> Decision | None:
+        while not decision.allowed:
+            left = deadline.left()
+            if left is not None and decision.retry_after > left:
+                return None
+            self._store.seams.sleep(decision.retry_after)
+            decision = outlive(self._store.seams, deadline, lambda: self._decide(n))
+        return decision
+
+    def _decide(self, n: int) -> Decision:
+        decision = self._ask(n)
+        if not decision.allowed and self._time_stands_still():
+            self._begin_anew()
+            return self._ask(n)
         return decision
 
     def _ask(self, n: int) -> Decision:

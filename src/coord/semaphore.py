@@ -15,18 +15,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_timeout, checked_whole
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.expr import (  # fmt: skip
-    SERVER_NOW,
     Bin,
     Const,
     Expr,
     Guard,
     If,
-    ListOf,
     MapSize,
     MapValue,
     Param,
@@ -38,12 +37,11 @@ from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.once import Once
 from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
-from .contender import Attempts, Claim
-from .holders import HOLDERS, ID, NOT_HELD_OFF, RENEWED, WISH, WISH_LASTS, Crowd, Entry, Held, Holders
+from .contender import Claim
+from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holders, entered
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
-from .waiting import told
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
@@ -101,14 +99,16 @@ class Semaphore:
         try follow. timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew
         them in the background until they are released or lost. Who waits for several asks the others to let it go
         first, so that it is not passed over for ever: until it has them, or gives up, nobody else is given any. Permits
-        of a holder that died are free once somebody has watched them for one lease.
+        of a holder that died are free once somebody has watched them for one lease. A store that is away is asked again
+        until the time is over.
 
-        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are, `OutcomeUnknown` where
-        an attempt may have taken them and cannot be resolved (they are then free again after one lease), `Unavailable`.
+        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are. Where the store is
+        away when the time is over: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them and cannot be
+        resolved (they are then free again after one lease).
         """
         limit = checked_timeout(timeout)
         attempts = self._attempts(n)
-        claim = self._wait(attempts, limit)
+        claim = attempts.enter(self._poll, limit, "semaphore")
         if claim is None:
             raise LockUnavailable(
                 f"{n} of the permits of {self.name!r} were not to be had in {timeout} s; {self._crowd.told()}",
@@ -122,7 +122,8 @@ class Semaphore:
         One store call where the slots that it tries are free, else a look, and another try where that may succeed.
         """
         attempts = self._attempts(n)
-        claim = attempts.at_once()
+        with Deadline(self._store.seams, 0):
+            claim = attempts.at_once()
         return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
 
     def resize(self, permits: int) -> None:
@@ -155,22 +156,12 @@ class Semaphore:
     def _attempts(self, n: int) -> _Taking:
         return _Taking(self._crowd, checked_whole("n", n, 1, MAX_PERMITS))
 
-    def _wait(self, attempts: _Taking, limit: float | None) -> Claim | None:
-        seams = self._store.seams
-        began = seams.monotonic()
-        self._crowd.let_others_go_first(self._poll, limit)
-        claim = attempts.at_once()
-        if claim is not None or limit == 0:
-            return claim
-        rest = None if limit is None else max(0.0, limit - (seams.monotonic() - began))
-        try:
-            return told(seams, "semaphore", lambda: attempts.wait(self._poll, timeout=rest))
-        finally:
-            attempts.end()
-
     def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
-        permits = Permits(self.name, Held(self._crowd, attempts.id, *freed(attempts.slots)), claim, attempts.slots)
-        return kept_alive(permits) if keep_alive else permits
+        held = Held(self._crowd, attempts.id, *freed(attempts.slots))
+        # No variable has the permits once they are kept alive: `kept_alive`.
+        if keep_alive:
+            return kept_alive(Permits(self.name, held, claim, attempts.slots))
+        return Permits(self.name, held, claim, attempts.slots)
 
 
 class Permits(Grant):
@@ -269,13 +260,9 @@ class _Slots(Crowd):
         self.size = self.permits if seen is None else int(seen.bins.get(PERMITS, self.permits))
         return seen
 
-    def living(self, *, waiting: bool = False) -> Holders | None:
-        """Who holds slots now, once those who have stood still for a lease are taken out."""
-        seen = self.look(waiting=waiting)
-        dead = [] if seen is None else self.dead(seen)
-        for entry in dead:
-            self.remove(entry, *freed(entry.held))
-        return self.look() if dead else seen
+    def gone(self, entry: Entry) -> tuple[Op, ...]:
+        """The operations that free the slots of a dead holder."""
+        return freed(entry.held)
 
     def choose(self, n: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
         """`n` slots that are not taken: those named before, or had last, then others from some place on."""
@@ -291,15 +278,13 @@ class _Slots(Crowd):
         return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
 
 
-class _Taking(Attempts[tuple[int, ...], Holders]):
+class _Taking(Entering[tuple[int, ...]]):
     """One wish to have some slots. An id goes with its slots: where others have to be named, it is another id."""
 
     def __init__(self, crowd: _Slots, n: int) -> None:
         super().__init__(crowd)
         self._crowd, self._n = crowd, n
-        self._me = self._seams.unique()
         self._named: tuple[int, ...] | None = None
-        self._wished: float | None = None
         self.slots: tuple[int, ...] = ()
 
     def at_once(self) -> Claim | None:
@@ -325,17 +310,6 @@ class _Taking(Attempts[tuple[int, ...], Holders]):
             self._wish(seen)
         return None
 
-    def end(self) -> None:
-        """Wish no more, where it was in vain: nobody is to be held off for it."""
-        if self._wished is not None and not self.slots:
-            self._crowd.take_back_wish(self._me)
-
-    def _wish(self, seen: Holders) -> None:
-        now = self._seams.monotonic()
-        if self._wished is None or now - self._wished > WISH_LASTS / 3:
-            self._wished = now
-            self._crowd.wish(seen, self._me)
-
     def _send(self, way: tuple[int, ...] | None) -> int:
         crowd = self._crowd
         slots = crowd.choose(self._n, (), self._named) if way is None else way
@@ -343,26 +317,16 @@ class _Taking(Attempts[tuple[int, ...], Holders]):
             self._begin_again()
         self._named = slots
         params = {f"slot{place}": slot for place, slot in enumerate(slots)}
-        update = _taken(self._n).fill(
-            crowd.key, id=self.id, me=self._me, n=self._n, permits=crowd.permits, owner=crowd.owner,
-            lease=round(crowd.lease * 1000), slots=list(slots), **params, **crowd.passes(crowd.observed),
-        )  # fmt: skip
+        update = self._fill(_taken(self._n), n=self._n, permits=crowd.permits, slots=list(slots), **params)
         (fence,) = self._store.repeat(update)
         self.slots = crowd.last = slots
         return int(fence)
 
-    def _see(self, *, waiting: bool = False) -> Holders | None:
-        return self._crowd.living(waiting=waiting)
-
     def _mine(self, seen: Holders) -> int | None:
-        entry = seen.entries.get(self.id)
-        if entry is None:
-            return None
-        self.slots = self._crowd.last = tuple(entry.held)
-        return entry.fence
-
-    def _renew(self, fence: int) -> Claim:
-        return self._crowd.renew(self.id, fence)
+        fence = super()._mine(seen)
+        if fence is not None:
+            self.slots = self._crowd.last = tuple(seen.entries[self.id].held)
+        return fence
 
 
 _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
@@ -372,13 +336,11 @@ _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
 def _taken(n: int) -> Form:
     """The acquisition of `n` slots. Parameters: `slot0` and so on, `slots`, and those of the holder."""
     slots = [Param(f"slot{place}") for place in range(n)]
-    entry = ListOf((Bin(FENCE), Param("lease"), SERVER_NOW, Param("owner", str), Param("slots", list)))
     return Form(
         Put(FENCE, NEXT_FENCE),
         Put(PERMITS, If(exists(PERMITS), Bin(PERMITS), Param("permits"))),
         *(MapPut(SLOTS, slot, ID) for slot in slots),
-        MapPut(HOLDERS, ID, entry),
-        MapPut(RENEWED, ID, SERVER_NOW),
+        *entered(Param("slots", list)),
         Put(WISH, None),
         Read(FENCE),
         when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),

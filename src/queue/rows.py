@@ -45,7 +45,11 @@ def _insist(store: RecordStore, rows: Sequence[Any], send: Callable[[Sequence[An
             break
         store.seams.note("retries", reason="in_doubt")
         store.seams.sleep(store.policy.pause(attempt, store.seams))
-        for place, outcome in zip(doubtful, send([rows[place] for place in doubtful]), strict=True):
+        if outcomes[doubtful[0]].details.get("alone"):  # with the others it would come to the same
+            found = [outcome for place in doubtful for outcome in send([rows[place]])]
+        else:
+            found = send([rows[place] for place in doubtful])
+        for place, outcome in zip(doubtful, found, strict=True):
             outcomes[place] = _after_doubt(outcome)
     return outcomes
 

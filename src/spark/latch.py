@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from ..coord.latch.base import TTL
 from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
+from ..coord.latch.layout import MAX_PARTIES as MAX_PARTITIONS
 from ..coord.latch.progress import ProgressBar
-from ..errors import InvalidRequest, Misconfigured
+from ..errors import InvalidRequest, Misconfigured, NotFound
 from ..inputs import checked_whole
 from ..store.port import RecordStore
 from .phase import JobPhase, job_phase
@@ -21,8 +23,6 @@ from .phase import JobPhase, job_phase
 if TYPE_CHECKING:
     from pyspark import TaskContext
 
-MAX_PARTITIONS = 100_000
-"""Partitions that one farm's share may have: their numbers fill half of a record of 1 MiB."""
 T = TypeVar("T")
 
 
@@ -62,7 +62,7 @@ class SparkLatch:
         farms: Iterable[str] | None = None,
         farm_id: str | None = None,
         level: LatchLevel = LatchLevel.DC,
-        ttl: int = 3600,
+        ttl: int = TTL,
     ) -> SparkLatch:
         """Create this farm's share: one count for each of `partitions`, 0 to 100,000 of them.
 
@@ -73,12 +73,41 @@ class SparkLatch:
 
         Raises `AlreadyExists` where this farm's share is there, `InvalidRequest` before any I/O.
         """
-        checked_whole("partitions", partitions, 0, MAX_PARTITIONS)
+        names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
         latch = CountDownLatch.create(
-            store, client_id, this.latch_id, partitions, farms=farms, farm_id=this.farm, level=level, ttl=ttl
+            store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
         )
         return cls(store, latch, this, partitions)
+
+    @classmethod
+    def get_or_create(
+        cls,
+        store: RecordStore,
+        client_id: str,
+        job: str,
+        partitions: int,
+        *,
+        phase: str | None = None,
+        generation: int = 0,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int | None = None,
+    ) -> SparkLatch:
+        """As `create`, but where this farm's share is there it is left as it is: for a driver that runs again.
+
+        A run that starts over with other input takes the next `generation`; the share of the earlier one may be counted
+        already. ttl: default 3,600 s for a share that is created; one that is there keeps what it has left.
+
+        Raises `AlreadyExists` where it is there for another number of partitions; else as `create`.
+        """
+        names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
+        this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
+        latch = CountDownLatch.get_or_create(
+            store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
+        )
+        return cls(store, latch, this, None if latch.expected() is None else partitions)
 
     @classmethod
     def get(
@@ -91,9 +120,12 @@ class SparkLatch:
         generation: int = 0,
         farm_id: str | None = None,
         level: LatchLevel = LatchLevel.DC,
-        ttl: int = 3600,
+        ttl: int | None = None,
     ) -> SparkLatch:
-        """A handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No I/O."""
+        """A handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No I/O.
+
+        ttl: seconds that each count gives the latch to live; default: what it has left is kept.
+        """
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
         latch = CountDownLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
         return cls(store, latch, this, None)
@@ -119,7 +151,7 @@ class SparkLatch:
         """Count this task's partition, once; what remains in this farm. For a task that has made its output visible.
 
         One store call, however often and from however many attempts it is repeated (a handle from `get` reads the
-        latch twice before its first count). Raises `InvalidRequest` outside of a task and for a partition that the
+        latch before its first count). Raises `InvalidRequest` outside of a task and for a partition that the
         latch was not created for; `NotFound` and `OutcomeUnknown` as `CountDownLatch.count_down`: the task fails, and
         its next attempt counts.
         """
@@ -132,9 +164,18 @@ class SparkLatch:
     def _count(self, partition: int) -> int:
         """A partition too many must not count: it would release the waiters while another is missing."""
         if self._partitions is None:
-            self._partitions = self._phase.own_total(self._store)
+            self._partitions = self._total()
             self._check(partition)
         return self._latch.count_down(party=partition)
+
+    def _total(self) -> int:
+        """How many partitions the share was created for. Raises `NotFound`, which names the shares that there are."""
+        try:
+            named = self._latch.expected()
+        except NotFound:
+            named = None
+        # Earlier versions did not keep it.
+        return self._phase.own_total(self._store) if named is None else len(named)
 
     def _partition(self) -> int:
         context = _task()
@@ -157,20 +198,29 @@ class SparkLatch:
     # ---- in a driver
 
     def wait(
-        self, timeout: float | None = None, progress: bool | Callable[[LatchProgress], None] | None = True
+        self,
+        timeout: float | None = None,
+        progress: bool | Callable[[LatchProgress], None] | None = True,
+        *,
+        create_timeout: float | None = 0,
     ) -> bool:
         """Wait until every partition has counted; True then, False once `timeout` seconds are over (None = for ever).
 
         `progress=True` draws a bar on stderr that names what is missing, where that is a terminal; a function is
-        called with a `LatchProgress` whenever the counters changed. Raises `NotFound` when the latch is deleted or
-        expires: that never reads as released. Interruptible.
+        called with a `LatchProgress` whenever the counters changed. `create_timeout`: seconds to wait for a latch that
+        is not there yet to be created, within `timeout`. Raises `NotFound` where it is not created by then, and when it
+        is deleted (and perhaps made again) or expires: that never reads as released. Interruptible.
         """
         if progress is not True:
-            return self._latch.wait(timeout, progress=progress)
+            return self._latch.wait(timeout, progress=progress, create_timeout=create_timeout)
         bar = ProgressBar(self, self._store.seams)
         try:
             # missing() names the absent farms already
-            return self._latch.wait(timeout, progress=lambda now: bar.update(replace(now, absent_farms=())))
+            return self._latch.wait(
+                timeout,
+                progress=lambda now: bar.update(replace(now, absent_farms=())),
+                create_timeout=create_timeout,
+            )
         finally:
             bar.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -29,7 +29,7 @@ COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "
 class Options:
     """What the user has set; None or 0 where nothing was."""
 
-    store: str
+    store: str = field(repr=False)  # it may hold a password
     queue: str
     client_id: str
     farm_id: str
@@ -71,7 +71,7 @@ def _reachable(store: str | None) -> str:
     if not store:
         _needed("store", f"a URL; or set ${VARIABLE}")
     if store.startswith("memory:"):
-        raise InvalidRequest(f"store {store!r}: no worker of Spark can reach it; use sqlite: or aerospike:")
+        raise InvalidRequest("a store in memory: no worker of Spark can reach it; use sqlite: or aerospike:")
     return store
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, checked_farm, latch_key, named
+from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, checked_farm, latch_key, named, names_in
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
 from ..store.model.expr import MapSize
@@ -117,11 +117,13 @@ class Share:
     farm: str
     remaining: int | None
     counted: frozenset[int]
+    named: int | None
+    """The partitions that the share was created for, where that was kept; earlier versions did not."""
 
     @property
     def total(self) -> int:
         """The partitions that the share was created for."""
-        return (self.remaining or 0) + len(self.counted)
+        return (self.remaining or 0) + len(self.counted) if self.named is None else self.named
 
     def missing(self) -> list[str]:
         """The partitions that have not counted, as "farm/partition"; "farm/*" while the share is not there."""
@@ -137,4 +139,6 @@ def _shares(record: Record) -> list[Share]:
 
 
 def _share(record: Record, farm: str) -> Share:
-    return Share(farm, record.bins.get(COUNT + farm), frozenset(record.bins.get(DONE + farm, ())))
+    names = names_in(record.bins, farm, record.key)
+    counted = frozenset(record.bins.get(DONE + farm, ()))
+    return Share(farm, record.bins.get(COUNT + farm), counted, None if names is None else len(names))

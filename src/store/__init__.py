@@ -2,6 +2,7 @@
 
 from .local.memory import MemoryStore
 from .model.expr import Bin, Param, exists, has, lacks, missing
+from .model.once import Once
 from .model.ops import (
     Add,
     Compute,
@@ -18,7 +19,6 @@ from .model.ops import (
     ReadAll,
     Touch,
 )
-from .once import Once
 from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
 from .sqlite.store import SQLiteStore
 

@@ -17,6 +17,7 @@ from .sqlite.store import SQLiteStore
 
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]{1,5})?")
 EXAMPLES = "memory:, sqlite:PATH or aerospike://HOST:PORT/NAMESPACE"
 
 
@@ -52,13 +53,29 @@ def as_store(store: object) -> RecordStore:
     """
     if isinstance(store, RecordStore):
         return store
-    given = f"the URL {hidden(store)!r}" if isinstance(store, str) else f"a {type(store).__name__}"
+    given = "the URL of a store" if isinstance(store, str) else f"a {type(store).__name__}"
     raise InvalidRequest(f"{given} is not a store: pass what latchwork.connect(...) or AerospikeStore(...) returns")
 
 
 def hidden(url: str) -> str:
-    """The URL without its password, odd ones included: all from the user's name to the last `@`."""
-    return re.sub(r"^([^:]*:/*[^/@:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    """The URL without what may be a secret: what stands between the user's name and the last `@`.
+
+    Where there is no `@`, and what should be a host is none, a password may stand there: then nothing behind the scheme
+    is shown, and no scheme that may be a user's name.
+    """
+    scheme, _, rest = url.partition(":")
+    place = rest.lstrip("/")
+    start = url[: len(url) - len(place)]
+    if url == "memory:" or (scheme == "sqlite" and not re.match("//[^/]", rest)):
+        return url
+    if not rest.startswith("//") or not re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        return "***"
+    credentials, at, where = place.rpartition("@")
+    if at:
+        user, colon, _ = credentials.partition(":")
+        return f"{start}{user}:***@{where}" if colon else f"{start}***@{where}"
+    hosts = re.split("[/?#]", place)[0].split(",")
+    return url if all(map(_HOST.fullmatch, hosts)) else f"{start}***"
 
 
 def _default() -> str:
@@ -74,16 +91,16 @@ def _default() -> str:
 
 def _memory(url: str, rest: str) -> RecordStore:
     if rest:
-        raise InvalidRequest(f"{url!r}: a store in memory has no name and no options; write memory:")
+        raise InvalidRequest("a store in memory has no name and no options; write memory:")
     return MemoryStore()
 
 
 def _sqlite(url: str, rest: str) -> RecordStore:
     path, _, query = rest.partition("?")
     if not path or path == ":memory:":
-        raise InvalidRequest(f"{url!r} names no file: write sqlite:PATH, or memory: for a store in memory")
+        raise InvalidRequest(f"{hidden(url)!r} names no file: write sqlite:PATH, or memory: for a store in memory")
     if re.match("//[^/]", path):
-        raise InvalidRequest(f"{url!r} names a host: write sqlite:/absolute/path or sqlite:relative/path")
+        raise InvalidRequest(f"{hidden(url)!r} names a host: write sqlite:/absolute/path or sqlite:relative/path")
     options = options_of(url, query, {"synchronous", "busy_timeout"})
     return SQLiteStore(
         unquote(path, errors="surrogateescape"),  # bytes that are no UTF-8, which the store refuses

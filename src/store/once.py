@@ -7,10 +7,9 @@ an attempt that lands late, changes nothing. The token is minted here, above the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..errors import (
     AlreadyExists,
@@ -23,6 +22,8 @@ from ..errors import (
     Refused,
     Unavailable,
 )
+from ..retry import RetryPolicy
+from ..seams import Seams
 from .model.expr import (  # fmt: skip
     EXPRESSIONS,
     SERVER_NOW,
@@ -39,12 +40,11 @@ from .model.expr import (  # fmt: skip
     missing,
 )
 from .model.form import Form, plain
+from .model.once import Once
 from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .model.record import Key, Update, checked_bins
+from .model.record import Key, Update, Values
 
-if TYPE_CHECKING:
-    from ..seams import Seams
-    from .port import RecordStore, Values
+__all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
@@ -64,34 +64,16 @@ CANCELLED = b"cancelled:"
 first attempt that lands late is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class Once:
-    """How one kind of update on one kind of record is remembered.
+class Attempts(Protocol):
+    """The part of a store that an update needs to be made exactly once: `RecordStore` has it."""
 
-    capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
-    remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  goes_on: the caller goes on
-    with the token of a refusal (`details["token"]`), so a refusal settles nothing yet; one that cannot be looked into
-    is unknown, as its request may come again.  answer: a bin whose value after the update is the result, and which is
-    read anew where the update turns out to have been applied before; instead of `result`, cheaper where a later value
-    serves as well.  token: a token minted before, to go on with an update that was begun earlier; minted when None.
-    Raises `InvalidRequest` where one of them is not what every backend takes.
-    """
+    policy: RetryPolicy
+    seams: Seams
+    token_clock: TokenClock
 
-    capacity: int
-    bin: str = "ops"
-    result: Any | Expr | Bound = None
-    monotone: bool = False
-    goes_on: bool = False
-    answer: str | None = None
-    token: bytes | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.capacity, int) or not self.capacity >= 1:
-            raise InvalidRequest(f"a memory of {self.capacity!r} tokens: it must hold at least 1, a whole number")
-        checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
-        if self.token is not None and not (isinstance(self.token, bytes) and self.token):
-            raise InvalidRequest(f"token {self.token!r}: give the bytes of one that was minted before, or None")
+    def _operate(self, update: Update) -> Values: ...
+    @property
+    def operate(self) -> Callable[..., Values]: ...
 
 
 class TokenClock:
@@ -139,7 +121,7 @@ def time_of(token: bytes) -> int:
     return int.from_bytes(token[:_TIME], "big")
 
 
-def operate_once(store: RecordStore, update: Update, once: Once) -> Values:
+def operate_once(store: Attempts, update: Update, once: Once) -> Values:
     """Apply the update exactly once; the one-tuple of what was remembered.
 
     Raises `Refused` or `NotFound` where it was not applied and never will be, `OutcomeUnknown` where it may have been
@@ -200,7 +182,7 @@ class _Attempt:
 
     __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
 
-    def __init__(self, store: RecordStore, update: Update, once: Once) -> None:
+    def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
         self.token = once.token or store.token_clock.mint(store.seams, update.key)
         self.doubt = once.token is not None

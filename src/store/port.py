@@ -17,6 +17,7 @@ from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Ou
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .model.expr import Bound, Expr, Guard
+from .model.once import Once
 from .model.ops import Op
 from .model.record import (  # fmt: skip
     KEEP,
@@ -38,7 +39,7 @@ from .model.record import (  # fmt: skip
     checked_rows,
 )
 from .model.values import MAX_BIN, checked_bin, taken
-from .once import Once, TokenClock, operate_once
+from .once import TokenClock, operate_once
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)

@@ -7,6 +7,7 @@ import json
 import shlex
 import subprocess
 import sys
+import threading
 import types
 from datetime import timedelta
 
@@ -37,6 +38,68 @@ def test_a_shell_script_can_use_a_latch_as_a_barrier(run):
     assert (released.code, released.out) == (0, "released\n")
     assert run("latch", "delete", "n", *SHOP).code == 0
     assert run("latch", "show", "n", *SHOP).code == 3
+
+
+def test_a_mistyped_party_releases_nobody_and_the_nearest_is_named(lw):
+    lw("latch", "create", "p", *SHOP, "--party", "orders", "--party", "stock")
+    done = lw("latch", "count-down", "p", *SHOP, "--party", "stcok")
+    assert (done.code, "is 'stock' meant" in done.err) == (2, True)
+    lw("latch", "count-down", "p", *SHOP, "--party", "orders")
+    assert lw("latch", "show", "p", *SHOP).out.startswith("p: held, 1 to go; missing: stock\n")
+    waited = lw("latch", "wait", "p", *SHOP, "--timeout", "0")
+    assert (waited.code, waited.out) == (4, "timed out with 1 to go; missing: stock\n")
+    assert lw("latch", "wait", "p", *SHOP, "--timeout", "0", "--json").json["missing"] == ["stock"]
+
+
+def test_a_line_for_people_names_only_some_of_many_who_are_missing(lw, sqlite_url):
+    CountDownLatch.create(connect(sqlite_url), "shop", "many", parties=range(20))
+    assert "missing: 0, 1, 2, 3, 4, 5, 6, 7 and 12 more" in lw("latch", "show", "many", *SHOP).out
+
+
+def test_a_shell_counts_parties_that_are_whole_numbers(lw, sqlite_url):
+    latch = CountDownLatch.create(connect(sqlite_url), "shop", "numbers", parties=range(3))
+    assert lw("latch", "count-down", "numbers", *SHOP, "--party", "2").out == "2 to go\n"
+    assert latch.missing() == {0, 1}
+    assert lw("latch", "count-down", "numbers", *SHOP, "--party", "3").code == 2
+    CountDownLatch.create(connect(sqlite_url), "shop", "text", parties=["7", "a"])
+    assert lw("latch", "count-down", "text", *SHOP, "--party", "7").out == "1 to go\n"
+    CountDownLatch.create(connect(sqlite_url), "shop", "any", 2)
+    assert lw("latch", "count-down", "any", *SHOP, "--party", "7").out == "1 to go\n"
+
+
+def test_a_script_that_runs_again_goes_on_with_its_latch(lw):
+    new = ("latch", "create", "again", *SHOP, "--party", "a", "--party", "b", "--if-absent")
+    assert lw(*new).out == "there is again: 2 to go\n"
+    lw("latch", "count-down", "again", *SHOP, "--party", "a")
+    assert lw(*new).out == "there is again: 1 to go\n"
+    other = lw("latch", "create", "again", *SHOP, "--party", "c", "--if-absent")
+    assert "other parties" in other.err
+    assert "--if-absent" in lw("latch", "create", "again", *SHOP, "--count", "1").err
+
+
+def test_a_script_may_wait_before_another_has_created_the_latch(lw, sqlite_url):
+    later = threading.Timer(0.3, lambda: CountDownLatch.create(connect(sqlite_url), "shop", "late", 0))
+    assert lw("latch", "wait", "late", *SHOP, "--create-timeout", "0").code == 3
+    later.start()
+    assert lw("latch", "wait", "late", *SHOP, "--create-timeout", "60", "--timeout", "60").out == "released\n"
+    later.join()
+
+
+def test_latches_of_another_set_are_reached_by_its_suffix(lw, sqlite_url):
+    mine = (*SHOP, "--set-suffix", "mine")
+    assert lw("latch", "create", "s", *mine, "--count", "2").code == 0
+    assert connect(sqlite_url).get(Key("D_LTCH#mine", "D_LTCH#shop#s")) is not None
+    assert lw("latch", "show", "s", *SHOP).code == 3
+    assert lw("latch", "count-down", "s", *mine).out == "1 to go\n"
+    assert lw("latch", "show", "s", *mine).code == 0
+    assert lw("latch", "wait", "s", *mine, "--timeout", "0").code == 4
+    assert lw("latch", "delete", "s", *mine).out == "deleted s\n"
+
+
+def test_the_command_keeps_the_time_that_a_latch_has_left(lw, sqlite_url):
+    lw("latch", "create", "t", *SHOP, "--count", "2", "--ttl", "7200")
+    lw("latch", "count-down", "t", *SHOP)
+    assert connect(sqlite_url).get(Key("D_LTCH#distributed_latch", "D_LTCH#shop#t")).ttl > 7000
 
 
 def test_a_latch_across_farms_names_who_is_missing(lw):
@@ -72,9 +135,9 @@ def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
 
 
 def _losing(run_under, taken):
-    def run(command, lost, facts, more):
+    def run(command, lost, *rest, **options):
         lost.set()
-        return run_under(command, lost, facts, more)
+        return run_under(command, lost, *rest, **options)
 
     return run
 
@@ -400,7 +463,9 @@ def test_a_program_that_cannot_be_run_is_refused_before_a_message_is_taken(lw):
     assert (facts["ready"], facts["sideline"]) == (2, 0)
 
 
-@pytest.mark.parametrize(("more", "target"), [(("--", "true"), "subprocess.run"), (("--json",), "json.dumps")])
+@pytest.mark.parametrize(
+    ("more", "target"), [(("--", "true"), "latchwork.cli.supervise.Run.result"), (("--json",), "json.dumps")]
+)
 def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, more, target):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", *SHOP)
@@ -414,11 +479,11 @@ def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, mo
 
 def _interrupted_once(target):
     """Raises where the messages are handled or printed; what comes after it works."""
-    real = {"subprocess.run": None, "json.dumps": json.dumps}[target]
+    real = json.dumps if target == "json.dumps" else None
     left = [1]
 
-    def call(value, **options):
-        rows = target == "subprocess.run" or (isinstance(value, list) and value and "attempts" in value[0])
+    def call(value, *_, **options):
+        rows = real is None or (isinstance(value, list) and value and "attempts" in value[0])
         if rows and left:
             left.pop()
             raise KeyboardInterrupt
@@ -437,9 +502,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):
-    from latchwork.cli import messages
-
-    monkeypatch.setattr(messages, "Consumer", _Following)
+    monkeypatch.setattr(sys.modules["latchwork.cli.consume"], "Consumer", _Following)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     (first,) = lw("queue", "publish", "q", '{"a": 1}', *SHOP, "--header", "h=v", "--json").json["published"]
     told = lw("queue", "consume", "q", *SHOP, "--follow", "--json").json

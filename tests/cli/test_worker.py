@@ -15,6 +15,7 @@ import pytest
 
 import latchwork
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import Put
 from tests.support.waiting import until
 
 JOBS = """
@@ -116,3 +117,14 @@ def test_a_script_can_wait_for_a_depth(place):
     done = command(place, "queue", "wait", "orders", "--client", "shop", "--depth", "4", "--timeout", "0")
     assert done.returncode == 4
     assert "fewer than 4" in done.stderr
+
+
+def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
+    registry = place[2].registry
+    done = command(place, "doctor", "--client", "shop")
+    assert "upkeep: every queue was swept in time; nobody is elected" in done.stdout
+    long_ago = Put("createdAt", 1_000_000)
+    registry.store.operate(registry.records.key("orders"), long_ago, repeatable=True)
+    done = command(place, "doctor", "--client", "shop")
+    assert done.returncode == 1
+    assert re.search(r"no upkeep of orders for \d+ min: .* nobody is elected", done.stdout)

@@ -8,34 +8,57 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
-from latchwork.errors import AlreadyExists, NotFound
+from latchwork.errors import AlreadyExists, InvalidRequest, NotFound
+from latchwork.store import Add, Exists, Key
 
 from .twins import Twins, came_to, failed
 
-TTL = 60
+TTL, HOUR = 60, 3600
 FARMS = ("a", "b")
 PARTIES = ("p", "q", 3)
+KEY = Key("D_LTCH#distributed_latch", "D_LTCH#m#l")
 picks = st.integers(0, 5)
 levels = st.sampled_from(LatchLevel)
 farms = st.sampled_from(FARMS)
+kinds = st.sampled_from((CountDownLatch, CountUpDownLatch))
+parties = st.sets(st.sampled_from(PARTIES))
+XDC = LatchLevel.XDC
+WAYS = ("create", "create, farms named", "join", "join, farms named")
 
 
-@dataclass
+@dataclass(eq=False)
 class Counter:
     """One farm's counter; another one is made by each `create`."""
 
     count: int
-    named: tuple[str, ...]
+    farms: tuple[str, ...] = ()
+    named: frozenset | None = None
     parties: set = field(default_factory=set)
+    by_java: bool = False
+
+    def joined(self) -> bool:
+        """Whether the farm has brought it: counts of the Java library make one by themselves."""
+        return self.count >= 0 or not self.by_java
+
+    def takes(self, party) -> bool:
+        """Whether the party may count: it was named, or is of the kind of those who have counted."""
+        if self.named is not None and party not in self.named:
+            return False
+        return (
+            not self.parties
+            or party in self.parties
+            or isinstance(party, str) == isinstance(next(iter(self.parties)), str)
+        )
 
 
 @dataclass
 class Handle:
-    """A latch on both sides, and the counter that it means, once it knows."""
+    """A latch on both sides, the seconds that its counts give the record, and the counter that it means, once known."""
 
     twins: tuple
     farm: str
     level: LatchLevel
+    ttl: int | None = None
     means: Counter | None = None
 
 
@@ -53,8 +76,9 @@ class Latches(Twins):
             self.counters = {}
         return self.counters
 
-    def written(self) -> None:
-        self.expires = int(self.now * 1000) / 1000 + TTL
+    def written(self, ttl: int | None) -> None:
+        if ttl is not None:
+            self.expires = int(self.now * 1000) / 1000 + ttl
 
     def meant(self, handle: Handle) -> Counter | None:
         """The counter that the handle counts, or None where it would not be counted."""
@@ -67,51 +91,55 @@ class Latches(Twins):
 
     @initialize(level=levels, count=st.integers(1, 4), up=st.booleans())
     def create_first(self, level, count, up):
-        self.create(CountUpDownLatch if up else CountDownLatch, "a", level, count, False)
+        self.create(CountUpDownLatch if up else CountDownLatch, "a", level, count, "create")
 
-    @rule(
-        kind=st.sampled_from((CountDownLatch, CountUpDownLatch)), farm=farms, level=levels, count=st.integers(0, 4),
-        named=st.booleans(),
-    )  # fmt: skip
-    def create(self, kind, farm, level, count, named):
-        named = FARMS if named and level is LatchLevel.XDC else None
-        self.made(
-            lambda store: kind.create(store, "m", "l", count, farm_id=farm, level=level, farms=named, ttl=TTL),
-            Handle((), farm, level), Counter(count, named or ()),
-        )  # fmt: skip
+    @rule(kind=kinds, farm=farms, level=levels, count=st.integers(0, 4), how=st.sampled_from(WAYS))
+    def create(self, kind, farm, level, count, how):
+        named, join = FARMS if "named" in how and level is XDC else None, "join" in how
+        options = {"farm_id": farm, "level": level, "farms": named}
+        self.made(kind, join, options, Counter(count, named or ()), count=count)
 
-    @rule(farm=farms, level=levels, parties=st.sets(st.sampled_from(PARTIES)))
-    def create_with_parties(self, farm, level, parties):
-        ordered = sorted(parties, key=str)
-        self.made(
-            lambda store: CountDownLatch.create(store, "m", "l", parties=ordered, farm_id=farm, level=level, ttl=TTL),
-            Handle((), farm, level), Counter(len(parties), ()),
-        )  # fmt: skip
+    @rule(kind=kinds, farm=farms, level=levels, parties=parties, join=st.booleans())
+    def create_with_parties(self, kind, farm, level, parties, join):
+        options = {"farm_id": farm, "level": level}
+        self.made(kind, join, options, Counter(len(parties), (), frozenset(parties)), parties=sorted(parties, key=str))
 
-    def made(self, make, handle, counter):
-        answers = self.both(make, self.stores)
-        if handle.farm in self.alive():
-            assert came_to(answers) is AlreadyExists
+    def made(self, kind, join, options, counter, **what):
+        """Creates, or joins the counter that is there."""
+        make, ttl = (kind.get_or_create, HOUR) if join else (kind.create, TTL)
+        options = options if join else {**options, "ttl": TTL}
+        answers = self.both(lambda store: make(store, "m", "l", **what, **options), self.stores)
+        if len({isinstance(party, str) for party in counter.named or ()}) > 1:
+            assert came_to(answers) is InvalidRequest
             return
-        assert not failed(answers)
-        handle.twins, handle.means = answers, counter
-        self.counters[handle.farm] = counter
-        self.handles.append(handle)
-        self.written()
-
-    @rule(farm=farms, level=levels, count=st.none() | st.integers(0, 3))
-    def join(self, farm, level, count):
-        """Get a handle; with a count, one that makes the counter where there is none."""
-        options = {"farm_id": farm, "level": level, "ttl": TTL}
-        if count is None:
-            make = lambda store: CountUpDownLatch.get(store, "m", "l", **options)  # noqa: E731
+        farm, level = options["farm_id"], options["level"]
+        there = self.alive().get(farm)
+        if there is not None and level is XDC and not there.joined():
+            counter.count += there.count
+            counter.parties = there.parties
+            there = None
+        if there is None:
+            assert not failed(answers)
+            self.counters[farm] = counter
+            self.handles.append(Handle(answers, farm, level, ttl, counter))
+            self.written(ttl)
+        elif not join or (None not in (counter.named, there.named) and counter.named != there.named):
+            assert came_to(answers) is AlreadyExists
         else:
-            make = lambda store: CountUpDownLatch.get_or_create(store, "m", "l", count, **options)  # noqa: E731
-        handle = Handle(self.both(make, self.stores), farm, level)
-        if count is not None and farm not in self.alive():
-            handle.means = self.counters[farm] = Counter(count, ())
-            self.written()
-        self.handles.append(handle)
+            assert not failed(answers)
+            self.handles.append(Handle(answers, farm, level, None, there))
+
+    @rule(kind=kinds, farm=farms, level=levels, ttl=st.none() | st.just(TTL))
+    def get(self, kind, farm, level, ttl):
+        answers = self.both(lambda store: kind.get(store, "m", "l", farm_id=farm, level=level, ttl=ttl), self.stores)
+        self.handles.append(Handle(answers, farm, level, ttl))
+
+    @rule(farm=farms)
+    def java_counts_down(self, farm):
+        """It makes the counter where there is none."""
+        self.both(lambda store: store.operate(KEY, Add(f"count#{farm}", -1), exists=Exists.ANY, ttl=TTL), self.stores)
+        self.alive().setdefault(farm, Counter(0, by_java=True)).count -= 1
+        self.written(TTL)
 
     # ---- counting
 
@@ -121,15 +149,19 @@ class Latches(Twins):
         handle = self.handles[pick % len(self.handles)]
         answers = self.both(lambda latch: latch.count_down(n, party=party), handle.twins)
         counter = self.meant(handle)
-        if counter is None:
+        if party is not None and handle.means and handle.means.named is not None and party not in handle.means.named:
+            assert came_to(answers) is InvalidRequest
+        elif counter is None:
             assert came_to(answers) is NotFound
-            return
-        if party is None or party not in counter.parties:
-            rest = counter.count - n
-            counter.count = max(rest, min(counter.count, 0)) if handle.level is LatchLevel.DC else rest
-            counter.parties |= {party} - {None}
-            self.written()
-        assert came_to(answers) == counter.count
+        elif party is not None and not counter.takes(party):
+            assert came_to(answers) is InvalidRequest
+        else:
+            if party is None or party not in counter.parties:
+                rest = counter.count - n
+                counter.count = max(rest, min(counter.count, 0)) if handle.level is LatchLevel.DC else rest
+                counter.parties |= {party} - {None}
+                self.written(handle.ttl)
+            assert came_to(answers) == counter.count
 
     @precondition(lambda self: any(isinstance(handle.twins[0], CountUpDownLatch) for handle in self.handles))
     @rule(pick=picks, n=st.integers(1, 3))
@@ -142,7 +174,7 @@ class Latches(Twins):
             assert came_to(answers) is NotFound
             return
         counter.count += n
-        self.written()
+        self.written(handle.ttl)
         assert came_to(answers) == counter.count
 
     @precondition(lambda self: self.alive() and self.handles)
@@ -152,7 +184,9 @@ class Latches(Twins):
         answers = self.both(lambda latch: latch.delete(), handle.twins)
         self.meant(handle)
         there = self.alive()
-        deleted = bool(there) and (handle.means is None or there.get(handle.farm) is handle.means)
+        # One that the Java library made has no nonce to go by.
+        sure = handle.means is not None and not handle.means.by_java
+        deleted = bool(there) and (not sure or there.get(handle.farm) is handle.means)
         assert came_to(answers) == deleted
         if deleted:
             self.counters = {}
@@ -165,21 +199,58 @@ class Latches(Twins):
         handle = self.handles[pick % len(self.handles)]
         there = self.alive()
         counts = {farm: counter.count for farm, counter in sorted(there.items())}
-        missing = not counts
-        absent = {farm for counter in there.values() for farm in counter.named} - counts.keys()
+        missing = not counts or not self.is_the_one(handle, there.get(handle.farm))
         assert came_to(self.both(lambda latch: latch.counts(), handle.twins)) == (NotFound if missing else counts)
+        parties, left = (came_to(self.both(verb, handle.twins)) for verb in (_parties, _missing))
+        if missing:
+            assert (parties, left) == (NotFound, NotFound)
+        else:
+            farms = there if handle.level is XDC else {handle.farm: there.get(handle.farm) or Counter(0)}
+            counted = {farm: counter.parties for farm, counter in farms.items()}
+            assert parties == self.names(handle, counted)
+            assert left == self.names(handle, {farm: (one.named or set()) - one.parties for farm, one in farms.items()})
+        absent = {farm for counter in there.values() for farm in counter.farms}
+        absent -= {farm for farm, counter in there.items() if counter.joined()}
         if handle.level is LatchLevel.DC:
-            missing, absent = handle.farm not in counts, set()
+            missing, absent = missing or handle.farm not in counts, set()
             counts = {farm: count for farm, count in counts.items() if farm == handle.farm}
         remaining = sum(counts.values())
         released = remaining <= 0 and not absent
         assert came_to(self.both(lambda latch: latch.count(), handle.twins)) == (NotFound if missing else remaining)
         assert came_to(self.both(lambda latch: latch.wait(0), handle.twins)) == (NotFound if missing else released)
         self.both(lambda latch: latch.progress(), handle.twins)
-        self.both(lambda latch: latch.missing(), handle.twins)
-        parties = self.both(lambda latch: latch.parties(), handle.twins)
-        if there and handle.level is LatchLevel.XDC:
-            assert came_to(parties) == {f"{farm}/{party}" for farm in there for party in there[farm].parties}
+
+    @precondition(lambda self: self.handles)
+    @rule(pick=picks)
+    def ask_who_was_named(self, pick):
+        handle = self.handles[pick % len(self.handles)]
+        answers = self.both(lambda latch: latch.expected(), handle.twins)
+        self.meant(handle)
+        if handle.means is None:
+            assert came_to(answers) is NotFound
+        else:
+            named = came_to(answers)
+            assert (None if named is None else set(named)) == handle.means.named
+
+    def is_the_one(self, handle, there) -> bool:
+        """Whether a look of the handle is at the latch that it means. The Java library's has no nonce to go by."""
+        if handle.means is None or there is handle.means:
+            return True
+        return handle.means.by_java and (there is None or there.by_java)
+
+    def names(self, handle, by_farm) -> set:
+        """Parties as a handle names them."""
+        if handle.level is LatchLevel.DC:
+            return set(by_farm[handle.farm])
+        return {f"{farm}/{party}" for farm, parties in by_farm.items() for party in parties}
+
+
+def _parties(latch):
+    return latch.parties()
+
+
+def _missing(latch):
+    return latch.missing()
 
 
 def test_latches_count_alike_over_both_stores_and_as_counters_in_a_dictionary(agree):

@@ -1,4 +1,4 @@
-"""Every single store call of a scenario, struck by each of the five faults in turn."""
+"""Every single store call of a scenario, struck by each of the five faults in turn; every batch by a sixth."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Ground:
     is among them."""
 
     points: dict[int, list[int]] = field(default_factory=dict)
+    batches: dict[int, list[int]] = field(default_factory=dict)
     sites: Counter[str] = field(default_factory=Counter)
 
 
@@ -39,15 +40,19 @@ def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> Grou
                 if ground.sites[site] < most:
                     ground.sites[site] += 1
                     ground.points[seed].append(point)
+            struck = set(ground.points[seed])
+            ground.batches[seed] = [point for point in plan.batches if point in struck]
     return ground
 
 
 def strike_all(kind: type[Scenario], ground: Ground) -> Iterator[Outcome]:
-    """A run for every point of the ground and every fault."""
+    """A run for every point of the ground and every fault, and for every batch without a node (F15)."""
     for seed, points in ground.points.items():
         for point in points:
             for fault in EXHAUSTIVE:
                 yield simulate(kind, seed, SinglePlan({point: _fault(kind, fault, point)}), quiet=True)
+        for point in ground.batches[seed]:
+            yield simulate(kind, seed, SinglePlan({point: Fault(Kind.NO_NODE)}), quiet=True)
 
 
 def strike_pairs(kind: type[Scenario], ground: Ground, limit: int) -> Iterator[Outcome]:

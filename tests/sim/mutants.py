@@ -18,7 +18,9 @@ from msgspec import structs
 from latchwork.coord import contender, lease
 from latchwork.coord import fencing as fenced
 from latchwork.coord.latch import base as latch_base
+from latchwork.coord.latch import handle as latch_handle
 from latchwork.coord.latch import layout as latch_layout
+from latchwork.coord.latch import watch as latch_watch
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
 from latchwork.queue.circular import buffer as circular_slots
 from latchwork.queue.circular import hold as circular_hold
@@ -36,6 +38,7 @@ from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Exists, once
+from latchwork.store.aerospike import batch as batch_rows
 from latchwork.store.model.expr import (
     SERVER_NOW,
     SINCE_UPDATE,
@@ -157,7 +160,9 @@ def _bins(**changes: Any) -> Callable[[], Any]:
 
     @contextmanager
     def patch() -> Iterator[None]:
-        with mock.patch.object(latch_base, "bins_of", bins_of), mock.patch.object(latch_layout, "bins_of", bins_of):
+        with ExitStack() as patches:
+            for module in (latch_base, latch_handle, latch_layout):
+                patches.enter_context(mock.patch.object(module, "bins_of", bins_of))
             yield
 
     return _anew(patch)
@@ -180,16 +185,41 @@ def _anew(patch: Callable[[], Any]) -> Callable[[], Any]:
     return patched
 
 
-def _any_party(farm: str, unmarked: bool) -> Any:
+def _any_party(farm: str, unmarked: bool, kind: type) -> Any:
     bins = latch_layout.bins_of(farm)
     return bins.is_unmarked if unmarked else bins.is_mine
 
 
-def _gone_reads_as_released(self: Any, real: Any = latch_base.Latch.progress) -> Any:
+def _any_kind(farm: str, unmarked: bool, kind: type) -> Any:
+    return _any_party(farm, unmarked, kind) & lacks(latch_layout.bins_of(farm).done, Param("party", str))
+
+
+def _gone_reads_as_released(self: Any, ids: Any, real: Any = latch_base.Latch._look) -> Any:
     try:
-        return real(self)
+        return real(self, ids)
     except NotFound:
         return latch_base.LatchProgress({}, 0)
+
+
+def _without_names(self: Any, *args: Any, real: Any = latch_base.Latch._count_party) -> Any:
+    self._identity()
+    self._names = None
+    return real(self, *args)
+
+
+@contextmanager
+def _reads_of_any_latch() -> Iterator[None]:
+    def read(self: Any, *bins: str) -> Any:
+        record = self._store.get(self._key, *bins)
+        if record is None:
+            raise self._gone()
+        return record
+
+    def look(self: Any, ids: Any, real: Any = latch_base.Latch._look) -> Any:
+        return real(self, {})
+
+    with mock.patch.object(latch_base.Latch, "_read_record", read), mock.patch.object(latch_base.Latch, "_look", look):
+        yield
 
 
 LATCH = (
@@ -199,7 +229,16 @@ LATCH = (
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
-           _swap(latch_base.Latch, "progress", _gone_reads_as_released)),
+           _swap(latch_base.Latch, "_look", _gone_reads_as_released)),
+    Mutant("latch", "reads ignore which latch they mean", "P8: reads compare the nonce", _reads_of_any_latch),
+    Mutant("latch", "a party that was not named counts", "P8: only the parties that were named count",
+           _swap(latch_base.Latch, "_count_party", _without_names)),
+    Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
+           _anew(_swap(latch_layout, "first_time", lru_cache(_any_kind))), scripted=True),
+    Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
+           _swap(latch_layout, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
+    Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
+           _swap(latch_watch, "has_joined", lambda bins, farm: latch_layout.COUNT + farm in bins), scripted=True),
     Mutant("latch", "released without every farm's share", "P8: every farm in farms has its bin",
            _swap(latch_base.LatchProgress, "released", property(lambda self: self.remaining <= 0))),
     Mutant("latch", "create overwrites", "P8: not exists(count#farm)", _bins(is_free=lambda bins: TRUE)),
@@ -453,4 +492,18 @@ ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER
+
+# ---- batches: what the client reports where it knows no node
+
+
+def _own_result_ignored(row: Any, batch: int, *, sent: bool, real: Any = batch_rows._row_fault) -> Any:
+    return real(row, batch, sent=sent) if row.result else None
+
+
+BATCHES = tuple(
+    Mutant(primitive, "a batch's own result is ignored", "F15: a row is done only where it was answered",
+           _swap(batch_rows, "_row_fault", _own_result_ignored))
+    for primitive in ("circular", "sharded", "ledger")
+)  # fmt: skip
+
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER + BATCHES

@@ -40,12 +40,13 @@ FLOORS: dict[str, dict[str, int]] = {
     "damaged files": {"files": 3_000},
     "state machines": {"machines": 20_000},
     "histories": {"histories": 500},
+    "outages": {"outages": 40},
 }
 GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, PAIRS = 0.31, 0.03
+RANDOM, PAIRS = 0.30, 0.03
 """Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
 WEIGHTS = {"store": 4, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
@@ -56,11 +57,12 @@ REPEATED = (
         "tests/queue/paged/test_kills.py",
         "tests/queue/outbox/test_background.py",
     )),
-    ("processes", 0.075, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
-    ("crashed disks", 0.37, 1, ("tests/queue/paged/test_crash_states.py",)),
+    ("processes", 0.065, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
+    ("crashed disks", 0.31, 1, ("tests/queue/paged/test_crash_states.py",)),
     ("damaged files", 0.02, 1, ("tests/fuzz/test_sqlite_file.py", "tests/fuzz/test_paged_files.py")),
     ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
-    ("histories", 0.04, 2, ("tests/sim/test_real_server.py",)),
+    ("histories", 0.02, 2, ("tests/sim/test_real_server.py",)),
+    ("outages", 0.11, 1, ("tests/sim/test_outages.py",)),
 )  # fmt: skip
 """Layers that are tests: their parts of the time, and how many of them a processor bears at once, as some mostly wait.
 

@@ -154,6 +154,9 @@ class SimSeams(Seams):
     def lock(self) -> SimLock:
         return SimLock(self.world)
 
+    def thread(self) -> int:
+        return id(getcurrent())
+
     def spawn(self, run: Callable[[], None], name: str) -> SimTask:
         return self.process.spawn(run, name)
 

@@ -137,7 +137,7 @@ def test_a_partition_counts_once_however_often_it_is_repeated(store, task):
 @pytest.mark.parametrize("fault", DOUBTS)
 def test_a_partition_counts_once_when_replies_are_lost(store, task, fault):
     create(store)
-    faulty = FaultyStore(store, {3: fault})
+    faulty = FaultyStore(store, {2: fault})
     task(1)
     get(faulty).count_down_partition()
     faulty.deliver()
@@ -182,11 +182,73 @@ def test_a_handle_from_get_asks_once_how_many_partitions_there_are(store, task):
     for partition in range(2):
         task(partition)
         latch.count_down_partition()
-    assert counting.total == 2 + 2
+    assert counting.total == 1 + 2
     task(4)
     with pytest.raises(InvalidRequest, match="partition 4"):
         latch.count_down_partition()
-    assert counting.total == 4
+    assert counting.total == 3
+
+
+def test_a_share_of_an_earlier_version_which_did_not_keep_their_number_is_counted_as_before(store, task):
+    create(store)
+    task(0)
+    get(store).count_down_partition()
+    store.operate(job_phase_key(), Put("names#here", None))
+    counting = CountingStore(store)
+    latch = get(counting)
+    task(1)
+    assert latch.count_down_partition() == 2
+    assert counting.total == 3
+    task(4)
+    with pytest.raises(InvalidRequest, match="created for 4"):
+        latch.count_down_partition()
+    assert latch.missing() == ["here/2", "here/3"]
+    again = SparkLatch.get_or_create(store, "shop", "nightly", 9, farm_id="here")
+    with pytest.raises(InvalidRequest, match="created for 4"):
+        again.count_down_partition()
+
+
+def job_phase_key():
+    return job_phase("shop", "nightly", phase=None, generation=0, farm_id="here", level=DC).key
+
+
+def test_a_driver_that_runs_again_goes_on_with_its_share(store, task):
+    first = SparkLatch.get_or_create(store, "shop", "nightly", 2, farm_id="here")
+    task(0)
+    first.count_down_partition()
+    again = SparkLatch.get_or_create(store, "shop", "nightly", 2, farm_id="here")
+    assert again.missing() == ["here/1"]
+    task(2)
+    with pytest.raises(InvalidRequest, match="created for 2"):
+        again.count_down_partition()
+    with pytest.raises(AlreadyExists, match="other parties, 2"):
+        SparkLatch.get_or_create(store, "shop", "nightly", 3, farm_id="here")
+    for _ in range(2):
+        assert SparkLatch.get_or_create(store, "shop", "nightly", 3, farm_id="here", generation=1).counts() == {
+            "here": 3
+        }
+
+
+def test_the_number_of_partitions_is_kept_and_not_their_names(store):
+    create(store, 100_000)
+    assert store.get(job_phase_key()).bins["names#here"] == 100_000
+
+
+@pytest.mark.parametrize("progress", [True, None])
+def test_a_driver_that_waits_before_another_creates_the_latch_waits_for_it(store, progress):
+    clock = store._server
+    clock.at(2.0, lambda: create(store, 0))
+    with pytest.raises(NotFound):
+        get(store).wait(10, progress)
+    assert get(store).wait(10, progress, create_timeout=5)
+    assert clock.monotonic() < 2.1
+
+
+def test_a_driver_that_joins_keeps_the_time_that_the_latch_has_left(store, task):
+    create(store, ttl=7200)
+    task(0)
+    get(store).count_down_partition()
+    assert store.get(job_phase_key()).ttl == 7200
 
 
 def test_a_count_says_when_the_latch_is_not_there_or_is_without_this_farms_share(store, task):

@@ -131,6 +131,23 @@ def test_a_request_is_sent_again_as_overloaded_where_too_much_was_asked(code, wh
     assert reason(write(code)) == reason(read(code)) == reason(pickle.loads(pickle.dumps(write(code)))) == why
 
 
+@pytest.mark.parametrize("writing", [True, False])
+@pytest.mark.parametrize("message", ["", "said"])
+@pytest.mark.parametrize("code", [*(code for code in CODES if code < 0), -999, 9])
+def test_no_server_is_said_to_have_refused_what_the_client_gave_up(code, message, writing):
+    text = str(error_of(Fault(code, message=message), "the record", write=writing))
+    assert "server refused" not in text
+    assert ("the client failed" in text) == (code == -999)
+    assert (f"said, code {code})" if message else f"(code {code})") in text
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(-15, "runs"), (-10, "runs"), (-8, "runs"), (-14, "runs"), (-7, "option")]
+)
+def test_what_the_client_could_not_send_comes_with_a_remedy(code, remedy):
+    assert remedy in str(read(code)).partition("; ")[2]
+
+
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("writing", [True, False])
 def test_every_exception_of_the_client_becomes_one_of_ours(kind, writing):

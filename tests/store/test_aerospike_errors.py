@@ -143,7 +143,7 @@ class Row:
 
 def test_a_row_that_cannot_be_read_is_unavailable_and_one_that_is_not_there_is_none():
     def answer(*rows):
-        return Client(batch_read=SimpleNamespace(batch_records=rows))
+        return Client(batch_read=SimpleNamespace(result=0, batch_records=rows))
 
     found, absent = store(answer(Row(0, bins={"n": 1}), Row(2, "not found"))).get_many([KEY, OTHER])
     assert (found.bins, absent) == ({"n": 1}, None)

@@ -71,6 +71,18 @@ def test_the_rows_of_a_lost_batch_are_unknown_one_by_one(store, aerospike_store,
     assert [n(aerospike_store, key) for key in (KEY, OTHER)] == [int(fault in APPLIED)] * 2
 
 
+@pytest.mark.parametrize("fault", [*LOST, *APPLIED])
+def test_a_store_of_one_connection_goes_on_at_once_after_losing_it(aerospike_store, aerospike_proxy, fault):
+    aerospike_store.operate(KEY, Put("n", 0), exists=Exists.ANY)
+    through = AerospikeStore.from_url(f"{aerospike_proxy.url}&connections=1").with_policy(ONE_TRY)
+    assert n(through) == 0
+    aerospike_proxy.script.append(fault)
+    with pytest.raises(Unavailable):
+        n(through)
+    assert [n(through) for _ in range(3)] == [0, 0, 0]
+    through.close()
+
+
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_AFTER])
 def test_reads_that_are_lost_are_tried_again(store, aerospike_proxy, fault):
     asked = [

@@ -96,15 +96,14 @@ ops = st.one_of(
     st.just(Touch()),
     st.just(ReadAll()),
 )
-updates = st.builds(
-    Update,
+updates = st.tuples(
     keys,
     st.lists(ops, min_size=1, max_size=4).map(tuple),
     st.none() | guards,
     st.sampled_from(Exists),
     st.booleans(),
     st.sampled_from((KEEP, NEVER, 1, 5, 60)),
-)
+).map(lambda parts: Update(*parts))
 ONCE = Once(3, bin="c", result=largest(Bin("a"), 0))
 
 

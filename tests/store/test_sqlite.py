@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from latchwork.deadline import Deadline
 from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
@@ -161,6 +162,19 @@ def test_bytes_that_are_no_record_are_corrupt(store, path):
 
 
 # ---- other writers
+
+
+def test_a_verb_waits_no_longer_for_other_writers_than_it_has_time(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", busy_timeout=5, seams=clock)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    began = clock.monotonic()
+    with Deadline(clock, 1), pytest.raises(Unavailable):
+        add(store)
+    assert 1 <= clock.monotonic() - began < 2
+    writer.close()
 
 
 def test_a_busy_wait_is_bounded_and_ends_in_unavailable(store, path):

@@ -46,6 +46,15 @@ def url(nodes: list[Node]) -> str:
     return f"aerospike://{','.join(f'{node.host}:{node.port}' for node in nodes)}/{nodes[0].namespace}"
 
 
+def settled(nodes: list[Node]) -> None:
+    """Wait until all of them are one cluster again and have moved all partitions."""
+    client = aerospike.client({"hosts": [(node.host, node.port) for node in nodes]}).connect()
+    try:
+        servers.until(lambda: _settled(client, len(nodes)))
+    finally:
+        client.close()
+
+
 def _settled(client: object, nodes: int) -> bool:
     told = [str(answer) for answer in client.info_all("statistics").values()]
     whole = all(f"cluster_size={nodes};" in one and "migrate_partitions_remaining=0;" in one for one in told)

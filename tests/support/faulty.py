@@ -70,6 +70,17 @@ class Call:
     outcome: Any = None
 
 
+class Outage(dict):
+    """A plan by the clock instead of by the number of calls: every call from `begin` to `end` fails so."""
+
+    def __init__(self, seams, begin: float, end: float, fault: Any = "dropped") -> None:
+        super().__init__()
+        self.seams, self.begin, self.end, self.fault = seams, begin, end, fault
+
+    def pop(self, number: int, default: Any = None) -> Any:
+        return self.fault if self.begin <= self.seams.monotonic() < self.end else default
+
+
 class CountingStore(RecordStore):
     """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`)."""
 
@@ -136,7 +147,7 @@ class FaultyStore(CountingStore):
 
     def __init__(self, inner, plan=None, *, seed=None, rate=0.1, kinds=KINDS, seams=None) -> None:
         super().__init__(inner, seams=seams)
-        self.plan = dict(plan or {})
+        self.plan = plan if isinstance(plan, Outage) else dict(plan or {})
         self.kinds, self.rate = tuple(kinds), rate
         self.fired: Counter[str] = Counter()
         self.history: list[Call] = []

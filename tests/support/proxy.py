@@ -1,13 +1,14 @@
 """A TCP proxy in front of an Aerospike server that makes real requests and replies go missing.
 
 It knows the frames of the protocol, so that faults hit data requests only and the client's own questions about the
-cluster pass. A server tells its clients where its nodes are: start one with the proxy's port as its alternate address
-(`servers.Asd` does) and connect with `services_alternate=true`.
+cluster pass; or all of them, as in an outage. A server tells its clients where its nodes are: start one with the
+proxy's port as its alternate address (`servers.Asd` does) and connect with `services_alternate=true`.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -25,27 +26,40 @@ class Fault(Enum):
     DROP_REPLY = "it arrives, its reply does not"
     CUT_BEFORE = "the connection is cut before it arrives"
     CUT_AFTER = "it arrives, and the connection is cut instead of a reply"
+    RESET = "it arrives, and the connection is reset instead of a reply"
+    HALF = "it arrives, and the connection is reset in the middle of the reply"
     LATE = "it arrives only at `release`, when nobody waits for it any more"
+
+
+_CUTS = (Fault.CUT_AFTER, Fault.RESET, Fault.HALF)
+_RESETS = (Fault.RESET, Fault.HALF)
 
 
 class Proxy:
     """Forwards connections to one server. `script` holds the faults of the data requests to come; then all pass.
 
-    `fired` counts the requests by fault, `swallowed` the replies that came and were not passed on.
+    `outage`: what happens to every request as long as it is set, the client's own questions included;
+    `Fault.DROP_REQUEST` makes a black hole.  `fired` counts the requests by fault, `swallowed` the replies that came
+    and were not passed on.
     """
 
     def __init__(self, port: int, server: int) -> None:
         self.port, self.server = port, server
         self.script: deque[Fault] = deque()
         self.fired: dict[Fault, int] = dict.fromkeys(Fault, 0)
+        self.outage: Fault | None = None
         self.requests = 0
         self.delay = 0.0
         self.swallowed = 0
         self._held: list[bytes] = []
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
-        self._listener = socket.create_server(("127.0.0.1", port))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.open()
+
+    def open(self) -> None:
+        """Listen, from the beginning, and again after `close`."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
         """Cut everything, and listen no more: the server is gone as far as clients can see."""
@@ -71,10 +85,10 @@ class Proxy:
                 upstream.recv(_HEADER)
         return len(held)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
@@ -106,12 +120,14 @@ class Proxy:
                 self._held.append(frame)
         if fault in (Fault.DROP_REQUEST, Fault.LATE):
             return True
-        link.mute = fault in (Fault.DROP_REPLY, Fault.CUT_AFTER)
-        link.cut = fault is Fault.CUT_AFTER
+        link.fault = fault
         link.upstream.sendall(frame)
         return True
 
     def _next(self, frame: bytes) -> Fault:
+        if self.outage is not None:
+            self.fired[self.outage] += 1
+            return self.outage
         if frame[1] != _DATA:
             return Fault.PASS
         if self.delay:
@@ -128,17 +144,22 @@ class _Link:
 
     def __init__(self, proxy: Proxy, client: socket.socket, upstream: socket.socket) -> None:
         self.proxy, self.client, self.upstream = proxy, client, upstream
-        self.mute = self.cut = False
+        self.fault = Fault.PASS
 
     def replies(self) -> None:
         with suppress(OSError):
             while data := self.upstream.recv(65_536):
-                if not self.mute:
+                fault = self.fault
+                if fault is Fault.PASS:
                     self.client.sendall(data)
                     continue
                 with self.proxy._lock:
                     self.proxy.swallowed += 1
-                if self.cut:
+                if fault is Fault.HALF:
+                    self.client.sendall(data[: len(data) // 2])
+                if fault in _RESETS:
+                    _reset(self.client)
+                if fault in _CUTS:
                     break
         self.close()
 
@@ -150,6 +171,13 @@ class _Link:
 def _shut(end: socket.socket) -> None:
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+def _reset(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.shutdown(socket.SHUT_RD)  # whoever reads from it keeps it open
     end.close()
 
 

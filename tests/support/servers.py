@@ -64,11 +64,11 @@ namespace {namespace} {{
   replication-factor 1
   nsup-period {nsup_period}
   default-ttl 0
-  storage-engine memory {{
-    data-size {data_size}
-  }}
+  storage-engine {storage}
 }}
 """
+_IN_MEMORY = "memory {{\n    data-size {data_size}\n  }}"
+_IN_A_FILE = "device {{\n    file {directory}/records\n    filesize {data_size}\n    flush-max-ms 1\n  }}"
 
 
 class Unreachable(Exception):
@@ -140,8 +140,10 @@ class Process(ABC):
         return self.is_ready()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGSTOP pauses it, SIGCONT lets it go on."""
+        """Send it a signal: SIGSTOP pauses it, which it is when this returns; SIGCONT lets it go on."""
         self._process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """End it, and wait until it has ended."""
@@ -165,15 +167,18 @@ class Process(ABC):
 
 
 class Asd(Process):
-    """An Aerospike server with one memory namespace: a restart comes back empty.
+    """An Aerospike server with one namespace in memory: a restart comes back empty.
 
-    Clients that ask for the alternate services (`services_alternate=true`) are sent to `proxy_port`.
+    With `durable` it is in a file: what was acknowledged a few milliseconds before it is ended, or killed, is there
+    again, and so may be what was deleted, as deletes are not durable.  Clients that ask for the alternate services
+    (`services_alternate=true`) are sent to `proxy_port`.
     """
 
     host, namespace = "127.0.0.1", "test"
 
-    def __init__(self, *, nsup_period: int = 2, data_size: str = "512M") -> None:
+    def __init__(self, *, nsup_period: int = 2, data_size: str = "512M", durable: bool = False) -> None:
         super().__init__("asd")
+        storage = (_IN_A_FILE if durable else _IN_MEMORY).format(directory=self.directory, data_size=data_size)
         self.port, self.proxy_port, *others = free_ports(5)
         for folder in ("work/smd", "lua"):
             (self.directory / folder).mkdir(parents=True)
@@ -182,7 +187,7 @@ class Asd(Process):
         self.config.write_text(
             _ASD_CONFIG.format(
                 directory=self.directory, listen="127.0.0.1", port=self.port, proxy_port=self.proxy_port,
-                namespace=self.namespace, nsup_period=nsup_period, data_size=data_size,
+                namespace=self.namespace, nsup_period=nsup_period, storage=storage,
                 **dict(zip(names, others, strict=True)),
             )
         )  # fmt: skip
@@ -241,7 +246,8 @@ class Container:
         (self.directory / "asd.conf").write_text(
             _ASD_CONFIG.format(
                 directory="/tmp", listen="any", port=self.port, proxy_port=self.proxy_port, namespace=self.namespace,
-                nsup_period=2, data_size="512M", heartbeat_port=others[0], fabric_port=others[1], admin_port=others[2],
+                nsup_period=2, storage=_IN_MEMORY.format(data_size="512M"),
+                heartbeat_port=others[0], fabric_port=others[1], admin_port=others[2],
             )
         )  # fmt: skip
         self._container = (

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...background import Troubles
+from ...background import Activity, Troubles
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...inputs import checked_kind, checked_timeout
 from ...retry import Poll
@@ -34,6 +34,8 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
+ENOUGH, SOON = 10.0, 0.5
+"""Seconds for a campaign to end; where nobody was elected in time, `run` does not wait for a call that hangs."""
 DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
 """Pauses of a campaign after each defect in a row, of a client library or of ours."""
 FOLLOW = Poll(low=0.01, high=0.05)
@@ -54,7 +56,8 @@ class Election(ABC):
         self._idle.set()
         # The terms of the functions of `run` that have not returned; `_idle` is set while there is none.
         self._runners: dict[object, Grant] = {}
-        self._task: Task | None = None
+        self._standing: Activity | None = None
+        self._owner: object = None  # the `run` for which the campaign was started, if it was for one
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
         self._failure: LatchworkError | None = None
@@ -84,18 +87,23 @@ class Election(ABC):
         """
         if lead is not None and not callable(lead):
             raise InvalidRequest(f"lead is a {type(lead).__name__}; pass a function that takes the Leadership, or None")
+        return self._start(lead, None)
+
+    def _start(self, lead: Callable[[Leadership], object] | None, owner: object) -> bool:
         with self._guard:
-            before = self._task if self._task is not None and self._task.is_alive() else None
+            before = self._standing if self._standing is not None and self._standing.is_alive() else None
             if before is not None and not self._stop.is_set():
                 return False
-            self._stop, self._changed, self._failure = self._seams.event(), self._seams.event(), None
-            stop = self._stop
-            self._task = self._seams.spawn(
-                lambda: self._campaign(stop, lead, before), f"latchwork-election-{self.name}"
-            )
+            if self._standing is not None:
+                self._standing.cancel()
+            stop = self._seams.event()
+            self._stop, self._changed, self._failure = stop, self._seams.event(), None
+            self._standing, self._owner = Activity(self._seams), owner
+            # Whoever is interrupted from here on has a candidate that `stop` ends.
+            self._standing.begin(lambda: self._campaign(stop, lead, before), f"latchwork-election-{self.name}")
         return True
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = ENOUGH) -> bool:
         """Give up the term, if there is one, and stand no more.
 
         False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
@@ -103,13 +111,14 @@ class Election(ABC):
         """
         limit = checked_timeout(timeout)
         with self._guard:
-            task = self._task
+            standing = self._standing
             self._stop.set()
             self._end_term()
-        if task is None:
+        if standing is None:
             return True
-        task.join(limit)
-        return not task.is_alive()
+        standing.cancel()
+        standing.join(limit)
+        return not standing.is_alive()
 
     def resign(self) -> bool:
         """Give up the term; the other candidates are elected first, within a second. False where there is none.
@@ -136,12 +145,27 @@ class Election(ABC):
         limit = checked_timeout(timeout)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
-        started = self.start()
+        runner, patience = object(), SOON
+
+        def serve(leadership: Leadership) -> T:
+            nonlocal patience
+            patience = ENOUGH
+            return fn(leadership)
+
         try:
-            return self._serve(fn, limit)
+            try:
+                self._start(None, runner)
+                return self._serve(serve, limit)
+            finally:
+                self._end(runner, patience)
         finally:
-            if started:
-                self.stop()
+            self._end(runner, 0)  # once more, as an interrupt may have come before the first one had begun
+
+    def _end(self, runner: object, timeout: float) -> None:
+        """Stop what was started for this `run`, unless that was done before."""
+        if self._owner is runner:
+            self.stop(timeout)
+            self._owner = None
 
     @abstractmethod
     def contenders(self) -> list[str]:
@@ -166,7 +190,7 @@ class Election(ABC):
 
     # ---- the campaign
 
-    def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None, before: Task | None) -> None:
+    def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None, before: Activity | None) -> None:
         if before is not None:
             before.join()  # one candidate stands once at a time
         entered, failures = False, 0
@@ -186,7 +210,11 @@ class Election(ABC):
                     self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
                     stop.wait(pause)
         except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
-            log.exception("%r does not stand any more", self)
+            if isinstance(failure, LatchworkError):
+                log.error("%r does not stand any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
+                log.debug("%r does not stand any more", self, exc_info=failure)
+            else:
+                log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
         finally:
             stop.set()  # what runs beside the campaign ends with it
@@ -331,7 +359,7 @@ class LeaseElection(Election):
 
     def _elect(self, stop: Event) -> Grant | None:
         acquisition = Acquisition(self._party)
-        claim = acquisition.wait(self._poll, timeout=None, stop=stop, mark=False)
+        claim = acquisition.wait(self._poll, stop=stop, mark=False)
         if claim is None:
             return None
         return kept_alive(Grant(self.name, self._party, claim))

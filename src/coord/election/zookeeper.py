@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -22,6 +23,7 @@ from ...store.model.ops import Put
 from ...store.port import Key, RecordStore
 from .. import lease as rules
 from ..contender import PASSING, Acquisition, Claim, Contender
+from ..keeper import Keeper
 from ..lock import LOCKS, Grant, kept_alive
 from .election import FOLLOW, Election
 from .znodes import Line, line_path
@@ -59,12 +61,8 @@ class _Term(Grant):
         self._line.leave(self._stay)  # first: a store that hangs must not keep the office empty
         return super().release()
 
-    def _renew_until_lost(self) -> None:
-        try:
-            super()._renew_until_lost()
-        finally:
-            self.lost.set()
-            self._line.leave(self._stay)
+    def _keeper(self) -> Keeper:
+        return Keeper(self, self._party, self._name, at_end=partial(self._line.leave, self._stay))
 
 
 def _connecting(hosts: str, lease: float) -> Any:
@@ -127,7 +125,7 @@ class ZooKeeperElection(Election):
         With hosts, and while not standing, it connects for this one question. Raises `Unavailable` where ZooKeeper does
         not answer.
         """
-        if self._own and (self._task is None or not self._task.is_alive()):
+        if self._own and (self._standing is None or not self._standing.is_alive()):
             return self._asked_apart()
         FOLLOW.until(self._seams, lambda: self._client.connected or None, timeout=self._patience)
         return self._line.names()

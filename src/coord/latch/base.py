@@ -7,89 +7,103 @@ job) where one is named, else by a token (docs/protocols.md P1, P8), so a lost r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
-from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import checked_kind, checked_timeout, checked_whole, farm_or_default
-from ...retry import LATCH_POLICY, Poll, RetryPolicy
-from ...store.connect import as_store
-from ...store.model.ops import MapGet, Op, Put, Read
+from ...deadline import Deadline
+from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
+from ...inputs import checked_timeout, checked_whole
+from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
+from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..waiting import told
 from . import layout
-from .layout import By, bins_of
+from .handle import Handle, LatchLevel
+from .layout import By, Names, bins_of
 from .progress import ProgressBar
 from .watch import LatchProgress, Looks, by_farm, progress_of
 
+TTL = 3600
+"""Seconds that a latch lives where nothing else is said."""
 LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
 """At most 25 reads a second, and half of all releases seen within 26 ms."""
 L = TypeVar("L", bound="Latch")
-T = TypeVar("T")
 
 
-class LatchLevel(Enum):
-    """Which counters decide: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
-
-    DC = "dc"
-    XDC = "xdc"
-
-
-class Latch:
+class Latch(Handle):
     """What both kinds of latch share. Handles are cheap, safe to share between threads, and pickle with their store."""
 
-    _nonce: str | None = None
-    _identified = False
-    _expected: tuple[str | int, ...] = ()
-
-    def __init__(
-        self,
-        store: RecordStore,
-        client_id: str,
-        latch_id: str,
-        *,
-        farm_id: str | None,
-        level: LatchLevel,
-        ttl: int,
-        set_suffix: str,
-        policy: RetryPolicy,
-        farms: Iterable[str] | None = None,
-    ) -> None:
-        if not isinstance(level, LatchLevel):
-            raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
-        self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
-        self._key = layout.latch_key(client_id, latch_id, set_suffix)
-        self._farm = layout.checked_farm(farm_or_default(farm_id))
-        self._farms = layout.checked_farms(farms)
-        self._level, self._ttl = level, layout.checked_ttl(ttl)
-        if self._farms and level is LatchLevel.DC:
-            raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._key.name!r}, farm={self._farm!r}, level={self._level.value})"
+    _least: int | None = None
+    """The count of a latch that is created with neither a count nor parties; None where that is refused."""
 
     @classmethod
-    def get(
+    def create(
         cls: type[L],
         store: RecordStore,
         client_id: str,
         latch_id: str,
+        count: int | None = None,
         *,
+        parties: Iterable[str | int] | None = None,
+        farms: Iterable[str] | None = None,
         farm_id: str | None = None,
         level: LatchLevel = LatchLevel.DC,
-        ttl: int = 3600,
+        ttl: int = TTL,
         set_suffix: str = "distributed_latch",
         policy: RetryPolicy = LATCH_POLICY,
     ) -> L:
-        """A handle on a latch that was, or will be, created elsewhere. No I/O.
+        """Create this farm's counter with `count`, or with one for each of `parties`. One store call.
 
-        `farm_id`: whose counter this handle counts; default $LATCHWORK_FARM, else "local". `ttl`: seconds that each
-        write gives the record to live. `set_suffix`: as it was created with. `policy`: how often, and for how long, a
-        call is tried again.
+        A latch that counts up begins with 0 where neither is given.
+
+        parties: all text, or all whole numbers, at most 100,000 of them and 400,000 bytes; they are kept with the
+        latch: no other party can count then, and `missing()` knows them. farms: at XDC level, the farms that must bring
+        their counter before the latch can be released; default: those that have one, which is safe only where one
+        coordinator brings the whole count. At DC level they are refused, as only this farm's counter decides there.
+        ttl: seconds; a latch that expires raises, it is never released by that. set_suffix: the latch is kept in the
+        set `D_LTCH#<set_suffix>`; every handle on it has the same. policy: how often, and for how long, a call is tried
+        again.
+
+        Raises `AlreadyExists` where this farm's counter is there; `OutcomeUnknown` where it may have been created by
+        this call; `InvalidRequest` before any I/O.
         """
-        return cls(
-            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
-        )
+        latch = cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
+            farms=farms,
+        )  # fmt: skip
+        latch._begin(count, parties, ttl=ttl, join=False)
+        return latch
+
+    @classmethod
+    def get_or_create(
+        cls: type[L],
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        count: int | None = None,
+        *,
+        parties: Iterable[str | int] | None = None,
+        farms: Iterable[str] | None = None,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int | None = None,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> L:
+        """As `create`, but where this farm's counter is there it is left as it is: for a job that runs again.
+
+        It is joined whatever has been counted by then, so give each run of a job that starts anew an id of its own: the
+        latch of an earlier run may be released already. ttl: default 3,600 s for a latch that is created; one that is
+        there keeps what it has left. One store call, or two where it is there.
+
+        Raises `AlreadyExists` where it is there for other parties; else as `create`.
+        """
+        latch = cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
+            farms=farms,
+        )  # fmt: skip
+        latch._begin(count, parties, ttl=TTL if ttl is None else ttl, join=True)
+        return latch
 
     # ---- counting
 
@@ -99,8 +113,10 @@ class Latch:
         A `party` counts once, however often and from however many processes it is repeated; a repeat changes nothing.
         Without a party, each *call* counts once. At DC level the counter stops at zero.
 
-        Raises `NotFound` where the latch was never created for this farm, was deleted (and perhaps made again) or has
-        expired; `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
+        Raises `InvalidRequest` for a party that is none of those that the farm's counter was created for, where these
+        were named, and for one of another kind (text, whole numbers) than those that have counted; `NotFound` where
+        the latch was never created for this farm, was deleted (and perhaps made again) or has expired;
+        `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
         """
         checked_whole("n", n, 1, layout.MAX_COUNT)
         floor = self._level is LatchLevel.DC
@@ -132,35 +148,30 @@ class Latch:
         return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
 
     def _count_party(self, by: By, n: int, party: str | int) -> int:
-        bins, nonce = bins_of(self._farm), self._identity()
-        form = layout.counted_by_party(self._farm, nonce is None, self._ttl, by)
+        bins, nonce, kind = bins_of(self._farm), self._identity(), layout.kind_of(party)
+        if self._names is not None and party not in self._names:
+            raise layout.not_named(party, self._names, self._key)
+        form = layout.counted_by_party(self._farm, nonce is None, self._ttl, by, kind)
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
             update = form.fill(self._key, nonce=nonce, party=party, n=n, change=-n)
             return int(self._store.repeat(update)[0])
         except Refused as refusal:
-            reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party))
-            remaining, ident, counted = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
-            if remaining is None or ident != nonce or counted is None:
+            reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party), Compute(bins.first[kind]))
+            read = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
+            remaining, ident, counted, of_one_kind = read
+            if remaining is None or ident != nonce:
+                raise self._gone() from None
+            if counted is None and of_one_kind is None:
+                raise InvalidRequest(
+                    f"party {party!r} of the latch {self._key.name!r}: those who have counted in farm {self._farm!r} "
+                    f"are named by {'whole numbers' if kind is str else 'text'}, and the Java library cannot read both "
+                    "in one farm; name all alike",
+                    key=self._key,
+                ) from None
+            if counted is None:
                 raise self._gone() from None
             return int(remaining)
-
-    def _identity(self) -> str | None:
-        """The nonce of the latch that this handle means: known from `create`, else read with the first count."""
-        if not self._identified:
-            bins = bins_of(self._farm)
-            record = self._store.get(self._key, bins.count, bins.id)
-            if record is None or bins.count not in record.bins:
-                raise self._gone()
-            self._nonce, self._identified = record.bins.get(bins.id), True
-        return self._nonce
-
-    def _gone(self) -> NotFound:
-        return NotFound(
-            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means: it was never created, was "
-            "deleted (and perhaps made again) or has expired; create it, or get a new handle",
-            key=self._key,
-        )
 
     # ---- reading
 
@@ -177,63 +188,91 @@ class Latch:
 
     def progress(self) -> LatchProgress:
         """The counters that decide at this level, in one read. Raises `NotFound`."""
-        if self._level is LatchLevel.DC:
-            counts = by_farm(self._read_record(bins_of(self._farm).count), layout.COUNT)
-            if not counts:
-                raise self._gone()
-            return LatchProgress(counts, sum(counts.values()))
-        progress = progress_of(self._read_record())
+        return self._look({})
+
+    def _look(self, ids: dict[str, str]) -> LatchProgress:
+        """The progress now; `ids` grows by the nonces of the farms. Raises `NotFound` where one is another since."""
+        bins = bins_of(self._farm)
+        record = self._read_record(*((bins.count, bins.id) if self._level is LatchLevel.DC else ()))
+        progress = progress_of(record)
         if not progress.counts and not progress.absent_farms:
             raise self._gone()  # a record without a counter is no latch, and its sum of nothing no release
+        now = by_farm(record, layout.ID)
+        if not ids.items() <= now.items():
+            raise self._made_again()
+        ids |= now
         return progress
 
     def wait(
-        self, timeout: float | None = None, *, progress: bool | Callable[[LatchProgress], None] | None = None
+        self,
+        timeout: float | None = None,
+        *,
+        progress: bool | Callable[[LatchProgress], None] | None = None,
+        create_timeout: float | None = 0,
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
         It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
-        Raises `NotFound` when the latch is deleted or expires meanwhile: that never reads as released. Interruptible.
+        `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
+        A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
+        Raises `NotFound` where it is not created by then, and when it is deleted (and perhaps made again) or expires
+        meanwhile: that never reads as released. Raises `Unavailable` where the time is over and the last look failed:
+        nobody knows then whether it is released. Interruptible.
         """
-        timeout = checked_timeout(timeout)
+        timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
+        created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
         tell = bar.update if bar else progress or None
-        look = self.progress if self._level is LatchLevel.DC else Looks(self._store, self._key, self.progress)
+        whole = partial(self._look, {})
+        look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
+        there: set[bool] = set()  # whether it has been there: what is gone then is not waited for
 
         def released() -> bool | None:
-            now = look()
+            try:
+                now = outlive(seams, deadline, look)
+            except NotFound:
+                if there or self._identified or (created_by is not None and seams.monotonic() >= created_by):
+                    raise
+                return None
+            there.add(True)
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
             return now.released or None
 
         try:
-            return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+            with Deadline(seams, timeout) as deadline:
+                return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()
 
     def parties(self) -> set[Any]:
         """The parties that have counted: their names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
-        record = self._read_record()
-        if self._level is LatchLevel.DC:
-            return set(record.bins.get(bins_of(self._farm).done, {}))
-        return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
+        return self._counted(self._read_record())
 
     def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
-        """The expected parties that have not counted; default: those that `create(parties=...)` named. One read.
+        """The parties that have not counted, of those that the latch was created for; or of `expected`. One read.
 
-        A handle that knows no names (it was made by `get`, or with a count) must be given them: else the answer is
-        empty whoever has not counted.  Raises `InvalidRequest` where `expected` is no list of names, and `NotFound`.
+        At XDC level as `"<farm>/<party>"`, of all farms whose parties were named. A latch that was created with a count
+        has no names: without `expected` the answer is empty then, whoever has not counted. Raises `InvalidRequest`
+        where `expected` is no list of names, and `NotFound`.
         """
-        if expected is None:
-            expected = self._expected
-            if self._level is LatchLevel.XDC:
-                expected = [f"{self._farm}/{party}" for party in expected]
-        return layout.expected_parties(expected) - self.parties()
+        named = None if expected is None else layout.expected_parties(expected)
+        record = self._read_record()
+        return (self._named(record) if named is None else named) - self._counted(record)
+
+    def expected(self) -> Names | None:
+        """The parties of this farm that the latch was created for, None where it was created with a count.
+
+        A range where these are the whole numbers from 0 on. One read, or none once the handle has counted; from here
+        on it means this latch, and no other that is made under its id. Raises `NotFound`.
+        """
+        self._identity()
+        return self._names
 
     def delete(self) -> bool:
         """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.
@@ -250,54 +289,74 @@ class Latch:
         except Refused:
             return False
 
-    def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
-        """What the read finds; where it fails, and an attempt before the refusal was in doubt, nobody knows."""
-        try:
-            return read()
-        except LatchworkError as failure:
-            if not refusal.details["doubt"] or isinstance(failure, NotFound):
-                raise
-            raise OutcomeUnknown(
-                f"the update of latch {self._key.name!r} may have been applied: an attempt was not answered, and the "
-                "record could not be read afterwards; read the latch before going on",
-                key=self._key,
-            ) from failure
+    def _counted(self, record: Record) -> set[Any]:
+        if self._level is LatchLevel.DC:
+            return set(record.bins.get(bins_of(self._farm).done, {}))
+        return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
 
-    def _read_record(self, *bins: str) -> Record:
-        record = self._store.get(self._key, *bins)
-        if record is None:
-            raise self._gone()
-        return record
+    def _named(self, record: Record) -> set[Any]:
+        if self._level is LatchLevel.DC:
+            return set(layout.names_in(record.bins, self._farm, self._key) or ())
+        farms = by_farm(record, layout.NAMES)
+        return {f"{farm}/{name}" for farm in farms for name in layout.names_in(record.bins, farm, self._key) or ()}
 
     # ---- creating
 
-    def _expect(self, count: int | None, parties: Iterable[str | int] | None) -> int:
+    def _begin(self, count: int | None, parties: Iterable[str | int] | None, *, ttl: int, join: bool) -> None:
+        """Create this farm's counter, or `join` the one that is there. Raises `AlreadyExists`."""
+        self._names = None if parties is None else layout.checked_parties(parties)
+        number = self._number(count)
+        wanted = self._names
+        if self._create(number, layout.checked_ttl(ttl)):
+            return
+        if not join:
+            raise AlreadyExists(
+                f"{self!r} exists already; use .get_or_create() or .get() to join it, .delete() it first, or create "
+                "one under another id",
+                key=self._key,
+            )
+        if wanted is not None and self._names not in (None, wanted):
+            raise AlreadyExists(
+                f"{self!r} exists already, and was created for other parties, {len(self._names or ())} of them; "
+                ".delete() it first, or take another id",
+                key=self._key,
+            )
+
+    def _number(self, count: int | None) -> int:
         """The count to begin with, by either of the two."""
-        if parties is None:
+        if self._names is None:
+            count = self._least if count is None else count
             if count is None:
                 raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
             return checked_whole("count", count, 0, layout.MAX_COUNT)
-        self._expected = layout.checked_parties(parties)
-        if count is not None and count != len(self._expected):
-            raise InvalidRequest(f"count is {count} and parties names {len(self._expected)}: give one of the two")
-        return len(self._expected)
+        if count is not None and count != len(self._names):
+            raise InvalidRequest(f"count is {count} and parties names {len(self._names)}: give one of the two")
+        return len(self._names)
 
-    def _create(self, count: int, capacity: int) -> bool:
-        """Create this farm's counter; False where it is there already."""
+    def _create(self, count: int, ttl: int) -> bool:
+        """Create this farm's counter; False where it is there already, which this handle then means."""
         bins = bins_of(self._farm)
+        capacity = min(max(count, layout.MIN_TOKENS), layout.MAX_TOKENS) if self._least is None else layout.MAX_TOKENS
         nonce = layout.new_nonce(self._store.seams.unique(), capacity)
-        ops: list[Op] = [Put(bins.count, count), Put(bins.id, nonce)]
+        alone = self._level is LatchLevel.DC  # across farms, counts of the Java library may be waiting for the counter
+        ops: list[Op] = [Put(bins.count, count) if alone else Add(bins.count, count), Put(bins.id, nonce)]
         if self._farms:
             ops.append(Put(bins.farms, list(self._farms)))
+        if self._names is not None:
+            ops.append(Put(bins.names, layout.stored_names(self._names)))
         try:
             self._store.operate(
-                self._key, *ops, when=bins.is_free, exists=Exists.ANY, or_absent=True, ttl=self._ttl,
-                repeatable=True,
+                self._key, *ops, when=bins.is_free if alone else bins.is_unbrought, exists=Exists.ANY, or_absent=True,
+                ttl=ttl, repeatable=True,
             )  # fmt: skip
         except Refused as refusal:
             # The nonce is the token: where it stands in the record, an attempt whose reply was lost has done it.
-            record = self._read_after(refusal, lambda: self._store.get(self._key, bins.id))
+            reads = (bins.count, bins.id, bins.names)
+            record = self._read_after(refusal, lambda: self._store.get(self._key, *reads))
             if record is None or record.bins.get(bins.id) != nonce:
+                self._names = None
+                if record is not None and bins.count in record.bins:
+                    self._means(record)
                 return False
-        self._nonce, self._identified = nonce, True
+        self._nonce, self._identified, self._ttl = nonce, True, ttl
         return True

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import InvalidRequest
 from ...seams import Seams
 from ...store.port import Key, Record, RecordStore
-from .layout import COUNT, FARMS, bins_of
+from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
 """Seconds between two looks at the whole record while somebody waits: another farm may have come."""
@@ -38,7 +38,9 @@ def progress_of(record: Record) -> LatchProgress:
     """The counters of all farms, whoever has named them, and the named farms that have none."""
     counts = by_farm(record, COUNT)
     named = sorted({farm for farms in by_farm(record, FARMS).values() for farm in farms})
-    return LatchProgress(counts, sum(counts.values()), tuple(farm for farm in named if farm not in counts))
+    return LatchProgress(
+        counts, sum(counts.values()), tuple(farm for farm in named if not has_joined(record.bins, farm))
+    )
 
 
 class Looks:
@@ -68,11 +70,12 @@ class Looks:
         if seen is None or self._seams.monotonic() - self._seen_at >= WHOLE_EVERY:
             return None
         try:
-            counters = [bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)]
+            bins = [bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)]
+            bins += [bins_of(farm).id for farm in seen.absent_farms]
         except InvalidRequest:  # another program's farm, whose bin can only be read with the whole record
             return None
-        record = self._store.get(self._key, *counters)
+        record = self._store.get(self._key, *bins)
         if record is None or not seen.counts.keys() <= (counts := by_farm(record, COUNT)).keys():
             return None  # gone, or made again
-        absent = tuple(farm for farm in seen.absent_farms if farm not in counts)
+        absent = tuple(farm for farm in seen.absent_farms if not has_joined(record.bins, farm))
         return LatchProgress(counts, sum(counts.values()), absent)

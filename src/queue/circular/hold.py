@@ -14,11 +14,13 @@ from typing import Any
 from msgspec import Struct
 
 from ...coord import lease as rules
+from ...deadline import present
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...retry import may_pass, outlive
 from ...store.model.expr import Bound, Expr, Param
 from ...store.model.form import Form, plain
 from ...store.model.ops import Compute, MapGet, MapPut, Op, Put, Read
-from ...store.port import NEVER, RecordStore, Update
+from ...store.port import NEVER, RecordStore, Update, Values
 from . import transactions
 from .layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
 from .lock import LeaseTaker
@@ -154,11 +156,21 @@ class QueueLock:
             return
 
     def _settled(self, hold: Hold, txn: str) -> bool:
-        """Whether a commit in doubt was made. It cannot be made any more after this."""
-        try:
+        """Whether a commit in doubt was made. It cannot be made any more after this.
+
+        Within a verb that has a timeout, a store that is away is asked again until then.
+        """
+        deadline = present()
+
+        def look() -> Values:
             self.release(hold)
-            reads = (MapGet(TXNS, txn), MapGet(TXNS, transactions.forgotten_of(txn)))
-            entry, forgotten = self.store.operate(self._key, *reads)
+            return self.store.operate(self._key, MapGet(TXNS, txn), MapGet(TXNS, transactions.forgotten_of(txn)))
+
+        try:
+            if deadline is None or deadline.end is None:
+                entry, forgotten = look()
+            else:
+                entry, forgotten = outlive(self.store.seams, deadline, look, passing=may_pass)
         except LatchworkError as failure:
             raise OutcomeUnknown(f"a commit to queue {self.layout.name!r} may have been made: {failure}") from failure
         if entry is not None and entry[2] == hold.fence:

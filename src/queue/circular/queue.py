@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...coord.lease import FENCE, OWNER, checked_lease
+from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
 from ...inputs import checked_timeout
+from ...retry import outlive
 from ...store.connect import as_store
 from ...store.model.ops import MapGet, MapPut, Read
 from ...store.port import RecordStore
@@ -63,10 +65,10 @@ class LargeQueue:
     once it is handed out; a consumer group reads first and commits afterwards.
 
     Every change takes three store calls where nobody is in the way, and waits for the queue's lock: `timeout` is
-    seconds, None = for ever; a holder that died is succeeded after its lease. `LockUnavailable` says that nothing was
-    added or taken, and so does `Unavailable`; an overwrite that failed may have dropped the oldest entries all the same
-    (see `enqueue_many`). `OutcomeUnknown` says that a commit could not be confirmed: ask
-    `transaction(error.details["txn_id"])`.
+    seconds, None = for ever; a holder that died is succeeded after its lease. With a timeout it also outlives an outage
+    of the store that is shorter. `LockUnavailable` says that nothing was added or taken, and so does `Unavailable`; an
+    overwrite that failed may have dropped the oldest entries all the same (see `enqueue_many`). `OutcomeUnknown` says
+    that a commit could not be confirmed: ask `transaction(error.details["txn_id"])`.
     """
 
     def __init__(self, store: RecordStore, layout: Layout, buffer_store: RecordStore | None) -> None:
@@ -205,7 +207,7 @@ class LargeQueue:
             raise QueueFull(f"{message}: enqueue fewer at a time", capacity=capacity)
         request = Request(OVERWRITE if overwrite_if_full else ENQUEUE, txn, values=items)
         try:
-            offsets: range = self._work.submit(request, seconds)
+            offsets: range = self._done(request, seconds)
         except LatchworkError as failure:
             if request.dropped:
                 failure.details["dropped"] = request.dropped
@@ -225,8 +227,20 @@ class LargeQueue:
         are not in their records, and as `enqueue_many`.
         """
         request = Request(DEQUEUE, transactions.checked_new(txn_id), count=checked_count("n", n))
-        entries: list[Entry] = self._work.submit(request, checked_timeout(timeout))
+        entries: list[Entry] = self._done(request, checked_timeout(timeout))
         return entries
+
+    def _done(self, request: Request, timeout: float | None) -> Any:
+        """What a request comes to. Where nothing was done as the store is away, and there is time left, once more."""
+        if timeout is None:
+            return self._work.submit(request, None)
+
+        def submit() -> Any:
+            request.error = None
+            return self._work.submit(request, deadline.left())
+
+        with Deadline(self._store.seams, timeout) as deadline:
+            return outlive(self._store.seams, deadline, submit)
 
     # ---- looking at it
 
@@ -261,10 +275,17 @@ class LargeQueue:
         txn = transactions.checked(txn_id)
         if txn is None:
             raise InvalidRequest("txn_id is None; name the transaction")
+        seconds = checked_timeout(timeout)
+        if seconds is None:
+            return self._transaction(txn, None)
+        with Deadline(self._store.seams, seconds) as deadline:
+            return outlive(self._store.seams, deadline, lambda: self._transaction(txn, deadline.left()))
+
+    def _transaction(self, txn: str, timeout: float | None) -> Transaction | None:
         entry, owner, fence = self._store.operate(self.layout.meta, MapGet(TXNS, txn), Read(OWNER), Read(FENCE))
         if entry is None:
             began = fence if owner == txn else 0
-            entry = self._decided(txn, began, checked_timeout(timeout))
+            entry = self._decided(txn, began, timeout)
         first, last, _ = entry
         return Transaction(txn, range(first, last + 1)) if first <= last else None
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...deadline import Deadline
 from ...errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ...store.model.ops import MapRemove, Put
 from . import transactions
@@ -84,8 +85,9 @@ class Rounds:
             hold = self._take(shared, asked[0], named, self._left(requests or asked[:1]))
             if not requests:
                 requests = collect(partial(_admitted, set(named)))
-            if self._done(hold, shared, requests):
-                return
+            with Deadline(self._lock.store.seams, self._left(requests)):
+                if self._done(hold, shared, requests):
+                    return
             requests = [request for request in requests if request.error is None]
         raise LeaseLost(
             f"queue {self._name!r} was locked {ROUNDS} times, and each time the lease ran out before the "

@@ -51,10 +51,13 @@ def checked_span(dedup_for: timedelta | None, default: timedelta) -> int:
     return max(1, round(span.total_seconds()))
 
 
-def publish_unless_there(queue: Target, wanted: Sequence[Wanted], seconds: int) -> list[str | LatchworkError]:
+def publish_unless_there(
+    queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
+) -> list[str | LatchworkError]:
     """Publish each message unless its key has one already; the id of the message that the key has, or the error.
 
-    seconds: how long a key is remembered from its first message on. Five calls for up to 1,000 messages that are new,
+    seconds: how long a key is remembered from its first message on.  scope: keys of other scopes
+    are other keys.  Five calls for up to 1,000 messages that are new,
     one where all keys are known. Of equal keys the first one counts.
 
     A key whose first publisher died between its calls is completed: with the id that it had, and this payload.
@@ -63,19 +66,19 @@ def publish_unless_there(queue: Target, wanted: Sequence[Wanted], seconds: int) 
     ids: dict[str, str | LatchworkError] = {}
     chosen = list(first.values())
     for begin in range(0, len(chosen), CHUNK):
-        ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds).run()
+        ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds, scope).run()
     return [ids[one.key] for one in wanted]
 
 
 class _Attempt:
     """One run over at most 1,000 keys; each has a ledger (P6) of its own, with one chunk of one message."""
 
-    def __init__(self, queue: Target, wanted: Sequence[Wanted], seconds: int) -> None:
+    def __init__(self, queue: Target, wanted: Sequence[Wanted], seconds: int, scope: str) -> None:
         self._queue, self._pointers, self._store = queue, queue.pointers, queue.store
         self._wanted = {one.key: one for one in wanted}
         self._records = {
             one.key: LedgerRecords(
-                queue.store, queue.pointers.client_id, queue.name, f"dedup/{quote(one.key, safe='')}",
+                queue.store, queue.pointers.client_id, queue.name, f"{scope}/{quote(one.key, safe='')}",
                 partition=0, ttl=seconds,
             )
             for one in wanted

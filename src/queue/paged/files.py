@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -123,7 +124,8 @@ class SystemFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        with suppress(AttributeError, OSError):  # it was never made whole, or others have closed it: nobody is to hear
+            self.close()
 
 
 class SystemLock(SystemFile):
@@ -147,7 +149,8 @@ class SystemLock(SystemFile):
 
     def __del__(self) -> None:
         """Never unlock here: it may be a child's copy."""
-        super().close()
+        with suppress(AttributeError, OSError):  # as above
+            super().close()
 
 
 class SystemFiles:

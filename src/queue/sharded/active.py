@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from ...background import Troubles
-from ...errors import Corrupt, QueueOwned
+from ...deadline import call_time
+from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import renew_in_child
 from ...retry import Poll
 from .shards import Claim, PointerQueue
@@ -54,7 +56,7 @@ class ActiveShards:
 
         only: leave all others out.  Raises `QueueOwned` where a stream owns shards and the others hold nothing.
         """
-        with self._lock:
+        with self._locked:
             if look or self._due():
                 self._look()
             shards = self._wanted(only)
@@ -66,7 +68,7 @@ class ActiveShards:
         """Take note of what a claim said: nothing there, or nothing left, drops the shard."""
         if claim is not None and claim.last < claim.loaded:
             return
-        with self._lock:
+        with self._locked:
             if shard in self._active:
                 del self._active[shard]
                 if not self._active:
@@ -91,6 +93,10 @@ class ActiveShards:
             if not self._wake.is_set():  # far cheaper to ask than to set
                 self._wake.set()
 
+    def wake(self) -> None:
+        """Let those that wait ask again now; not even a look that hangs keeps this waiting."""
+        self._wake.set()
+
     def put_back(self) -> None:
         """Take note that what was claimed went to the tail again, where a look at once would find just that."""
         with self._lock:
@@ -103,7 +109,7 @@ class ActiveShards:
         least: seconds for which it is not worth asking whatever is there, unless something is published here, or has
         been to another shard than those that are `known`.
         """
-        with self._lock:
+        with self._locked:
             pause = 0.0 if self._due() else self._next_look - self._seams.monotonic()
             self._wake.clear()
             if self._active:
@@ -112,6 +118,21 @@ class ActiveShards:
                 least = 0.0
         pause = max(pause, least, 0.001)
         self._wake.wait(pause if timeout is None else min(pause, timeout))
+
+    @property
+    def _locked(self) -> AbstractContextManager[object]:
+        """The lock, which another thread may hold while it looks; the present verb waits for it as for a store call."""
+        time = call_time()
+        return self._lock if time is None else self._locked_within(time)
+
+    @contextmanager
+    def _locked_within(self, time: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=time):
+            raise Unavailable(f"{self._queue.name}: another thread of this process waits for the store; try again")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _due(self) -> bool:
         """Whether it is time to look: by the clock, or as all shards that were known have been drained."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from ...errors import LatchworkError, LeaseLost
 from .envelope import Reason, date
-from .shards import Held
-
-if TYPE_CHECKING:
-    from .subqueue import QueueView
+from .shards import Held, PointerQueue
 
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
+
+
+class View(Protocol):
+    """The queue, or the sideline or parked messages of one, that a delivery came from: `QueueView` is one."""
+
+    pointers: PointerQueue
+
+    @property
+    def name(self) -> str: ...
+    def ack_many(self, deliveries: Iterable[Delivery]) -> None: ...
+    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None: ...
 
 
 class Delivery(Struct, frozen=True, eq=False):
@@ -29,7 +38,7 @@ class Delivery(Struct, frozen=True, eq=False):
 
     payload: Any
     held: Held
-    view: QueueView
+    view: View
     received: float
     settled: bool = False
     """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""
@@ -81,17 +90,28 @@ class Delivery(Struct, frozen=True, eq=False):
         """
         self.view.ack_many([self])
 
-    def nack(self, reason: str = Reason.REJECTED.value, *, error: str | None = None) -> None:
+    def nack(
+        self,
+        reason: str = Reason.REJECTED.value,
+        *,
+        error: str | None = None,
+        delay: timedelta | float | None = None,
+    ) -> None:
         """Failed: put the message into the sideline, with its reason and error, then delete it here.
 
         error: text, of which the first 1,000 bytes are kept.
+        delay: seconds or a timedelta. The message does not go into the sideline; it comes again after so long, as one
+            that was published with a delay. Four calls.
 
         Raises `InvalidRequest` for a reason outside the closed set, and for an error that is no text; `LeaseLost` where
         this delivery was acknowledged or failed before, and nothing changes, or where it was somebody else's or gone by
         now, so that it is in the sideline and may come a second time; the store's error where it could not be put
         there: then it stays for the sweeper.
         """
-        self.view.fail(self, reason, error)
+        if delay is None:
+            self.view.fail(self, reason, error)
+        else:
+            self.view.fail_later(self, reason, error, delay)
 
     def settle(self) -> None:
         """Remember that it was acknowledged or failed: the one thing about a delivery that changes."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
-from .envelope import Codec, Envelope, Message, checked_headers, checked_id
-from .record import Live
+from .delayed import DelayedMessages, Due, checked_due
+from .delivery import Delivery, lost
+from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .record import LastSweep, Live, QueueRecords
+from .redrive import redrive
+from .settlement import failed, raise_first, remember, tell
 from .shards import PointerQueue, ShardState, Slot
 from .subqueue import QueueView, Rules
-from .transfer import load
-from .upkeep.shovel import redrive
-
-if TYPE_CHECKING:
-    from .registry import QueueRegistry
+from .transfer import CHUNK, load
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
@@ -38,8 +38,9 @@ class QueueDepth:
 
     ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
     expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
-    loaded, fired: slots reserved and received since the queue's name was first used.  damaged: shards of the three
-    whose pointers are damaged, which count as empty; `latchwork doctor` says more of them.
+    loaded, fired: slots reserved and received since the queue's name was first used.  delayed: published and not due
+    yet; about right only, as a lost reply may count one twice.  damaged: shards of the three whose pointers are
+    damaged, which count as empty; `latchwork doctor` says more of them.
     """
 
     ready: int
@@ -48,7 +49,23 @@ class QueueDepth:
     expired: int
     loaded: int
     fired: int
+    delayed: int = 0
     damaged: int = 0
+
+
+class Registry(Protocol):
+    """The registry that made a queue, as far as its queues use it: `QueueRegistry` is one."""
+
+    store: RecordStore
+    client_id: str
+    farm_id: str
+    idle_look: float
+    records: QueueRecords
+
+    def refresh_if_due(self) -> None: ...
+    def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
+    def resume(self, queue: ShardedQueue) -> None: ...
+    def last_sweep(self, name: str) -> LastSweep: ...
 
 
 class ShardedQueue(QueueView):
@@ -59,12 +76,13 @@ class ShardedQueue(QueueView):
     see `key`).
     """
 
-    def __init__(self, registry: QueueRegistry, config: QueueConfig, live: Live) -> None:
+    def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
         self.registry, self.config, self.live = registry, config, live
         main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
         rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
         super().__init__(main, codec, rules, idle_look=registry.idle_look)
+        self.delayed = DelayedMessages(registry.store, registry.client_id, config)
         self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
         self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
@@ -91,6 +109,8 @@ class ShardedQueue(QueueView):
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         message_id: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | None = None,
         on_duplicate: str = "keep",
@@ -98,18 +118,24 @@ class ShardedQueue(QueueView):
         """Publish one message; its id once it is safe. Two calls; with `dedup` five, or one where it is there.
 
         key: messages of one key go to one shard, where an ordered consumer handles those that were published one after
-        the other in that order.  message_id: the caller's own id, for people: publishing it twice
-        makes two messages.  dedup: a key of 1 to 256 characters; for `dedup_for`, 1 s to 365 days, default as long as a
-        message of this queue lives, there is one message a key, and the id returned is that of the first. on_duplicate:
-        "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
-        Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be
-        deactivated; `Unavailable` where nothing was published; `OutcomeUnknown` where the message may be delivered.
+            the other in that order.
+        message_id: the caller's own id, for people. Publishing it twice makes two messages; while a delayed one of that
+            id waits, `AlreadyExists`.
+        delay: seconds or a timedelta, up to the queue's expiry and a year, after which it is delivered; by the server's
+            clock, and while a worker or a consumer runs in some process of the client.
+        at: or when, an aware datetime.
+        dedup: a key of 1 to 256 characters. For `dedup_for` (1 s to 365 days; default as long as a message of this
+            queue lives) there is one message a key, and the id returned is that of the first.
+        on_duplicate: "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
+
+        Raises `InvalidRequest`, `RecordTooBig`; `Refused` where the queue is known to be deactivated; `Unavailable`
+        where nothing was published; `OutcomeUnknown` where the message may be delivered.
         """
         ids = None if message_id is None else [message_id]
         dedups = None if dedup is None else [dedup]
         return self.publish_many(
             [payload], key=key, headers=headers, message_ids=ids,
-            dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
+            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
         )[0]  # fmt: skip
 
     def publish_many(
@@ -120,30 +146,82 @@ class ShardedQueue(QueueView):
         keys: Sequence[str | None] | None = None,
         headers: Mapping[str, str] | None = None,
         message_ids: Sequence[str] | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
         dedups: Sequence[str] | None = None,
         dedup_for: timedelta | None = None,
         on_duplicate: str = "keep",
     ) -> list[str]:
         """Publish many; their ids, in order. Two calls per 1,000 messages; five with `dedups`.
 
-        key, headers: for all of them.  keys, message_ids, dedups: one for each.  An ordered consumer handles those of
-        one key in order unless one is written more than 250 ms after the others, as where its row has to be sent again:
-        where that matters, publish one by one.  A message without a key goes to another shard where its own is damaged;
-        one with a key fails with `Corrupt`.  Not atomic: where some could not be published it raises the first
-        error, whose `details["published"]` has the ids of those that were.
+        key, headers, delay, at: for all of them.
+        keys, message_ids, dedups: one for each.
+
+        An ordered consumer handles those of one key in order unless one is written more than 250 ms after the others,
+        as where its row has to be sent again: where that matters, publish one by one.  A message without a key goes to
+        another shard where its own is damaged; one with a key fails with `Corrupt`.  Not atomic: where some could not
+        be published it raises the first error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
             raise InvalidRequest(
                 f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
             )
+        due = checked_due(self.config, delay, at)
+        if due is not None and dedups is not None:
+            raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
             shards, bound = self._shards(len(envelopes), key, keys)
+            if due is not None:
+                self._publish_later(envelopes, None if key is None and keys is None else shards, due)
+                return [envelope.msg_id for envelope in envelopes]
             if dedups is not None:
                 return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
             self._publish(envelopes, shards, bound)
         return [envelope.msg_id for envelope in envelopes]
+
+    def _publish_later(self, envelopes: list[Envelope], shards: list[int] | None, due: Due) -> None:
+        self.open_for_publishing()
+        places = [None] * len(envelopes) if shards is None else shards
+        failures: list[LatchworkError] = []
+        safe: list[str] = []
+        for begin in range(0, len(envelopes), CHUNK):
+            part = envelopes[begin : begin + CHUNK]
+            for envelope, failure in zip(
+                part, self.delayed.publish(part, places[begin : begin + CHUNK], due), strict=True
+            ):
+                if failure is None:
+                    safe.append(envelope.msg_id)
+                else:
+                    failures.append(failure)
+        if failures:
+            failures[0].details["published"] = safe
+            raise failures[0]
+
+    def cancel(self, message_id: str) -> bool:
+        """Make sure that a delayed message is never delivered. Two calls.
+
+        True: it was not moved and never will be. False: it is on its way or was delivered, or no such message waits.
+        Raises `OutcomeUnknown`.
+        """
+        return self.delayed.cancel(checked_id(message_id))
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """What `Delivery.nack` does with a delay: store it for later first, then delete it here."""
+        due = checked_due(self.config, delay, None) or Due(0, absolute=False)
+        held = delivery.held
+        envelope = failed(self.pointers, held, None, reason_of(reason), error)
+        if delivery.settled:
+            raise lost([delivery])
+        name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
+        failure = self.delayed.publish([envelope], [held.slot.shard], due, names=[name])[0]
+        if failure is not None:
+            raise failure
+        outcomes = self.pointers.remove([held])
+        tell(self.pointers, outcomes, reason)
+        remember([delivery], outcomes)
+        raise_first([delivery], outcomes)
 
     def _publish_once(
         self,
@@ -248,8 +326,8 @@ class ShardedQueue(QueueView):
     # ---- looking
 
     def depth(self) -> QueueDepth:
-        """How much is in the queue, its sideline and among its parked messages. Three calls, whatever the shards."""
-        return depth_of(*self.states())
+        """How much is in the queue, its sideline, parked and delayed. Four calls, whatever the shards."""
+        return replace(depth_of(*self.states()), delayed=self.delayed.count())
 
     def states(self) -> tuple[list[ShardState], list[ShardState], list[ShardState]]:
         """The pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
@@ -263,7 +341,7 @@ class ShardedQueue(QueueView):
         be. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors; where some could not be
         brought back, after all others were: `details["redriven"]` of the error has the ids of these.
         """
-        return redrive(self, limit, reason=reason, dry_run=dry_run)
+        return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
     # ---- the number of consumers
 
@@ -311,7 +389,7 @@ def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[Sh
         sum(state.expired for state in main + sideline),
         sum(state.loaded for state in main),
         sum(state.fired for state in main),
-        sum(state.damage is not None for state in main + sideline + parked),
+        damaged=sum(state.damage is not None for state in main + sideline + parked),
     )
 
 

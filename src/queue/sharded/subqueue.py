@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import compress
 
 from msgspec.structs import replace
 
-from ...errors import Corrupt, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...deadline import Deadline
+from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
-from ...retry import Poll
+from ...retry import Poll, again, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .delivery import Delivery
 from .envelope import Codec, Envelope, Message, Reason, reason_of
@@ -85,13 +87,27 @@ class QueueView:
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
         return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
         publishes again. A message that was delivered too often is parked instead, and one that cannot be decoded is put
-        into the sideline.
+        into the sideline. A store that is away is asked again until the time is over.
 
         Raises `QueueOwned` where a stream owns the queue, and the store's errors where there is nothing to return;
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         checked_count("max_messages", max_messages)
-        timeout = checked_timeout(timeout)
+        seams = self.store.seams
+        # What a claim in doubt has taken comes back through the sweeper; in order nothing may pass it until then.
+        passing = may_pass if shards is None else again
+        with Deadline(seams, checked_timeout(timeout)) as deadline:
+            return outlive(
+                seams, deadline, lambda: self.await_messages(max_messages, deadline.left(), shards), passing=passing
+            )
+
+    def await_messages(
+        self, max_messages: int, timeout: float | None, shards: Collection[int] | None
+    ) -> list[Delivery]:
+        """What `receive` does, but each store call has the store's own time, and the first error of the store ends it.
+
+        For workers, whom a call that hangs keeps from nothing: a claim that is cut short may have been made.
+        """
         seams = self.store.seams
         began = seams.monotonic()
         while True:
@@ -265,6 +281,13 @@ class QueueView:
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """What `Delivery.nack` does."""
         raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """What `Delivery.nack` does with a delay."""
+        raise InvalidRequest(
+            f"{delivery!r} was {reason} ({error}) with delay={delay!r}: only a message of a queue itself can come "
+            "again later; leave the delay out"
+        )
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aerospike_helpers.batch.records import BatchRecords, Remove
+from aerospike_helpers.batch.records import BatchRecords, Read, Remove
 
 from ...errors import LatchworkError, Unreadable
 from ..port import Key
-from .results import NO_NODE, Fault, error_of
+from .results import NO_NODE, UNREADABLE, Fault, error_of
+from .text import lenient, strange_bin
 
 CLUSTER_EMPTY = 1
 """The own result of a batch for which the client knows no node. No server answers a batch with this code."""
@@ -23,23 +24,39 @@ UNANSWERED = -15
 ROWS_FAILED = -16
 """The own result of a batch whose nodes have all answered, some of its rows with a failure."""
 _ALL_SENT = (0, ROWS_FAILED)
+_TOO_DEEP = "a bin cannot be decoded by the client: it has more than 64 levels, or is damaged"
+CUT_SHORT = -1
+"""The own result of a batch of whose answers the client could not decode one, as of more than 64 levels. Of that row
+bins are missing, though its result is 0; those behind it keep `UNANSWERED`. It does not say which row that is."""
 
 
 def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
     """Send the rows; for each None where the server has done it, else what became of it."""
     batch = BatchRecords(rows)
-    client.batch_write(batch, policy)
+    with lenient() as strange:
+        client.batch_write(batch, policy)
+    if batch.result == CUT_SHORT:
+        return _undecoded(client, rows, policy)
     # One row with another result than 0 shows that the client came to the point of sending.
     sent = batch.result in _ALL_SENT or any(row.result for row in rows)
-    return [_row_fault(row, batch.result, sent=sent) for row in rows]
+    faults = [_row_fault(row, batch.result, sent=sent) for row in rows]
+    return [fault or _strange(row) for fault, row in zip(faults, rows, strict=True)] if strange.met else faults
 
 
 def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[str] | None, policy: Any) -> list[Any]:
     """The rows of a batch of reads, one for each key. Raises `Unavailable`, or `Unreadable` naming the key."""
-    batch = client.batch_read(wanted, bins, policy)
+    with lenient() as strange:
+        batch = client.batch_read(wanted, bins, policy)
     rows: list[Any] = batch.batch_records
+    if batch.result == CUT_SHORT and len(wanted) > 1:
+        return [row for one in wanted for row in read_rows(client, [one], bins, policy)]
+    if batch.result == CUT_SHORT and len(rows) == 1 and _is_undecoded(rows[0]):
+        raise error_of(Fault(UNREADABLE, message=_TOO_DEEP), Key(*wanted[0][1:]), write=False)
     if len(rows) < len(wanted):
         raise _missing(batch.result, Key(*wanted[len(rows)][1:]))
+    for key, row in zip(wanted, rows, strict=True) if strange.met else ():
+        if (fault := _strange(row)) is not None:
+            raise error_of(fault, Key(*key[1:]), write=False)
     return rows
 
 
@@ -60,6 +77,31 @@ def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
         # The client flags each write of a request that left it whole, unless the server refused the whole request.
         return Fault(batch, message=row.message or "")
     return _fault(row)
+
+
+def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
+    """What became of the rows of such a batch. Any of them may be the one: reads are sent again, each alone, and
+    writes are in doubt; their error says that they are to be sent alone.
+    """
+    if len(rows) == 1 and _is_undecoded(rows[0]):
+        return [Fault(UNREADABLE, message=_TOO_DEEP)]
+    doubt = Fault(CUT_SHORT, in_doubt=True, message="of this batch, one answer could not be decoded", row=True)
+    return [
+        write_rows(client, [row], policy)[0] if isinstance(row, Read) and len(rows) > 1
+        else doubt if row.result in (0, UNANSWERED) else _fault(row)
+        for row in rows
+    ]  # fmt: skip
+
+
+def _is_undecoded(row: Any) -> bool:
+    """Whether the answer to the only row of such a batch came, and could not be decoded."""
+    return not row.result or (row.message or "").startswith("deserialize error")
+
+
+def _strange(row: Any) -> Fault | None:
+    """What is wrong with an answer that has text in it which is no UTF-8."""
+    bin = strange_bin(row.record[2]) if row.record else None
+    return None if bin is None else Fault(UNREADABLE, message=f"the bin {bin!r} has text that is no UTF-8")
 
 
 def _fault(row: Any) -> Fault:

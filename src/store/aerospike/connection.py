@@ -20,6 +20,7 @@ from ..model.record import StoreInfo
 from .info import describe
 from .notes import introduced
 from .results import FAILURES, error_of, fault_of
+from .times import CallTimes
 from .url import TLS_SWITCHES, TLS_TEXTS, Target
 
 MAX_AGE = 60.0
@@ -35,7 +36,10 @@ def config_of(target: Target) -> dict[str, Any]:
     Secrets in files and in the environment are read now. Raises `Misconfigured` where one is not there.
     """
     options = target.options
-    calls = {"max_retries": 0, **{name: options[name] for name in ("socket_timeout", "total_timeout")}}
+    calls = {name: options[name] for name in ("socket_timeout", "total_timeout")}
+    # A connection on which a call has timed out is closed at once: the client would keep it for 3 s and more, in the
+    # hope of the answer, and it would count as one of those that the client may have.
+    calls |= {"max_retries": 0, "timeout_delay": 0}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
     policies: dict[str, Any] = dict.fromkeys(("read", "operate", "batch", "batch_parent_write"), reads)
     policies |= dict.fromkeys(("write", "remove", "query"), calls)
@@ -71,6 +75,7 @@ class Link:
     ) -> None:
         self.target, self._given = target, client
         self.client: Any = None
+        self.times = CallTimes(target.options) if target else CallTimes()
         self._namespace = target.namespace if target else namespace
         self._now = seams.monotonic
         self._info: StoreInfo | None = None

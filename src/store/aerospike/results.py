@@ -26,6 +26,7 @@ from ...errors import (
     RecordTooBig,
     Refused,
     Unavailable,
+    Unreadable,
 )
 
 
@@ -49,6 +50,10 @@ FAILURES = (AerospikeError, TypeError, ValueError, OverflowError, SystemError)
 """What a call of the client can raise."""
 _AFTER_THE_REPLY = (UnicodeDecodeError, SystemError)
 """The builtin ones that come when the reply is taken; the others come before anything is sent."""
+UNREADABLE = -1001
+"""Of an answer that the client could not decode. What was to be written is written."""
+_UNDECODED = ("Unknown type for value", "deserialize error")
+"""How what the client says then begins, which has the code -1 as all of its own failures."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -71,9 +76,36 @@ _REQUESTS = frozenset({-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302})
 """Permanent codes that a different request would not meet; the others need a setting changed."""
 _MISMATCHES = frozenset({12, 26})
 """A bin is not what the request needs."""
+_SAID: dict[int, str] = {
+    -1: "the client could not do it",
+    -2: "the client does not take the request",
+    -3: "the client found no more records",
+    -4: "no such host",
+    -5: "the query was broken off here",
+    -6: "no connection to the server",
+    -7: "every connection to the server that the client may have is in use",
+    -8: "the client knows no node for it, so nothing was sent",
+    -9: "the TLS connection failed",
+    -10: "the connection to the server broke, or could not be made",
+    -11: "the client's queue is full",
+    -12: "the client has tried as often as it may",
+    -14: "too many calls to this server have failed within a second, so the client sends it none for a while",
+    -15: "no server answered",
+    -16: "a part of the batch failed",
+    -17: "the transaction failed",
+    -18: "the transaction was committed before",
+    -19: "the transaction was given up before",
+    -20: "the client's metrics are set up twice",
+    TIMEOUT: "no answer in time",
+}
+"""What happened, by the codes of the client, which are below zero: they say nothing of what a server did."""
+_GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
+    **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
+    -7: "raise the option connections of the store's URL, or make fewer calls at once",
     -9: "check the TLS options and the server's certificate",
-    -4: "check the host names",
+    -4: "check the host names in the store's URL",
+    -11: "make fewer calls at once",
     8: "the server is out of memory or disk: free some, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
     12: "a bin holds another type than the operation needs: the record is damaged, or was made for something else",
@@ -90,15 +122,6 @@ _REMEDIES: dict[int, str] = {
     201: "call ensure_index before the query",
     203: "the index is still being built: wait until it is ready",
 }
-_NO_MESSAGE: dict[int, str] = {
-    -7: "all connections to the server were in use",
-    -8: "the client knows no node for the record",
-    -10: "there was no connection to the server",
-    -14: "the server failed so often that the client spares it for a second",
-    -15: "the server did not answer",
-    9: "the server did not answer in time",
-}
-"""What the client reports by these codes, as it often adds no text; by other negative ones it failed by itself."""
 _NO_TTL = (
     "the namespace refuses records with a time to live, as its nsup-period is 0: set nsup-period (say 120) in the "
     "server's namespace configuration"
@@ -115,7 +138,7 @@ class Fault:
     row: bool = False
 
 
-NO_NODE = Fault(-8, message="the client knows no node of the cluster, so nothing was sent")
+NO_NODE = Fault(-8)
 
 
 def fault_of(failure: BaseException) -> Fault:
@@ -124,7 +147,10 @@ def fault_of(failure: BaseException) -> Fault:
     if not args or not isinstance(args[0], int):
         code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
         return Fault(code, message=f"{type(failure).__name__}: {failure}")
-    return Fault(args[0], len(args) > 4 and bool(args[4]), str(args[1]) if len(args) > 1 else "")
+    message = str(args[1]) if len(args) > 1 else ""
+    if args[0] == -1 and message.startswith(_UNDECODED):
+        return Fault(UNREADABLE, message=f"a bin cannot be decoded by the client ({message})")
+    return Fault(args[0], len(args) > 4 and bool(args[4]), message)
 
 
 def verdict_of(fault: Fault, *, write: bool) -> Verdict:
@@ -146,12 +172,21 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins
     no_ttl: it carried a time to live that the namespace refuses.  bins: those that it named, for the server does not
     say which one it meant.
     """
-    verdict = verdict_of(fault, write=write)
-    said = f"{what}: {_said(fault)} (code {fault.code})"
+    if fault.code == UNREADABLE:
+        done = "; the update was made" if write else ""
+        return Unreadable(f"{what}: {fault.message}{done}; correct the record, or delete it", key=what)
+    return _error_by_verdict(fault, what, verdict_of(fault, write=write), no_ttl=no_ttl, bins=bins)
+
+
+def _error_by_verdict(
+    fault: Fault, what: Any, verdict: Verdict, *, no_ttl: bool, bins: Sequence[str]
+) -> LatchworkError:
+    said = f"{what}: {_what_happened(fault)}"
     remedy = _REMEDIES.get(fault.code)
     text = f"{said}; {remedy}" if remedy else said
     details = {"key": what, "server_code": fault.code}
     if verdict is Verdict.IN_DOUBT:
+        details["alone"] = fault.code == -1
         return OutcomeUnknown(f"{said}; the write may have been applied: read the record first", **details)
     if verdict is Verdict.DEFINITE:
         return _definite(fault, what, said, details)
@@ -166,12 +201,12 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins
     return error
 
 
-def _said(fault: Fault) -> str:
-    """What the client says, or what its code means; of some failures it says only where (` from HOST`)."""
-    if fault.message and not fault.message.startswith(" "):
-        return fault.message
-    meaning = _NO_MESSAGE.get(fault.code, "the client failed" if fault.code < 0 else "the server refused")
-    return meaning + fault.message
+def _what_happened(fault: Fault) -> str:
+    """What happened, in our words for what the client says of itself, and in the server's for its answers."""
+    ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
+    if ours:
+        return f"{ours} ({theirs}, code {fault.code})" if theirs else f"{ours} (code {fault.code})"
+    return f"{theirs or 'the server refused'} (code {fault.code})"
 
 
 def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:

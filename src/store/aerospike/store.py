@@ -8,6 +8,7 @@ namespace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,7 +30,10 @@ from .expr import NOT_EXPIRED, compiled
 from .ops import RowShape, RowShapes, request_of
 from .prepared import Ready
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .text import lenient, strange_bin
 from .url import parse
+
+log = logging.getLogger(__name__)
 
 _WRITE = {
     "max_retries": 0,
@@ -110,8 +114,8 @@ class AerospikeStore(RecordStore):
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         where = (self.namespace, key.set, key.name)
         try:
-            client = self._client()
-            found = client.select(where, list(bins), _ONE_TRY) if bins else client.get(where, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
+            found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
         except FAILURES as failure:
             fault = fault_of(failure)
             if fault.code == NOT_FOUND:
@@ -129,7 +133,9 @@ class AerospikeStore(RecordStore):
             ready = form.ready or _made_ready(form)
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
-            found = self._client().operate_ordered((self.namespace, *update.key), built, None, policy)
+            found = self._client().operate_ordered(
+                (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
+            )
         except FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2]) if answers.any else ()
@@ -138,7 +144,7 @@ class AerospikeStore(RecordStore):
         key = removal.key
         policy = _removing(_WRITE, removal)
         try:
-            self._client().remove((self.namespace, key.set, key.name), policy=policy)
+            self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
         except FAILURES as failure:
             outcome = _removed(removal, fault_of(failure))
             if isinstance(outcome, bool):
@@ -170,7 +176,8 @@ class AerospikeStore(RecordStore):
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         wanted = [(self.namespace, key.set, key.name) for key in keys]
         try:
-            rows = read_rows(self._client(), wanted, list(bins) or None, _ONE_TRY)
+            client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
+            rows = read_rows(client, wanted, list(bins) or None, policy)
         except FAILURES as failure:
             raise error_of(fault_of(failure), keys[0], write=False) from None
         return [_row_record(key, row) for key, row in zip(keys, rows, strict=True)]
@@ -218,7 +225,7 @@ class AerospikeStore(RecordStore):
     def _batch(self, rows: list[Any]) -> list[Fault | None]:
         """Send the rows; for each None where the server has done it, else what became of it."""
         try:
-            return write_rows(self._client(), rows, _ONE_TRY) if rows else []
+            return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
         except FAILURES as failure:
             fault = fault_of(failure)
             return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
@@ -229,9 +236,12 @@ class AerospikeStore(RecordStore):
         try:
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
-            found = query.results(_ONE_TRY)
+            with lenient() as strange:
+                found = query.results(self._link.times.of_many(_ONE_TRY))
         except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
+        if strange.met:
+            found = [row for row in found if _is_sound(set, row)]
         return [_record(_named(set, row), row) for row in found]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
@@ -289,6 +299,14 @@ def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
     if name is None:
         raise Unreadable(f"a record of set {set} has no key stored with it: write it with the send-key policy")
     return Key(set, name)
+
+
+def _is_sound(set: str, row: tuple[Any, Any, dict[str, Any]]) -> bool:
+    """Whether a record that a query has found can be read; one that cannot is passed over, with a warning."""
+    bin = strange_bin(row[2])
+    if bin is not None:
+        log.warning("passed over by a query: the bin %r of %r in set %s has text that is no UTF-8", bin, row[0][2], set)
+    return bin is None
 
 
 def _row_record(key: Key, row: Any) -> Record | None:

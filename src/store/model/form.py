@@ -10,17 +10,15 @@ on paths that every message takes. A parameter may stand for the amount of an `A
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
 from ...errors import InvalidRequest
 from .expr import Bound, Expr, Param
+from .once import Once
 from .ops import Compute, MapPut, Op, Put, check_kinds, is_computed
 from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
-
-if TYPE_CHECKING:
-    from ..once import Once
 
 _ANY_KEY = Key("set", "name")
 

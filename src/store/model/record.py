@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -15,9 +15,6 @@ from ...inputs import checked_store_name
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
 from .values import NO_BIN, checked_bin, known_bins
-
-if TYPE_CHECKING:
-    from .form import Form
 
 KEEP = -2
 """Leave the time to live as it is; a record that is made so never expires, whatever the namespace's default is.
@@ -74,7 +71,7 @@ class Update(NamedTuple):
     exists: Exists = Exists.UPDATE
     or_absent: bool = False
     ttl: int = KEEP
-    form: Form | None = None
+    form: Any = None  # a `Form`; that is above this module
     params: dict[str, Any] = NO_PARAMS
 
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from ...deadline import call_time
 from ...errors import AlreadyExists, InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
 from ...retry import Poll
 from ...seams import Lock, Seams
@@ -50,9 +51,10 @@ class SQLitePool:
         """What `change` returns, once it is committed; an error leaves nothing of it behind."""
         taken = False
         try:
-            taken = self._writing.acquire(timeout=self.busy_timeout)
+            time = self._time()
+            taken = self._writing.acquire(timeout=time)
             if not taken:
-                message = f"{self.path}: other threads were writing for {self.busy_timeout:g} s; try again later"
+                message = f"{self.path}: other threads were writing for {time:.1f} s; try again later"
                 raise Unavailable(message)
             with self._connection() as connection:
                 self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -108,7 +110,7 @@ class SQLitePool:
             ) from failure
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, once nobody is in its way any more, or its error after `busy_timeout` seconds."""
+        """What `attempt` returns, once nobody is in its way any more, or its error where its time is over."""
         try:
             return attempt()
         except sqlite3.OperationalError as failure:
@@ -125,10 +127,15 @@ class SQLitePool:
                 busy[0] = failure
                 return None
 
-        done = _WAIT.until(self.seams, again, timeout=self.busy_timeout)
+        done = _WAIT.until(self.seams, again, timeout=self._time())
         if done is None:
             raise busy[0]
         return done[0]
+
+    def _time(self) -> float:
+        """Seconds to wait for others: `busy_timeout`, or what the verb that this thread is in has left."""
+        time = call_time()
+        return self.busy_timeout if time is None else min(self.busy_timeout, time)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

@@ -12,10 +12,10 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.coord.latch.layout import MAX_TOKENS, counted_once
 from latchwork.coord.latch.progress import line
-from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from latchwork.store import MemoryStore
-from latchwork.store.model.ops import Add, Put
-from latchwork.store.port import Exists, Key, Update
+from latchwork.store.model.ops import Add, MapPut, Put
+from latchwork.store.port import NEVER, Exists, Key, Update
 from tests.support.clock import ManualClock
 from tests.support.faulty import DOUBTS, CountingStore, Crash, FaultyStore
 
@@ -55,13 +55,13 @@ def test_released_only_when_the_target_was_reached(store):
 
 
 def test_a_party_counts_once_however_often_it_is_repeated(store):
-    latch = CountDownLatch.create(store, "shop", ID, parties=["a", "b", 3], farm_id="dc1")
+    latch = CountDownLatch.create(store, "shop", ID, parties=["a", "b", "c"], farm_id="dc1")
     other = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
     assert [latch.count_down(party="a"), other.count_down(party="a"), latch.count_down(party="a")] == [2, 2, 2]
-    assert latch.missing() == {"b", 3}
+    assert latch.missing() == other.missing() == {"b", "c"}
     assert other.missing(["a", "b"]) == {"b"}
-    assert [other.count_down(party="b"), latch.count_down(party=3)] == [1, 0]
-    assert latch.parties() == {"a", "b", 3}
+    assert [other.count_down(party="b"), latch.count_down(party="c")] == [1, 0]
+    assert latch.parties() == {"a", "b", "c"}
     assert latch.wait(0)
 
 
@@ -69,9 +69,8 @@ def test_a_party_counts_once_however_often_it_is_repeated(store):
 def test_a_latch_that_counts_up_may_begin_with_parties(store, make):
     latch = make(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
     assert [latch.count(), latch.count_up(), latch.count_down(party="a"), latch.missing()] == [2, 3, 2, {"b"}]
-    again = CountUpDownLatch.get_or_create(store, "shop", ID, parties=["a", "b", "c"], farm_id="dc1")
-    assert again.count() == 2, "left as it is"
-    assert again.missing() == {"b", "c"}
+    again = CountUpDownLatch.get_or_create(store, "shop", ID, parties=["b", "a"], farm_id="dc1")
+    assert (again.count(), again.missing()) == (2, {"b"}), "left as it is"
 
 
 def test_a_latch_that_counts_up_begins_with_a_count_or_parties_or_nothing(memory):
@@ -82,11 +81,188 @@ def test_a_latch_that_counts_up_begins_with_a_count_or_parties_or_nothing(memory
 
 
 @pytest.mark.parametrize("make", [CountDownLatch.create, CountUpDownLatch.get_or_create])
-def test_a_handle_that_knows_no_parties_is_told_them(memory, make):
+def test_who_is_missing_of_a_latch_that_was_created_with_a_count_is_known_by_whom_one_expects(memory, make):
     made = make(memory, "shop", ID, 2)
     for latch in (made, CountDownLatch.get(memory, "shop", ID)):
+        assert latch.expected() is None
         assert latch.missing() == set()
         assert latch.missing(["a"]) == {"a"}
+
+
+# ---- the parties that a latch was created for
+
+
+NAMED = {"text": ["orders", "stock"], "numbers": [10, 12], "from 0 on": range(3)}
+
+
+@pytest.mark.parametrize("names", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_every_handle_knows_the_parties_that_a_latch_was_created_for(store, names, level):
+    CountDownLatch.create(store, "shop", ID, parties=names, farm_id="dc1", level=level)
+    first, *rest = names
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level)
+    assert set(latch.expected()) == set(names)
+    latch.count_down(party=first)
+    other = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level)
+    assert other.missing() == ({f"dc1/{name}" for name in rest} if level is XDC else set(rest))
+
+
+@pytest.mark.parametrize(
+    ("names", "party", "said"),
+    [
+        (["orders", "stock"], "stcok", "is 'stock' meant"),
+        (["orders", "stock"], "x", "these are 'orders', 'stock'"),
+        (["orders", "stock"], 7, "these are 'orders', 'stock'"),
+        ([f"p{n}" for n in range(10)], "else", "'p4', ..."),
+        (range(3), 3, "these are 0, 1, 2"),
+        (range(100_000), "7", "is '7' meant"),
+        ([5, 6], 7, "these are 5, 6"),
+        ([], "a", "these are none"),
+    ],
+)
+def test_a_party_that_the_latch_was_not_created_for_counts_nothing(memory, names, party, said):
+    made = CountDownLatch.create(memory, "shop", ID, parties=names, farm_id="dc1")
+    for latch in (made, CountDownLatch.get(memory, "shop", ID, farm_id="dc1")):
+        with pytest.raises(InvalidRequest, match=said) as refusal:
+            latch.count_down(party=party)
+        assert repr(party) in str(refusal.value)
+        assert latch.count() == len(names)
+        assert latch.parties() == set()
+
+
+def test_a_count_without_names_needs_none(store):
+    latch = CountDownLatch.create(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    assert [latch.count_down(), CountDownLatch.get(store, "shop", ID, farm_id="dc1").count_down()] == [1, 0]
+
+
+def test_any_party_counts_on_a_latch_that_was_created_with_a_count(store):
+    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    assert [latch.count_down(party="a"), latch.count_down(party="b")] == [1, 0]
+
+
+def test_whole_numbers_from_0_on_are_stored_as_how_many_they_are(memory):
+    CountDownLatch.create(memory, "shop", ID, parties=[2, 0, 1], farm_id="dc1")
+    CountDownLatch.create(memory, "shop", f"{ID}-text", parties=["b", "a"], farm_id="dc1")
+    assert memory.get(key()).bins["names#dc1"] == 3
+    assert memory.get(key(f"{ID}-text")).bins["names#dc1"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("names", [[f"{n:0195}" for n in range(2000)], range(100_000)], ids=["text", "numbers"])
+def test_all_named_parties_fit_into_the_record_with_all_that_have_counted(store, names):
+    latch = CountDownLatch.create(store, "shop", ID, parties=names, farm_id="dc1")
+    *others, last = names
+    store.operate(key(), Put("done#dc1", dict.fromkeys(others, 1)))
+    assert latch.count_down(party=last) == len(names) - 1
+    assert latch.missing() == set()
+    latch.delete()
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (range(100_001), "100,000"),
+        (range(10**30), "100,000"),
+        ([f"{n:0200}" for n in range(2000)], "410,000 bytes; at most 400,000"),
+        (["a", 1], "text and some by whole numbers"),
+    ],
+)
+def test_parties_that_do_not_fit_or_that_java_cannot_read_are_refused_before_any_io(memory, names, said):
+    store = CountingStore(memory)
+    for make in (CountDownLatch.create, CountDownLatch.get_or_create, CountUpDownLatch.create):
+        with pytest.raises(InvalidRequest, match=said):
+            make(store, "shop", ID, parties=names)
+    assert store.total == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"), [("a", 1, "text"), (1, "a", "whole numbers"), (-1, "1", "numbers")]
+)
+@pytest.mark.parametrize("made_by_java", [False, True])
+def test_text_and_whole_numbers_do_not_both_count_in_one_farm(store, first, second, said, made_by_java):
+    """The Java library cannot read a map in key order that has both."""
+    if made_by_java:
+        store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=600)
+    else:
+        CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert latch.count_down(party=first) == 2
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match=said):
+            latch.count_down(party=second)
+    assert [latch.count_down(party=first), latch.count()] == [2, 2]
+    CountDownLatch.get_or_create(store, "shop", ID, 3, farm_id="dc2").count_down(party=second)  # a farm has its own
+
+
+def test_a_party_that_counted_beside_others_of_another_kind_in_an_earlier_version_stays_counted(store):
+    CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1")
+    store.operate(key(), Add("count#dc1", -2), MapPut("done#dc1", 1, 1), MapPut("done#dc1", "a", 1))
+    latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    assert [latch.count_down(party="a"), latch.count_down(party=1), latch.count_down(party=2)] == [1, 1, 0]
+
+
+@pytest.mark.parametrize("held", [[["a"]], [1.5], "ab", -1, 100_001, {"a": 1}])
+def test_names_that_are_none_are_corrupt_and_named_by_record_and_bin(memory, held):
+    CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1")
+    memory.operate(key(), Put("names#dc1", held))
+    latch = CountDownLatch.get(memory, "shop", ID, farm_id="dc1")
+    for ask in (latch.missing, latch.expected, lambda: latch.count_down(party="a")):
+        with pytest.raises(Corrupt, match="names#dc1") as refusal:
+            ask()
+        assert refusal.value.details["key"] == key()
+    assert latch.count() == 3
+
+
+# ---- joining
+
+
+KINDS = [CountDownLatch, CountUpDownLatch]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_that_runs_again_goes_on_with_its_latch(store, kind):
+    first = kind.get_or_create(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    assert first.count_down(party="a") == 1
+    again = kind.get_or_create(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    assert [again.count_down(party="a"), again.count_down(party="b")] == [1, 0]
+    assert first.wait(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_latch_that_is_there_for_other_parties_is_not_joined(store, kind):
+    kind.create(store, "shop", ID, parties=["a", "b"], farm_id="dc1")
+    with pytest.raises(AlreadyExists, match="other parties, 2"):
+        kind.get_or_create(store, "shop", ID, parties=["a", "c"], farm_id="dc1")
+    assert kind.get_or_create(store, "shop", ID, 5, farm_id="dc1").count() == 2
+    with pytest.raises(AlreadyExists, match="get_or_create"):
+        kind.create(store, "shop", ID, 5, farm_id="dc1")
+
+
+def test_joining_takes_two_calls_and_the_first_count_no_more_than_one(memory):
+    CountDownLatch.create(memory, "shop", ID, 10, farm_id="dc1")
+    store = CountingStore(memory)
+    latch = CountDownLatch.get_or_create(store, "shop", ID, 10, farm_id="dc1")
+    assert store.total == 2
+    latch.count_down()
+    assert store.total == 3
+
+
+def test_a_latch_that_is_deleted_while_it_is_joined_is_not_there(memory):
+    CountDownLatch.create(memory, "shop", ID, 10, farm_id="dc1")
+    store = FaultyStore(memory, {2: lambda: memory.delete(key())})
+    latch = CountDownLatch.get_or_create(store, "shop", ID, 10, farm_id="dc1")
+    with pytest.raises(NotFound):
+        latch.count()
+
+
+@pytest.mark.parametrize("kind", [*DOUBTS, "duplicate", "dropped"])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_join_whose_reply_is_lost_creates_at_most_one_latch(memory, kind, there):
+    if there:
+        CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1").count_down()
+    store = FaultyStore(memory, {1: kind})
+    latch = CountDownLatch.get_or_create(store, "shop", ID, 2, farm_id="dc1")
+    store.deliver()
+    assert latch.count_down() == (0 if there else 1)
 
 
 @pytest.mark.parametrize(("kind", "names"), [(str, ("a", "b")), (int, (1, 2))])
@@ -242,6 +418,83 @@ def test_another_farms_counter_does_not_release_this_farm(store):
         latch.count_down()
 
 
+def test_an_old_handle_is_not_released_by_a_latch_that_was_made_again(store):
+    made = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
+    counted = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    counted.count_down()
+    fresh = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
+    made.delete()
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1")
+    for latch in (made, counted):
+        for ask in (latch.count, latch.counts, latch.progress, latch.parties, latch.missing, lambda: latch.wait(0)):  # noqa: B023
+            with pytest.raises(NotFound, match="made again"):
+                ask()
+    assert fresh.wait(0), "which has meant no other"
+
+
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_a_waiter_is_not_released_by_a_latch_that_was_made_again_between_two_looks(memory, clock, level):
+    CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1", level=level)
+
+    def again():
+        memory.delete(key())
+        CountDownLatch.create(memory, "shop", ID, 0, farm_id="dc1", level=level)
+
+    clock.at(1.0, again)
+    with pytest.raises(NotFound, match="made again"):
+        CountDownLatch.get(memory, "shop", ID, farm_id="dc1", level=level).wait(timeout=10)
+    assert clock.monotonic() < 2.1
+
+
+def test_a_waiter_across_farms_notices_that_another_farm_made_its_counter_again(memory, clock):
+    CountDownLatch.create(memory, "shop", ID, 0, farm_id="dc1", level=XDC)
+    theirs = CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc2", level=XDC)
+    theirs.count_down()
+    # a record that is shipped: the bins of one farm change by themselves
+    clock.at(1.0, lambda: memory.operate(key(), Put("id#dc2", "later/64"), Put("count#dc2", 0)))
+    with pytest.raises(NotFound, match="made again"):
+        CountDownLatch.get(memory, "shop", ID, farm_id="dc1", level=XDC).wait(timeout=10)
+
+
+def test_a_handle_whose_farm_is_gone_from_the_record_is_told_so(store):
+    mine = CountDownLatch.create(store, "shop", ID, 1, farm_id="dc1", level=XDC)
+    mine.delete()
+    CountDownLatch.create(store, "shop", ID, 0, farm_id="dc2", level=XDC)
+    with pytest.raises(NotFound):
+        mine.wait(0)
+
+
+def test_a_waiter_that_comes_before_the_creator_waits_for_it(memory, clock):
+    clock.at(3.0, lambda: CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1"))
+    clock.at(5.0, lambda: CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count_down())
+    latch = CountDownLatch.get(memory, "shop", ID, farm_id="dc1")
+    assert latch.wait(timeout=60, create_timeout=4)
+    assert 5.0 <= clock.monotonic() <= 5.1
+
+
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_a_latch_that_nobody_creates_in_time_is_not_found(memory, clock, level):
+    latch = CountDownLatch.get(memory, "shop", ID, farm_id="dc1", level=level)
+    with pytest.raises(NotFound):
+        latch.wait(create_timeout=4)
+    assert 4.0 <= clock.monotonic() <= 4.1
+    assert latch.wait(timeout=1, create_timeout=4) is False, "nor was it released in time"
+    assert latch.wait(timeout=1, create_timeout=None) is False
+    clock.at(1.0, lambda: CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=level))
+    clock.at(2.0, lambda: memory.delete(key()))
+    with pytest.raises(NotFound):
+        latch.wait(create_timeout=60)
+    assert clock.monotonic() < 9, "what was there once is not waited for"
+
+
+def test_a_handle_that_knows_its_latch_does_not_wait_for_another_to_be_created(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
+    latch.delete()
+    with pytest.raises(NotFound):
+        latch.wait(create_timeout=60)
+    assert clock.monotonic() == 0
+
+
 def test_expiry_under_a_waiter_raises(memory, clock):
     latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", ttl=30)
     with pytest.raises(NotFound):
@@ -249,13 +502,50 @@ def test_expiry_under_a_waiter_raises(memory, clock):
     assert 30 <= clock.monotonic() < 31
 
 
-def test_every_write_gives_the_record_its_time_to_live_again(memory, clock):
-    latch = CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", ttl=30)
+@pytest.mark.parametrize("make", [CountDownLatch.create, CountDownLatch.get_or_create])
+def test_every_count_of_the_creator_gives_the_record_its_time_to_live_again(memory, clock, make):
+    latch = make(memory, "shop", ID, 3, farm_id="dc1", ttl=30)
     for party in (None, "p"):
         clock.advance(20)
         latch.count_down(party=party)
     clock.advance(20)
     assert latch.count() == 1
+
+
+JOIN = {
+    "get": lambda store, **options: CountDownLatch.get(store, "shop", ID, farm_id="dc1", **options),
+    "get_or_create": lambda store, **options: CountDownLatch.get_or_create(
+        store, "shop", ID, 3, farm_id="dc1", **options
+    ),
+}
+
+
+@pytest.mark.parametrize("join", JOIN.values(), ids=JOIN)
+@pytest.mark.parametrize("party", [None, "p"])
+def test_a_handle_that_did_not_create_the_latch_keeps_the_time_that_it_has_left(store, join, party):
+    for ttl, least, most in ((7200, 7100, 7200), (None, -1, -1)):  # the second as the Java library may make it
+        if ttl is None:
+            store.operate(key(), Put("count#dc1", 3), exists=Exists.CREATE, ttl=NEVER)
+        else:
+            CountDownLatch.create(store, "shop", ID, 3, farm_id="dc1", ttl=ttl)
+        join(store).count_down(party=party)
+        assert least <= store.get(key()).ttl <= most
+        store.delete(key())
+
+
+@pytest.mark.parametrize("join", JOIN.values(), ids=JOIN)
+def test_a_handle_that_is_told_a_time_to_live_gives_it(memory, join):
+    CountDownLatch.create(memory, "shop", ID, 3, farm_id="dc1", ttl=7200)
+    join(memory, ttl=60).count_down()
+    assert memory.get(key()).ttl == 60
+
+
+def test_a_latch_that_get_or_create_makes_lives_for_an_hour(memory):
+    latch = CountDownLatch.get_or_create(memory, "shop", ID, 3, farm_id="dc1")
+    assert memory.get(key()).ttl == 3600
+    memory._server.advance(1800)
+    latch.count_down()
+    assert memory.get(key()).ttl == 3600
 
 
 # ---- several farms
@@ -272,6 +562,50 @@ def test_an_xdc_latch_waits_for_the_share_of_every_farm_it_names(store):
     assert mine.wait(0)
     assert theirs.wait(0)
     assert mine.counts() == {"dc1": 0, "dc2": 0}
+
+
+@pytest.mark.parametrize("counts", [1, 3])
+def test_counts_of_the_java_library_in_a_farm_that_has_not_brought_its_share_release_nobody(memory, clock, counts):
+    """It makes the counter where there is none."""
+    mine = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    for _ in range(counts):
+        memory.operate(key(), Add("count#dc2", -1))
+    assert mine.count() == 1 - counts
+    assert mine.progress().absent_farms == ("dc2",)
+    assert not mine.wait(timeout=3)
+    clock.at(1.0, lambda: CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc2", level=XDC))
+    assert not mine.wait(timeout=3)
+    assert mine.counts() == {"dc1": 1, "dc2": 5 - counts}, "they are counted in"
+    with pytest.raises(AlreadyExists):
+        CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc2", level=XDC)
+    CountDownLatch.get(memory, "shop", ID, farm_id="dc2", level=XDC).count_down(6 - counts)
+    assert mine.wait(0)
+
+
+def test_a_share_that_the_java_library_brought_is_one(store):
+    mine = CountDownLatch.create(store, "shop", ID, 0, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
+    store.operate(key(), Put("count#dc2", 1))
+    assert mine.progress().absent_farms == ()
+    with pytest.raises(AlreadyExists):
+        CountDownLatch.create(store, "shop", ID, 5, farm_id="dc2", level=XDC)
+    store.operate(key(), Add("count#dc2", -1))
+    assert mine.wait(0)
+
+
+def test_at_the_level_of_one_data_centre_a_counter_that_java_took_below_zero_is_there(store):
+    store.operate(key(), Put("count#dc1", -1), exists=Exists.CREATE, ttl=600)
+    with pytest.raises(AlreadyExists):
+        CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
+    assert store.get(key()).bins == {"count#dc1": -1}
+
+
+@pytest.mark.parametrize("kind", DOUBTS)
+def test_a_share_that_is_added_to_counts_of_java_is_added_once(memory, kind):
+    memory.operate(key(), Put("count#dc1", -2), exists=Exists.CREATE, ttl=600)
+    store = FaultyStore(memory, {1: kind})
+    latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1", level=XDC)
+    store.deliver()
+    assert latch.count() == 3
 
 
 def test_the_farms_that_were_named_hold_for_every_handle(store):
@@ -312,7 +646,9 @@ def test_parties_and_missing_name_the_farm_across_farms(store):
     mine.count_down(party=0)
     theirs.count_down(party=0)
     assert mine.parties() == {"dc1/0", "dc2/0"}
-    assert mine.missing() == {"dc1/1"}
+    assert mine.missing() == theirs.missing() == {"dc1/1"}
+    CountDownLatch.create(store, "shop", ID, parties=["x"], farm_id="dc3", level=XDC)
+    assert mine.missing() == {"dc1/1", "dc3/x"}, "of all farms"
 
 
 def test_an_xdc_count_is_the_sum_over_all_farms_also_those_that_nobody_named(store):
@@ -429,6 +765,8 @@ def test_a_java_latch_made_under_the_id_of_a_deleted_one_is_not_counted_by_an_ol
     [
         ({"farm_id": "frankfurt1"}, "frankfurt1"),
         ({"farm_id": ""}, "farm_id"),
+        ({"farm_id": "count#1"}, "count#"),
+        ({"farms": ["xcount#"], "level": XDC}, "count#"),
         ({"client_id": ""}, "client_id"),
         ({"client_id": "a#b"}, "a#b"),
         ({"latch_id": ""}, "latch_id"),
@@ -480,10 +818,11 @@ def test_expected_parties_that_are_no_list_of_names_are_refused_before_any_io(me
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", True, float("nan")])
-def test_a_timeout_that_is_no_length_of_time_is_refused(memory, timeout):
+@pytest.mark.parametrize("what", ["timeout", "create_timeout"])
+def test_a_timeout_that_is_no_length_of_time_is_refused(memory, what, timeout):
     store = CountingStore(memory)
-    with pytest.raises(InvalidRequest, match="timeout"):
-        CountDownLatch.get(store, "shop", ID).wait(timeout)
+    with pytest.raises(InvalidRequest, match=f"^{what} is"):
+        CountDownLatch.get(store, "shop", ID).wait(**{what: timeout})
     assert store.total == 0
 
 

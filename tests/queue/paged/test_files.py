@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 
 import pytest
 
 from latchwork.errors import InvalidRequest
+from latchwork.queue.paged.files import SYSTEM_FILES, SystemFile, SystemLock
 from latchwork.queue.paged.queue import PagedQueue
 
 MESSAGES = [bytes([number]) * 50 for number in range(20)]
@@ -70,3 +73,26 @@ def test_a_cursor_knows_how_far_it_is_behind_and_goes_back_to_its_commit(tmp_pat
         assert [entry.data for entry in cursor.read(100)] == MESSAGES[5:]
         cursor.commit()
         assert (cursor.bytes_behind(), cursor.committed) == (0, cursor.tail)
+
+
+def closed_by_others(made):
+    os.close(made._fd)
+    return made
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: SystemFile.__new__(SystemFile),
+        lambda path: SystemLock.__new__(SystemLock),
+        lambda path: closed_by_others(SYSTEM_FILES.open(path, create=True)),
+        lambda path: closed_by_others(SYSTEM_FILES.lock(path)),
+    ],
+    ids=["half a file", "half a lock", "a closed file", "a closed lock"],
+)
+def test_a_file_that_is_let_go_of_says_nothing(make, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    make(str(tmp_path / "file"))
+    gc.collect()
+    assert said == []

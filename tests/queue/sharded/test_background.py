@@ -58,7 +58,7 @@ def test_a_task_that_ended_after_a_stop_that_gave_up_waiting_can_be_started_agai
     task = Background(seams, run, "task")
     task.start()
     assert task.stop(timeout=0) is False
-    first = task._task
+    first = task._activity
     may_end.set()
     first.join(20)
     task.start()

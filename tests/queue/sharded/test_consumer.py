@@ -87,7 +87,7 @@ def test_a_batch_handler_gets_many_and_may_answer_for_each(consumers):
 
 def test_a_batch_that_could_not_be_filled_up_is_handled_and_let_go(consumers):
     queue = made(MemoryStore(), shards=1, batching=BatchingConfig(10, 1), concurrency=1)
-    receive, given = queue.receive, []
+    receive, given = queue.await_messages, []
 
     def fails_once(*arguments, **options):
         if len(given) == 1:
@@ -97,7 +97,7 @@ def test_a_batch_that_could_not_be_filled_up_is_handled_and_let_go(consumers):
         return given[-1]
 
     queue.publish_many([1, 2])
-    queue.receive = fails_once
+    queue.await_messages = fails_once
     consumer = consumers(queue, lambda deliveries: True).start()
     eventually(lambda: consumer.stats["acked"] == 2)
     assert consumer.stats["troubles"] == 1

@@ -59,7 +59,7 @@ def batches():
 
 def meanwhile(queue, number, happens):
     """`happens` while the worker asks for messages for the so manieth time."""
-    receive, asked = queue.receive, []
+    receive, asked = queue.await_messages, []
 
     def asks(*arguments, **options):
         asked.append(arguments)
@@ -67,7 +67,7 @@ def meanwhile(queue, number, happens):
             happens()
         return receive(*arguments, **options)
 
-    queue.receive = asks
+    queue.await_messages = asks
 
 
 def kept(queue):

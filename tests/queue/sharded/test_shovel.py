@@ -8,7 +8,7 @@ import pytest
 
 from latchwork.errors import InvalidRequest, InvalidShovelInterval, LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
-from latchwork.queue.sharded.upkeep.shovel import PREVIOUS_ATTEMPTS
+from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
 from tests.support.clock import InlineClock

@@ -33,6 +33,8 @@ def only_released_if_the_target_was_reached(run: LatchScenario) -> None:
             continue
         counts = [entry for entry in run.history.named(*COUNTS) if entry.order < wait.returned and _may(entry)]
         latches = {entry.tag for entry in counts} if run.style == "again" else {None}
+        if run.style == "again" and wait.tag is not None:
+            latches = {wait.tag}  # its handle means no other
         most = max((_total(counts, latch) for latch in latches), default=0)
         target = sum(run.targets.values())
         run.require(
@@ -40,7 +42,7 @@ def only_released_if_the_target_was_reached(run: LatchScenario) -> None:
             "released only if the target was reached",
             f"{wait.actor} was released at {most} of {target}",
         )
-        made = {entry.args[0] for entry in run.history.named("create") if entry.order < wait.returned}
+        made = {entry.args[0] for entry in run.history.named("create", "join") if entry.order < wait.returned}
         run.require(made == set(run.farms), "a farm whose share is missing holds the latch", f"only {made} had theirs")
 
 
@@ -50,14 +52,15 @@ def _may(entry: Entry) -> bool:
 
 
 def _total(counts: list[Entry], latch: Any) -> int:
-    mine = [entry for entry in counts if latch in (None, entry.tag)]
+    mine = [entry for entry in counts if latch is None or entry.tag in (None, latch)]
     parties = {entry.args for entry in mine if entry.name == "count_party"}
     return len(parties) + sum(entry.args[1] for entry in mine if entry.name == "count_down")
 
 
 def each_arrival_counts_once(run: LatchScenario) -> None:
     """Some order of exactly-once effects explains every number that anybody was told."""
-    names = (*COUNTS, "create") if run.style == "farms" else (*COUNTS, "count", "wait", "create", "delete")
+    made = ("create", "join")
+    names = (*COUNTS, *made) if run.style == "farms" else (*COUNTS, *made, "count", "wait", "delete")
     for farm in run.farms:
         entries = [
             part
@@ -72,11 +75,14 @@ def _parts(entry: Entry, *, gone: bool, twice: bool) -> list[Entry]:
     """A count that repeats another, or follows doubt, has its effect at one moment and reads at another.
 
     A create that was refused, and whose request comes once more when the latch is gone, makes it again: not promised.
+    One of a job that joined the latch was refused, too.
     """
     if entry.name in COUNTS and entry.ok and (entry.doubted or entry.name == "count_party"):
         return [replace(entry, result=None), replace(entry, name="count", args=())]
     if gone and twice and entry.outcome == "ALREADY_EXISTS":
         return [entry, replace(entry, outcome="unknown")]
+    if gone and twice and entry.name == "join" and entry.ok:
+        return [entry, replace(entry, name="create", outcome="unknown", tag=None)]
     if gone and entry.name in COUNTS and entry.outcome == "NOT_FOUND":
         return [replace(entry, outcome="unknown")]
     if entry.name == "wait" and not (entry.ok and entry.result):
@@ -87,7 +93,7 @@ def _parts(entry: Entry, *, gone: bool, twice: bool) -> list[Entry]:
 def released_once_the_target_is_reached(run: LatchScenario) -> None:
     """Once faults have stopped and the operator has counted what remained, a waiter is released."""
     final = getattr(run, "final", None)
-    made = {entry.args[0] for entry in run.history.named("create") if entry.ok}
+    made = {entry.args[0] for entry in run.history.named("create", "join") if entry.ok}
     if made >= set(run.farms):
         run.require(final is not None and final.ok and final.result, "released once the target is reached", f"{final}")
 
@@ -104,18 +110,27 @@ class Model:
         self.initial: Any = (None, None, frozenset())
         self.floored = run.style != "farms"
         self.target = run.targets[farm]
+        self.named = frozenset(run.named(farm)) if run.style == "parties" else None
 
     def step(self, state: Any, entry: Entry) -> Sequence[Any]:
         if entry.outcome == "UNAVAILABLE":
             return (state,)
         if entry.outcome == "NOT_FOUND":
             return (state,) if state[0] is None or not _means(entry, state[0]) else ()
+        if entry.outcome == "INVALID_REQUEST":
+            return () if self._is_named(entry) else (state,)
         return getattr(self, "_" + entry.name)(state, entry)
 
     def _create(self, state: Any, entry: Entry) -> Sequence[Any]:
         if entry.outcome == "ALREADY_EXISTS":
             return (state,) if state[0] is not None else ()
         return ((entry.tag or UNNAMED, self.target, frozenset()),) if state[0] is None else ()
+
+    def _join(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return (state,) if state[0] is not None else ((entry.tag or UNNAMED, self.target, frozenset()),)
+
+    def _is_named(self, entry: Entry) -> bool:
+        return self.named is None or entry.name != "count_party" or entry.args[1] in self.named
 
     def _delete(self, state: Any, entry: Entry) -> Sequence[Any]:
         return (self.initial,) if entry.unknown or entry.result == (state[0] is not None) else ()
@@ -135,7 +150,7 @@ class Model:
 
     def _count_party(self, state: Any, entry: Entry) -> Sequence[Any]:
         latch, remaining, parties = state
-        if latch is None or not _means(entry, latch):
+        if latch is None or not _means(entry, latch) or not self._is_named(entry):
             return ()
         if entry.args[1] in parties:
             return (state,)
@@ -143,7 +158,7 @@ class Model:
         return ((latch, after, parties | {entry.args[1]}),)
 
     def _count(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (state,) if state[1] == entry.result else ()
+        return (state,) if state[1] == entry.result and _means(entry, state[0]) else ()
 
     def _wait(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (state,) if state[1] is not None and state[1] <= 0 else ()
+        return (state,) if state[1] is not None and state[1] <= 0 and _means(entry, state[0]) else ()

@@ -30,6 +30,7 @@ class Kind(Enum):
     EXPIRY = "F12 expiry"
     WRAP = "F13 generation wrap"
     SPLIT_BRAIN = "F14 split brain"
+    NO_NODE = "F15 no node"
 
 
 ON_CALLS = (

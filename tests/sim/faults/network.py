@@ -18,6 +18,7 @@ from latchwork.store.port import Key, Record, Removal, Row, StoreInfo, Update, V
 from ..scheduler import Killed
 from ..world import Process, ServerClock, World
 from .kinds import Fault, Kind
+from .no_node import LOST
 from .plans import Plan
 
 TIMEOUT = 0.05
@@ -122,32 +123,55 @@ class SimStore(RecordStore):
         return self.server.describe()
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
+        if self._cut_off("get", key):
+            return LOST._get(key, bins)
         return self._read("get", key, lambda: self.server._get(key, bins))
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
+        if self._cut_off("get_many", keys):
+            return LOST._get_many(keys, bins)
         return self._read("get_many", keys, lambda: self.server._get_many(keys, bins))
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        if self._cut_off("query", Key(set, bin)):
+            return LOST._query(set, bin, equals)
         return self._read("query", Key(set, bin), lambda: self.server._query(set, bin, equals))
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         """Every bin can be asked for."""
 
     def _operate(self, update: Update) -> Values:
+        if self._cut_off("operate", update):
+            return LOST._operate(update)
         if not writes(update.ops):
             return self._read("operate", update, lambda: self.server._operate(update))
         return self._write("operate", update, self.server._operate)
 
     def _delete(self, removal: Removal) -> bool:
+        if self._cut_off("delete", removal):
+            return LOST._delete(removal)
         return self._write("delete", removal, self.server._delete)
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
+        if self._cut_off("operate_many", updates):
+            return LOST._operate_many(updates)
         return self._batch("operate", updates, self.server._operate)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
+        if self._cut_off("delete_many", removals):
+            return LOST._delete_many(removals)
         return self._batch("delete", removals, self.server._delete)
 
     # ---- under way
+
+    def _cut_off(self, verb: str, target: Any) -> bool:
+        """Whether this process's client knows no node for the call, which it finds out at once."""
+        if not self.plan.cut_off(self.process, verb):
+            return False
+        self.world.pause(0.0)
+        self.plan.fire(Kind.NO_NODE)
+        self._log(verb, target, "no node", Fault(Kind.NO_NODE))
+        return True
 
     def _read(self, verb: str, target: Any, apply: Callable[[], Any]) -> Any:
         fault = self.plan.fault(self.process, verb, target)

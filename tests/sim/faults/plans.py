@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -45,6 +46,10 @@ class Plan:
         self.point += 1
         return None
 
+    def cut_off(self, process: Any, verb: str) -> bool:
+        """Whether the client of the process knows no node now."""
+        return False
+
     def describe(self) -> str:
         """The faults that were placed by hand; none here."""
         return ""
@@ -70,6 +75,11 @@ class RandomPlan(Plan):
         self.budget = rng.choice((1, 2, 4, 10))
         self.outages = rng.random() < 0.3
         self.out: dict[str, list[Kind]] = {}
+        # Drawn apart, so that a seed's other faults are what they were before there was this one.
+        self.apart = random.Random(rng.getstate()[1][1])
+        self.losses = self.apart.choice((1, 2, 4)) if self.apart.random() < 0.2 else 0
+        self.gone: dict[str, float] = {}
+        """Until when the client of a process knows no node."""
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
@@ -92,6 +102,15 @@ class RandomPlan(Plan):
             self.fire(Kind.CONNECTION)
         return Fault(kind, self._after(kind))
 
+    def cut_off(self, process: Any, verb: str) -> bool:
+        if self.calm or process.name in self.spared:
+            return False
+        # A batch that is not sent says so in a way of its own, so it is struck more often than a single call.
+        if self.losses > 0 and self.apart.random() < (0.15 if verb.endswith("_many") else 0.02):
+            self.losses -= 1
+            self.gone[process.name] = self.world.now + self.apart.choice((1e-9, 0.05, 0.3, 1.2)) * self.lease
+        return self.world.now < self.gone.get(process.name, 0.0)
+
     def _after(self, kind: Kind) -> float:
         if kind in (Kind.PAUSE, Kind.SLOW_PRODUCER):
             return self.rng.choice((0.3, 1.05, 1.5, 3.0)) * self.lease
@@ -105,6 +124,8 @@ class SinglePlan(Plan):
         super().__init__()
         self.faults = faults or {}
         self.sites: dict[int, str] = {}
+        self.batches: list[int] = []
+        """The points at which a batch begins."""
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
@@ -112,6 +133,18 @@ class SinglePlan(Plan):
             return None
         self.sites[self.point] = _site(verb, target)
         return self.faults.get(self.point)
+
+    def cut_off(self, process: Any, verb: str) -> bool:
+        """For the call that begins now."""
+        if process.name in self.spared or self.calm:
+            return False
+        if verb.endswith("_many"):
+            self.batches.append(self.point + 1)
+        fault = self.faults.get(self.point + 1)
+        if fault is None or fault.kind is not Kind.NO_NODE:
+            return False
+        self.point += 1
+        return True
 
     def describe(self) -> str:
         return " ".join(f"{point}:{fault.kind.name}:{fault.after}" for point, fault in self.faults.items())

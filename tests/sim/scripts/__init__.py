@@ -4,5 +4,13 @@ from __future__ import annotations
 
 from . import circular, ground, latch, ledger, lock, semaphore, sharded
 
-RULES = [*ground.RULES, *lock.RULES, *circular.RULES, *sharded.RULES, *ledger.RULES, *latch.RULES, *semaphore.RULES]
+RULES = [
+    *ground.RULES,
+    *lock.RULES,
+    *circular.RULES,
+    *sharded.RULES,
+    *ledger.RULES,
+    *latch.RULES,
+    *semaphore.RULES,
+]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -15,5 +15,15 @@ from .store import Store
 
 SCENARIOS: dict[str, type[Scenario]] = {
     kind.name: kind
-    for kind in (Store, LatchScenario, Lock, Election, Circular, Sharded, Ledgers, SemaphoreScenario, Limiter)
+    for kind in (
+        Store,
+        LatchScenario,
+        Lock,
+        Election,
+        Circular,
+        Sharded,
+        Ledgers,
+        SemaphoreScenario,
+        Limiter,
+    )
 }

@@ -35,14 +35,23 @@ class LatchScenario(Scenario):
         for farm in self.farms[:1]:
             self._create(self.operator, self.operator_store, farm)
 
-    def _create(self, process: Process, store: SimStore, farm: str) -> None:
+    def _create(self, process: Process, store: SimStore, farm: str, *, join: bool = False) -> Any:
+        """Make the farm's counter, or join the one that is there; the handle, if there is one."""
         options: dict[str, Any] = {"farm_id": farm, "level": self.level}
         if self.level is LatchLevel.XDC:
             options["farms"] = self.farms
-        entry = self.call(
-            process, "create", lambda: self.kind.create(store, "sim", "latch", self.targets[farm], **options), farm
-        )
+        if self.style == "parties":
+            options["parties"] = self.named(farm)
+        else:
+            options["count"] = self.targets[farm]
+        make = self.kind.get_or_create if join else self.kind.create
+        entry = self.call(process, "join" if join else "create", lambda: make(store, "sim", "latch", **options), farm)
         entry.tag = entry.result._nonce if entry.ok else None
+        return entry.result
+
+    def named(self, farm: str) -> list[str]:
+        """The parties that the farm's counter is created for, where they are named."""
+        return [f"p{number}" for number in range(self.targets[farm])]
 
     def handle(self, store: SimStore, farm: str) -> Any:
         """A handle as any process would get one."""
@@ -57,6 +66,8 @@ class LatchScenario(Scenario):
         if self.rng.random() < 0.2:  # somebody who does not know that it is there
             self.person("late-boss", lambda process, store: self._boss(process, store, "f0"))
         self.person("w", self._waiter)
+        if self.rng.random() < 0.3:
+            self.person("j", self._joiner)
         if self.style == "again":
             self.plan.spared.add("again")
             self.person("again", self._again, lives=1)
@@ -74,12 +85,14 @@ class LatchScenario(Scenario):
     def _count(self, process: Process, latch: Any, farm: str) -> None:
         draw = self.rng.random()
         if draw < 0.15:
-            self.call(process, "count", latch.count)
+            self.call(process, "count", latch.count).tag = latch._nonce
         elif self.style == "up" and draw < 0.45:
             n = self.rng.randint(1, 2)
             self._change(process, latch, "count_up", lambda: latch.count_up(n), farm, n)
         elif self.style == "parties" or (self.style in ("farms", "again") and draw < 0.6):
-            party = f"p{self.rng.randint(0, self.targets[farm] - 1)}"
+            # Now and then one that is mistyped, where they are named.
+            most = self.targets[farm] - (self.style != "parties")
+            party = f"p{self.rng.randint(0, most)}"
             for _ in range(self.rng.randint(1, 2)):
                 self._change(process, latch, "count_party", lambda: latch.count_down(party=party), farm, party)
         else:
@@ -98,6 +111,14 @@ class LatchScenario(Scenario):
         latch = self.handle(store, self.farms[0])
         for _ in range(2):
             self.call(process, "wait", lambda: latch.wait(self.rng.choice((0.1, 1.0, 5.0))))
+
+    def _joiner(self, process: Process, store: SimStore) -> None:
+        """A job that may run again: it goes on with the latch that is there, and waits for that one alone."""
+        latch = self._create(process, store, self.farms[0], join=True)
+        for _ in range(2 if latch else 0):
+            self.idle(process, 0.5)
+            entry = self.call(process, "wait", lambda: latch.wait(self.rng.choice((0.1, 1.0, 5.0))))
+            entry.tag = latch._nonce
 
     def _again(self, process: Process, store: SimStore) -> None:
         """Delete the latch in the middle and make it again, under the same name."""

@@ -34,7 +34,7 @@ class Limiter(Scenario):
 
     def _caller(self, process: Process, store: SimStore) -> None:
         limiter = self.limiter(store)
-        for _ in range(self.rng.randint(2, 8)):
+        for _ in range(self.rng.randint(4, 10)):
             n = self.rng.choice((1, 1, 1, 2, 4))
             if self.rng.random() < 0.7:
                 self.call(process, "try_acquire", lambda n=n: limiter.try_acquire(n), n)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, cast
 
-from ....background import TROUBLE, Troubles
+from ....background import TROUBLE, Activity, Troubles
+from ....deadline import Deadline
 from ....errors import InvalidMessageHandler, InvalidRequest
 from ....inputs import checked_kind
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
 from ..envelope import Reason
 from ..queue import ShardedQueue
+from ..registry import QueueRegistry
 from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
 from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
@@ -73,7 +75,7 @@ class Consumer:
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
-        self._upkeep = upkeep_of(queue.registry) if checked_kind("upkeep", upkeep, bool) else None
+        self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
         self._troubles = Troubles(queue.store.seams, log)
@@ -87,7 +89,7 @@ class Consumer:
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
-        self._keeper: Task | None = None
+        self._keeper: Activity | None = None
         self._tasks: list[Task] = []
         self._locks = ShardLocks(queue) if ordered else None
 
@@ -116,12 +118,17 @@ class Consumer:
     # ---- life
 
     def start(self) -> Consumer:
-        """Start in the background; itself. A consumer is started once."""
+        """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended."""
         self._refuse_second_start()
         self._pid = os.getpid()
-        self._keeper = self._seams.spawn(self._keep, f"{self.queue.name}-keeper")
-        if self._upkeep is not None:
-            self._upkeep.join(self)
+        self._keeper = Activity(self._seams)
+        try:
+            self._keeper.begin(self._keep, f"{self.queue.name}-keeper")
+            if self._upkeep is not None:
+                self._upkeep.join(self)
+        except BaseException:  # an interrupt, too: whoever gets it may not have this consumer to stop it
+            self._end(0.0)
+            raise
         return self
 
     def _refuse_second_start(self) -> None:
@@ -138,25 +145,43 @@ class Consumer:
         """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
 
         True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
-        and so is what a worker that was just asking for messages gets after that: no handler is called any more.
+        and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
+        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
         When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
         that was forked since the start it does nothing: what runs is the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
-        self._stopping.set()
-        self.queue.active.loaded(())  # wakes those that wait for messages
         end = self._seams.monotonic() + (self.grace if grace is None else grace)
+        try:
+            try:
+                self._finish(end)
+            finally:
+                self._end(max(0.0, end + 2 * KEEP - self._seams.monotonic()))
+        finally:
+            self._end(0.0)  # once more, as an interrupt may have come before the first one had ended
+        return not self._gave_up
+
+    def _finish(self, end: float) -> None:
+        """Take no more messages; let handlers finish until then, and give up those that do not."""
+        self._stopping.set()
+        self.queue.active.wake()
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
-        self._runs.abandon_all("was still running when the consumer's grace period ended")
-        end = self._seams.monotonic() + KEEP
+        with Deadline(self._seams, 0):
+            self._runs.abandon_all("was still running when the consumer's grace period ended")
+        soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
-            task.join(max(0.0, end - self._seams.monotonic()))
+            task.join(max(0.0, soon - self._seams.monotonic()))
+
+    def _end(self, timeout: float) -> None:
+        """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
+        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.cancel()
         if self._upkeep is not None:
-            self._upkeep.leave(self)
-        return not self._gave_up
+            self._upkeep.leave(self, timeout)
 
     def run(self) -> bool:
         """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
@@ -266,9 +291,8 @@ class Consumer:
         """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
         batching = self.queue.config.batching
         shards, end, wait = (None, None, ASK) if held is None else ({held.shard}, held.end, 0.0)
-        first = self.queue.receive(
-            1 if batching is None else min(batching.max_size, MAX_RECEIVE), timeout=wait, shards=shards
-        )
+        wanted = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
+        first = self.queue.await_messages(wanted, wait, shards)
         if not first:
             return None
         run = self._runs.open(first, end)
@@ -284,7 +308,7 @@ class Consumer:
                 return
             wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                more = self.queue.receive(wanted, timeout=min(left, ask), shards=shards)
+                more = self.queue.await_messages(wanted, min(left, ask), shards)
             except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
                 self._troubled(failure)
                 return  # what has come is handled; the next look meets the same trouble

@@ -138,9 +138,13 @@ class Worker:
         self._check_shares()
         queues = {name: self.registry.get(name) for name in self._handlers}
         self.consumers = {name: self._consumer(queues[name], handled) for name, handled in self._handlers.items()}
-        for consumer in self.consumers.values():
-            consumer.start()
-        self._background.start()
+        try:
+            for consumer in self.consumers.values():
+                consumer.start()
+            self._background.start()
+        except BaseException:  # an interrupt, too: whoever gets it may not have this worker to stop it
+            self.stop(0)
+            raise
         return self
 
     def _consumer(self, queue: ShardedQueue, handled: Handled) -> Consumer:
@@ -161,8 +165,14 @@ class Worker:
         self._signals.drains = True
         self._stopping.set()
         end = self._seams.monotonic() + ((self.grace or 0.0) if grace is None else grace)
-        done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in list(self.consumers.values())]
-        self._background.stop(SIGNAL_POLL)
+        consumers = list(self.consumers.values())
+        try:
+            done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in consumers]
+            self._background.stop(SIGNAL_POLL)
+        except BaseException:  # an interrupt: it waits for nobody any more, but all of them end
+            for consumer in consumers:
+                consumer.stop(0)
+            raise
         return all(done)
 
     def run(self) -> bool:

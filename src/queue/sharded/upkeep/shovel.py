@@ -1,10 +1,9 @@
-"""The shovel brings failed messages back from the sideline, redrive those that were parked (docs/protocols.md P5)."""
+"""The shovel brings failed messages back from the sideline (docs/protocols.md P5)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -12,11 +11,9 @@ from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import InvalidRequest, InvalidShovelInterval
 from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
-from ..envelope import Envelope, Message, message_of, reason_of
+from ..envelope import Envelope
+from ..queue import ShardedQueue
 from ..shards import Held, PointerQueue, ShardState
-
-if TYPE_CHECKING:
-    from ..queue import ShardedQueue
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +21,6 @@ LOOK = 5.0
 """Seconds at the most between two looks at whether the shovel's interval was changed."""
 LONGEST = milliseconds(2 * MAX_EXPIRY)
 """Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
-PREVIOUS_ATTEMPTS = "latchwork-attempts"
-"""The header in which a redriven message keeps how often it had been handed out before."""
 
 
 class Shovel:
@@ -116,46 +111,3 @@ class Shovel:
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
         return sweep_through(source, state, route, enough=self._stop.is_set)
-
-
-def redrive(queue: ShardedQueue, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
-    """What `ShardedQueue.redrive` does."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
-        raise InvalidRequest(f"limit is {limit!r}; it must be a whole number from 1 to 1000000")
-    wanted = None if reason is None else reason_of(reason)
-    if dry_run:
-        parked = queue.parked.peek_all()
-        return [message for message in parked if wanted in (None, message.reason)][:limit]
-    return _Redrive(queue, limit, wanted).run()
-
-
-class _Redrive:
-    """One pass over the parked messages, which ends when enough have been brought back."""
-
-    def __init__(self, queue: ShardedQueue, limit: int, reason: str | None) -> None:
-        self._queue, self._left, self._reason = queue, limit, reason
-        self._chosen: list[Message] = []
-
-    def run(self) -> list[Message]:
-        source, report = self._queue.parked.pointers, PassReport()
-        for state in source.states():
-            report += sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
-        stayed = set(report.stayed)
-        done = [message for message in self._chosen if (message.shard, message.pointer) not in stayed]
-        self._queue.active.loaded({message.shard for message in done})
-        if report.errors:
-            report.errors[0].details["redriven"] = [message.message_id for message in done]
-            raise report.errors[0]
-        return done
-
-    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
-        envelope = held.envelope
-        if self._left <= 0 or self._reason not in (None, envelope.reason):
-            return self._queue.parked.pointers, envelope
-        self._left -= 1
-        self._chosen.append(message_of(envelope, self._queue.codec, *held.slot))
-        told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
-        # Anybody may have published such a header.
-        before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
-        headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
-        return self._queue.pointers, replace(envelope, attempts=0, headers=headers)

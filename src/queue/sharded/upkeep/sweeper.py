@@ -208,7 +208,7 @@ class Sweeper:
         try:
             self.note(queue, epoch, error)
         except LatchworkError as failure:
-            log.warning("the failed sweep of %s could not be noted: %s", queue.name, failure)
+            self._troubles.tell(failure, f"the failed sweep of {queue.name} could not be noted")
         return SweepReport(epoch, (queue.name,), (), ((queue.name, error),))
 
     def _check(self, leadership: Leads) -> None:

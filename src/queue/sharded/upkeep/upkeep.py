@@ -7,6 +7,7 @@ does the duties of all queues of the client, in every farm of which a process st
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from ..registry import QueueRegistry
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
+from .timers import Timers
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class Upkeep:
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
         farms = Farms(self.registry, self.election)
-        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms)]
+        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms), Timers(farms)]
 
     def __repr__(self) -> str:
         return f"Upkeep({self.registry.client_id!r}, farm_id={self.registry.farm_id!r}, leads={self.leads})"
@@ -92,13 +94,16 @@ class Upkeep:
             self._members.add(member)
             self.election.start(self._lead)
 
-    def leave(self, member: object) -> None:
-        """Take part no more once nobody else has joined; gives the office up so that another process is elected."""
+    def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
+        """Take part no more once nobody else has joined; gives the office up so that another process is elected.
+
+        That goes on by itself where it takes longer than `timeout` seconds. Harmless when repeated. Who joins meanwhile
+        waits for the end of this, and then stands for election anew.
+        """
         with self._guard:
             self._members.discard(member)
-            last = not self._members
-        if last:
-            self.election.stop(STOP_TIMEOUT)
+            if not self._members:
+                self.election.stop(min(timeout, STOP_TIMEOUT))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
@@ -172,8 +177,13 @@ class Sweeping:
                 log.debug("%s", report)
             elif report.led:
                 self._troubles.warn(str(report))
-        durations = [queue.config.sweep_duration.total_seconds() for queue in self._farms.queues()]
-        return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
+        return sweep_interval(self._farms.queues())
+
+
+def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
+    """The seconds between two sweeps: half of the shortest sweep duration, within bounds."""
+    durations = [queue.config.sweep_duration.total_seconds() for queue in queues]
+    return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
 
 
 class Shoveling:

@@ -1,0 +1,133 @@
+"""A handle on a latch: where it is kept, and which of the latches that are made there one after another it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TypeVar
+
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...inputs import checked_kind, farm_or_default
+from ...retry import LATCH_POLICY, RetryPolicy
+from ...store.connect import as_store
+from ...store.port import Record, RecordStore
+from . import layout
+from .layout import Names, bins_of
+
+H = TypeVar("H", bound="Handle")
+T = TypeVar("T")
+
+
+class LatchLevel(Enum):
+    """Which counters decide: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
+
+    DC = "dc"
+    XDC = "xdc"
+
+
+class Handle:
+    """Where a latch is, and its nonce and the names of its parties as far as they are known."""
+
+    _nonce: str | None = None
+    _names: Names | None = None
+    _identified = False
+
+    def __init__(
+        self,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None,
+        level: LatchLevel,
+        ttl: int | None,
+        set_suffix: str,
+        policy: RetryPolicy,
+        farms: Iterable[str] | None = None,
+    ) -> None:
+        if not isinstance(level, LatchLevel):
+            raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
+        self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
+        self._key = layout.latch_key(client_id, latch_id, set_suffix)
+        self._farm = layout.checked_farm(farm_or_default(farm_id))
+        self._farms = layout.checked_farms(farms)
+        self._level, self._ttl = level, layout.checked_ttl(ttl)
+        if self._farms and level is LatchLevel.DC:
+            raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._key.name!r}, farm={self._farm!r}, level={self._level.value})"
+
+    @classmethod
+    def get(
+        cls: type[H],
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int | None = None,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> H:
+        """A handle on a latch that was, or will be, created elsewhere. No I/O.
+
+        `farm_id`: whose counter this handle counts; default $LATCHWORK_FARM, else "local". `ttl`: seconds that each
+        count gives the record to live; default: what it has left is kept, so that the creator decides. `set_suffix`:
+        as it was created with. `policy`: how often, and for how long, a call is tried again.
+        """
+        return cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
+        )
+
+    def _identity(self) -> str | None:
+        """The nonce of the latch that this handle means: known from `create`, else read with the first count."""
+        if not self._identified:
+            bins = bins_of(self._farm)
+            record = self._store.get(self._key, bins.count, bins.id, bins.names)
+            if record is None or bins.count not in record.bins:
+                raise self._gone()
+            self._means(record)
+        return self._nonce
+
+    def _means(self, record: Record) -> None:
+        """From here on the handle means the latch of this record, and no other that is made under its id."""
+        self._names = layout.names_in(record.bins, self._farm, self._key)
+        self._nonce, self._identified = record.bins.get(bins_of(self._farm).id), True
+
+    def _made_again(self) -> NotFound:
+        return NotFound(
+            f"the latch {self._key.name!r} of farm {self._farm!r} that this handle means was deleted, and perhaps made "
+            "again since: get a new handle",
+            key=self._key,
+        )
+
+    def _gone(self) -> NotFound:
+        return NotFound(
+            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means: it was never created, was "
+            "deleted (and perhaps made again) or has expired; create it, or get a new handle",
+            key=self._key,
+        )
+
+    def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
+        """What the read finds; where it fails, and an attempt before the refusal was in doubt, nobody knows."""
+        try:
+            return read()
+        except LatchworkError as failure:
+            if not refusal.details["doubt"] or isinstance(failure, NotFound):
+                raise
+            raise OutcomeUnknown(
+                f"the update of latch {self._key.name!r} may have been applied: an attempt was not answered, and the "
+                "record could not be read afterwards; read the latch before going on",
+                key=self._key,
+            ) from failure
+
+    def _read_record(self, *bins: str) -> Record:
+        """The record with these bins, of which `id` is one, or all. Raises `NotFound`, also for a later latch."""
+        record = self._store.get(self._key, *bins)
+        if record is None:
+            raise self._gone()
+        if self._identified and record.bins.get(bins_of(self._farm).id) != self._nonce:
+            raise self._made_again()
+        return record

@@ -1,0 +1,237 @@
+"""Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols.md P16).
+
+Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
+and `by`, which attempt made it; `moving` once it is on its way, `cancelled` once it never will be. A bucket, key
+`B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
+and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
+buckets were passed, and the counts `in` and `out`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ...store.model.expr import SERVER_NOW, Bound, MapSize, smallest
+from ...store.model.ops import Op
+from ...store.port import NEVER, Row
+from ..rows import settle
+from .config import MAX_EXPIRY, QueueConfig, whole_seconds
+from .envelope import Envelope
+
+WIDTH = 250
+"""Milliseconds of a bucket. Its messages are due at its end."""
+CHUNK = 500
+"""Ids in one record of a bucket."""
+MARGIN = 5_000
+"""Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
+IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
+DAY = 86_400
+_ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
+_IN = SERVER_NOW + Param("ms")
+_LOWERED = smallest(Bin(HORIZON), Param("to"))
+_WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+
+
+class Due(NamedTuple):
+    """When a message is due: so many ms from the server's now, or (absolute) ms since the epoch."""
+
+    ms: int
+    absolute: bool
+
+    @property
+    def value(self) -> Any:
+        """As the server computes it."""
+        return self.ms if self.absolute else Bound(_IN, {"ms": self.ms})
+
+
+def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
+    """When a message is due; None: now. Raises `InvalidRequest`.
+
+    delay: a timedelta or seconds, 0 up to the queue's expiry and a year.  at: an aware datetime, as far ahead at most.
+    """
+    if delay is not None and at is not None:
+        raise InvalidRequest("delay and at: give one of them")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidRequest(f"at is {at!r}; give a datetime with a time zone, as datetime.now(timezone.utc)")
+        return Due(round(at.timestamp() * 1000), absolute=True)
+    if delay is None:
+        return None
+    limit = limit_of(config).total_seconds()
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= limit:
+        raise InvalidRequest(f"delay is {delay!r}; give 0 to {limit:.0f} s: the queue's expiry, or a year")
+    return Due(math.ceil(seconds * 1000), absolute=False) if seconds else None
+
+
+def limit_of(config: QueueConfig) -> timedelta:
+    """How far ahead a message may be due."""
+    return min(config.queue_expiry, MAX_EXPIRY)
+
+
+def bucket_of(due: int) -> int:
+    """The bucket in which an entry waits: it ends at `number * WIDTH` ms, not before the entry is due."""
+    return -(-due // WIDTH)
+
+
+class DelayedMessages:
+    """The entries and buckets of one queue. Safe to share between threads."""
+
+    def __init__(self, store: RecordStore, client_id: str, config: QueueConfig) -> None:
+        self.store, self.name, self.config = store, config.name, config
+        self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
+        self._kept = whole_seconds(config.message_expiry) + DAY
+        self._k: dict[int, int] = {}
+        self._has_control = False
+
+    def entry(self, message_id: str) -> Key:
+        """Where an entry is."""
+        return Key(self._set, f"E/{self._queue}/{message_id}")
+
+    def bucket(self, number: int, k: int) -> Key:
+        """Where the k-th record of a bucket is."""
+        return Key(self._set, f"B/{self._queue}/{number}/{k}")
+
+    @property
+    def control(self) -> Key:
+        """Where the control record is."""
+        return Key(self._set, f"C/{self._queue}")
+
+    # ---- the publisher's side
+
+    def publish(
+        self,
+        envelopes: Sequence[Envelope],
+        shards: Sequence[int | None],
+        due: Due,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[LatchworkError | None]:
+        """Store messages, up to 1,000, for later; None for each that is safe, else the error.
+
+        names: of the entries, where they are not those of the messages.
+
+        Entries first, then their ids: an id without an entry was cancelled, moved, or has expired; an entry whose id is
+        in no bucket was never acknowledged. Two calls; one more for a process's first message, where a record of the
+        bucket is full, and where the message came late.
+
+        Raises `InvalidRequest` where a message is due too far ahead, by the server's clock.
+        """
+        self._make_control()
+        by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
+        ahead = due.ms - now if due.absolute else due.ms
+        if ahead > limit_of(self.config).total_seconds() * 1000 + MARGIN:
+            raise InvalidRequest(
+                f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
+            )
+        ttl = self._kept + max(0, ahead // 1000)
+        more = (Put("due", due.value), Put("by", by))
+        names = [one.msg_id for one in envelopes] if names is None else names
+        made = [
+            Update(
+                self.entry(name),
+                (*one.ops(now), *more, Put("shard", -1 if shard is None else shard), Read("due")),
+                exists=Exists.CREATE,
+                ttl=ttl,
+            )
+            for name, one, shard in zip(names, envelopes, shards, strict=True)
+        ]
+        rows = [self._ours(update.key, row, by) for update, row in zip(made, settle(self.store, made), strict=True)]
+        ids: dict[int, list[str]] = defaultdict(list)
+        for name, row in zip(names, rows, strict=True):
+            if not isinstance(row, LatchworkError):
+                ids[bucket_of(row[0])].append(name)
+        failures = self._enter(ids, ttl)
+        return [row if isinstance(row, LatchworkError) else failures.get(bucket_of(row[0])) for row in rows]
+
+    def _make_control(self) -> None:
+        """Make the control record, from which on buckets are looked at. One call for a process."""
+        if not self._has_control:
+            begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0))
+            row = settle(self.store, [Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER)])[0]
+            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
+                raise row
+            self._has_control = True
+
+    def _ours(self, key: Key, row: Row, by: str) -> Row:
+        """The row, or where an entry was there, what it says if an attempt of ours in doubt has made it."""
+        if not isinstance(row, AlreadyExists):
+            return row
+        try:
+            record = self.store.get(key, "by", "due")
+        except LatchworkError as failure:
+            return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
+        if record is not None and record.bins.get("by") == by:
+            return (record.bins["due"],)
+        return AlreadyExists(f"a message with the id {key.name.rpartition('/')[2]!r} waits in {self.name!r} already")
+
+    def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
+        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""
+        left = {number: list(some) for number, some in ids.items() if some}
+        failures: dict[int, LatchworkError] = {}
+        count = sum(map(len, left.values()))
+        while left:
+            parts = {number: (self._k.get(number, 0), some[:CHUNK]) for number, some in left.items()}
+            rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
+            looking = Update(self.control, (Add(IN, count), Read(HORIZON)))
+            *outcomes, seen = settle(self.store, [*rows, looking])
+            count = 0
+            late = []
+            for (number, (k, some)), row in zip(parts.items(), outcomes, strict=True):
+                if isinstance(row, Refused):
+                    self._k[number] = k + 1
+                elif isinstance(row, LatchworkError):
+                    failures[number] = row
+                    del left[number]
+                else:
+                    if isinstance(seen, LatchworkError) or row[0] > number * WIDTH or seen[0] >= number * WIDTH:
+                        late.append(number)
+                    left[number] = left[number][len(some) :]
+                    if not left[number]:
+                        del left[number]
+            if late:
+                self._look_again(min(late), failures, late)
+        while len(self._k) > CHUNK:
+            self._k.pop(next(iter(self._k)))
+        return failures
+
+    def _appending(self, number: int, k: int, ids: Sequence[str], ttl: int) -> Update:
+        guard = Bound(_ROOM, {"room": CHUNK - len(ids)})
+        ops: tuple[Op, ...] = (*(MapPut(IDS, one, 1) for one in ids), Compute(SERVER_NOW))
+        return Update(self.bucket(number, k), ops, guard, exists=Exists.ANY, or_absent=True, ttl=ttl)
+
+    def _look_again(self, number: int, failures: dict[int, LatchworkError], late: Sequence[int]) -> None:
+        """Let buckets be looked at again from this one on: what was put there may have come after the last look."""
+        lower = Put(HORIZON, Bound(_LOWERED, {"to": (number - 1) * WIDTH}))
+        row = settle(self.store, [Update(self.control, (lower,))])[0]
+        if isinstance(row, LatchworkError):
+            failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
+
+    def cancel(self, message_id: str) -> bool:
+        """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
+
+        One call. Raises `OutcomeUnknown` and the store's errors.
+        """
+        by = self.store.seams.unique()
+        mark = (Put("cancelled", by), Put("data", ""))
+        row = settle(self.store, [Update(self.entry(message_id), mark, Bound(_WAITS, {"by": by}))])[0]
+        if isinstance(row, NotFound | Refused):
+            if row.details.get("doubt"):
+                raise OutcomeUnknown(f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again")
+            return False
+        if isinstance(row, LatchworkError):
+            raise row
+        settle(self.store, [Update(self.control, (Add(OUT, 1),))])
+        return True
+
+    def count(self) -> int:
+        """How many messages wait; about right only, as a lost reply may count one twice. One call."""
+        record = self.store.get(self.control, IN, OUT)
+        return max(0, record.bins.get(IN, 0) - record.bins.get(OUT, 0)) if record else 0

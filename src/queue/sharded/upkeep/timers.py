@@ -1,0 +1,238 @@
+"""The duty that delivers what was published for later, as it becomes due (docs/protocols.md P16)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ....coord.election.term import Leadership
+from ....errors import LatchworkError, NotFound, Refused
+from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
+from ....store.model.expr import SERVER_NOW, Bound
+from ....store.model.ops import ReadAll
+from ...ledger.dedup import Wanted, publish_unless_there
+from ...rows import delete_rows, settle
+from ..delayed import HORIZON, IDS, MARGIN, OUT, WIDTH
+from ..envelope import from_bins
+from ..queue import SPREAD, ShardedQueue
+
+log = logging.getLogger(__name__)
+
+AHEAD = 2.0
+"""Seconds between two looks while nothing is due; a look also sees which buckets of that time have anything in them."""
+DISCOVER = 4.0
+"""Seconds after which it is asked again whether a queue has ever had a delayed message."""
+SCAN = 1_000
+"""Buckets in one look at most."""
+PASS = 5_000
+"""Milliseconds by which the horizon is moved at least."""
+MEMORY = 2 * 86_400
+"""Seconds for which the ledger knows that a message was moved."""
+SCOPE = "delay"
+_TAKE = (Put("moving", 1), ReadAll())
+_NOT_CANCELLED = exists("data") & missing("cancelled")
+_UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") < SERVER_NOW)
+_HAS_IDS = (Compute(exists(IDS)),)
+
+
+class HasQueues(Protocol):
+    """What tells the queues whose messages are to be moved."""
+
+    def queues(self) -> list[ShardedQueue]: ...
+
+
+class Timers:
+    """Moves what is due into its queue, each message once."""
+
+    def __init__(self, farms: HasQueues) -> None:
+        self._farms = farms
+        self._known: dict[tuple[str, str], QueueTimers] = {}
+        self._asked = float("-inf")
+
+    def run(self, leadership: Leadership) -> float:
+        """Move what is due in every queue; the seconds until something may be due again. One call a queue at least."""
+        queues = {(queue.registry.farm_id, queue.name): queue for queue in self._farms.queues()}
+        self._discover(queues)
+        pauses = [DISCOVER]
+        for name in [name for name in self._known if name in queues]:
+            leadership.check()
+            try:
+                pauses.append(self._known[name].run(leadership))
+            except NotFound:
+                del self._known[name]
+            except LatchworkError as failure:
+                leadership.check()
+                log.warning("delayed messages of %s are moved later: %s", name[1], failure)
+                pauses.append(AHEAD)
+        return min(pauses)
+
+    def _discover(self, queues: Mapping[tuple[str, str], ShardedQueue]) -> None:
+        """Which queues have ever had a delayed message: one call for all that are not known to have."""
+        unknown = [name for name in queues if name not in self._known]
+        if not unknown:
+            return
+        store = queues[unknown[0]].store
+        if store.seams.monotonic() < self._asked + DISCOVER:
+            return
+        self._asked = store.seams.monotonic()
+        found = store.get_many([queues[name].delayed.control for name in unknown], HORIZON)
+        for name, record in zip(unknown, found, strict=True):
+            if record is not None:
+                self._known[name] = QueueTimers(queues[name])
+
+
+class Look(NamedTuple):
+    """What was seen: the horizon and the server's time (ms), the buckets that have ids, and the last one looked at."""
+
+    horizon: int
+    now: int
+    full: dict[int, list[str]]
+    last: int
+
+
+class QueueTimers:
+    """The timers of one queue.
+
+    Nothing is remembered but when the server's time was what, so that a look needs one call: whatever is above the
+    horizon in the control record is looked at each time.
+    """
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self._queue, self._delayed, self._store = queue, queue.delayed, queue.store
+        self._seams = queue.store.seams
+        self._horizon: int | None = None
+        self._now, self._at = 0, 0.0
+        self._turn = int(self._seams.uniform(0, queue.config.shards))
+
+    def run(self, leadership: Leadership) -> float:
+        """Move what is due; the seconds until the next bucket that has anything in it, at most `AHEAD`."""
+        if self._horizon is None:
+            self._ask()
+        while True:
+            before = self._now  # the server's time before anything below was read
+            look = self._look()
+            blocked = look.last + 1
+            for number in sorted(number for number in look.full if number * WIDTH <= look.now):
+                leadership.check()
+                if not self._empty(number, look.full[number]):
+                    blocked = min(blocked, number)
+            self._pass(look.horizon, min((blocked - 1) * WIDTH, before - MARGIN))
+            if (look.last + 1) * WIDTH > look.now or blocked <= look.last:
+                break
+        later = [number * WIDTH - self._guess() for number in look.full if number * WIDTH > look.now]
+        return max(0.0, min([AHEAD * 1000, *later]) / 1000)
+
+    def _ask(self) -> None:
+        """The horizon and the server's time. One call. Raises `NotFound`."""
+        self._horizon, self._now = self._store.operate(self._delayed.control, Read(HORIZON), Compute(SERVER_NOW))
+        self._at = self._seams.monotonic()
+
+    def _guess(self) -> float:
+        """The server's time now, about, in ms."""
+        return self._now + (self._seams.monotonic() - self._at) * 1000
+
+    def _look(self) -> Look:
+        """Look at the buckets above the horizon, up to those of the next seconds. One call; one more where the horizon
+        was lowered meanwhile.
+        """
+        delayed = self._delayed
+        while True:
+            assert self._horizon is not None  # noqa: S101 - `run` has asked
+            first, guess = self._horizon // WIDTH + 1, int(self._guess())
+            due = range(first, min(max(guess // WIDTH, first - 1), first + SCAN - 1) + 1)
+            ahead = range(due.stop, min(due.stop + int(AHEAD * 1000) // WIDTH, first + SCAN))
+            rows = settle(self._store, [
+                Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW))),
+                *(Update(delayed.bucket(number, 0), (Read(IDS),)) for number in due),
+                *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
+            ])  # fmt: skip
+            for row in rows[1:]:
+                if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                    raise row
+            if isinstance(rows[0], LatchworkError):
+                raise rows[0]
+            before, (self._horizon, self._now) = self._horizon, rows[0]
+            self._at = self._seams.monotonic()
+            if self._horizon >= before:
+                full = {
+                    number: list(row[0]) if isinstance(row[0], Mapping) else []
+                    for number, row in zip((*due, *ahead), rows[1:], strict=True)
+                    if not isinstance(row, LatchworkError) and row[0]
+                }
+                return Look(self._horizon, self._now, full, due.stop - 1)
+
+    def _pass(self, horizon: int, to: int) -> None:
+        """Move the horizon, unless it is nearly there, somebody has moved it, or the server's clock was set back."""
+        if to - horizon < PASS:
+            return
+        guard = Bound(_UNMOVED, {"old": horizon, "to": to + MARGIN})
+        row = settle(self._store, [Update(self._delayed.control, (Put(HORIZON, to),), guard)])[0]
+        if isinstance(row, LatchworkError) and not isinstance(row, Refused):
+            raise row
+        self._horizon = to if not isinstance(row, LatchworkError) else None
+        if self._horizon is None:
+            self._ask()
+
+    # ---- one bucket
+
+    def _empty(self, number: int, ids: Sequence[str]) -> bool:
+        """Move the messages of a bucket, record by record; whether none is left."""
+        k, done = 0, True
+        while True:
+            done = self._move(number, k, ids) and done
+            k += 1
+            row = settle(self._store, [Update(self._delayed.bucket(number, k), (Read(IDS),))])[0]
+            if isinstance(row, NotFound):
+                return done
+            if isinstance(row, LatchworkError):
+                raise row
+            ids = list(row[0] or ())
+
+    def _move(self, number: int, k: int, ids: Sequence[str]) -> bool:
+        """Publish these messages, then forget them; whether all are gone.
+
+        Marked first: what is marked can be cancelled no more, and what was cancelled is not marked. Published through
+        the ledger: whoever was paused, or died, in between, and comes again, publishes none a second time.
+        """
+        if not ids:
+            return True
+        delayed = self._delayed
+        taken = settle(self._store, [Update(delayed.entry(one), _TAKE, _NOT_CANCELLED) for one in ids])
+        gone = {one for one, row in zip(ids, taken, strict=True) if isinstance(row, NotFound)}
+        # Their entries stay until they expire, so that nothing can make them again.
+        cancelled = {one for one, row in zip(ids, taken, strict=True) if isinstance(row, Refused)}
+        expired: set[str] = set()
+        wanted: dict[str, Wanted] = {}
+        for one, row in zip(ids, taken, strict=True):
+            if isinstance(row, LatchworkError):
+                continue
+            bins = row[0]
+            envelope = from_bins(bins)
+            if envelope is None or self._has_expired(bins):
+                expired.add(one)
+            else:
+                wanted[one] = Wanted(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
+        outcomes = publish_unless_there(self._queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
+        moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
+        over = moved | expired | gone | cancelled
+        if moved or expired:
+            delete_rows(self._store, [Removal(delayed.entry(one)) for one in sorted(moved | expired)])
+        if over:
+            settle(self._store, [
+                Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
+                Update(delayed.control, (Add(OUT, len(over - cancelled)),)),
+            ])  # fmt: skip
+        return len(over) == len(set(ids))
+
+    def _has_expired(self, bins: Mapping[str, Any]) -> bool:
+        expiry = self._queue.config.message_expiry.total_seconds() * 1000
+        due = bins.get("due")
+        return isinstance(due, int) and due + expiry < self._now
+
+    def _shard(self, bins: Mapping[str, Any]) -> int:
+        shard, shards = bins.get("shard", -1), self._queue.config.shards
+        if isinstance(shard, int) and 0 <= shard < shards:
+            return shard
+        self._turn += 1
+        return (self._turn // SPREAD) % shards

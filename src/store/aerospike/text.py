@@ -1,0 +1,62 @@
+"""Stored text that is no UTF-8, which a client in another language may have written.
+
+The client ends the process with a segmentation fault where a row of a batch has such text (seen with 19.3.0; its source
+is so from 19.0 on): it makes no record of the row, and lets go of that record all the same. So within `lenient` the
+text is decoded nevertheless, its bad bytes as lone surrogates, as Python decodes names of files; the rows that have any
+are then refused here. In all other threads, and outside of it, text is decoded as ever.
+
+It works by Python's own handler of decoding errors ("strict"), which is asked for each such text and only then; so it
+costs nothing where all text is sound.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+_strict, _escape = codecs.lookup_error("strict"), codecs.lookup_error("surrogateescape")
+
+
+class Strange:
+    """Whether a text that is no UTF-8 has been met."""
+
+    met = False
+
+
+@contextmanager
+def lenient() -> Iterator[Strange]:
+    """Decode whatever text the client gets in this thread; says whether some of it was no UTF-8."""
+    strange = Strange()
+    token = _present.set(strange)
+    try:
+        yield strange
+    finally:
+        _present.reset(token)
+
+
+def strange_bin(bins: Mapping[str, Any]) -> str | None:
+    """The name of a bin with text that is no UTF-8, at any depth; None where there is none."""
+    return next((name for name, value in bins.items() if _is_strange(value)), None)
+
+
+def _is_strange(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= one <= "\udfff" for one in value)
+    if isinstance(value, dict):
+        return any(_is_strange(key) or _is_strange(one) for key, one in value.items())
+    return isinstance(value, list | tuple) and any(map(_is_strange, value))
+
+
+def _handled(failure: UnicodeError) -> tuple[str | bytes, int]:
+    strange = _present.get()
+    if strange is None or not isinstance(failure, UnicodeDecodeError):
+        return _strict(failure)
+    strange.met = True
+    return _escape(failure)
+
+
+_present: ContextVar[Strange | None] = ContextVar("latchwork_lenient", default=None)
+codecs.register_error("strict", _handled)

@@ -1,0 +1,287 @@
+"""What a command has started ends before its lock is given back, whichever way it has to end (real processes)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from latchwork.coord import FencedLock
+from latchwork.coord.lock import LOCKS
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import Key
+from latchwork.store.connect import connect
+from tests.cli.conftest import command
+from tests.support.descendants import MARK, end_all, marked, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+RUNNERS = {
+    "lock": ("lock", "run", "n", "--lease", "4", "--grace", "1", "--"),
+    "leader": ("leader", "run", "n", "--lease", "4", "--grace", "1", "--"),
+    "semaphore": ("semaphore", "run", "n", "--permits", "1", "--lease", "4", "--grace", "1", "--"),
+}
+WRITES = "while :; do echo {0} >> $OUT; sleep 0.02; done"
+JOBS = {
+    "background": f"({WRITES.format('one')}) & {WRITES.format('two')} & {WRITES.format('three')}",
+    "exec": f"({WRITES.format('one')}) & sh -c '{WRITES.format('two')}' & exec sh -c '{WRITES.format('three')}'",
+    "stubborn": "trap '' TERM INT HUP QUIT; "
+    f"({WRITES.format('one')}) & sh -c '{WRITES.format('two')}' & {WRITES.format('three')}",
+    "daemon": f"setsid sh -c '{WRITES.format('one')}' & (setsid nohup sh -c '{WRITES.format('two')}' &) ; "
+    f"{WRITES.format('three')}",
+}
+PAIRS = [*(("lock", job) for job in JOBS), ("leader", "daemon"), ("semaphore", "daemon")]
+
+
+class Running:
+    """A command of ours that runs a job, and what the job has written."""
+
+    def __init__(self, url, folder, *words, ignoring=None):
+        self.mark, self.out = uuid.uuid4().hex, folder / f"out-{uuid.uuid4().hex}"
+        self.environment = {**os.environ, MARK: self.mark, "OUT": str(self.out)}
+        self.process = subprocess.Popen(
+            command(url, *words), env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=lambda: _ignore(ignoring),  # noqa: PLW1509 - one thread
+        )  # fmt: skip
+
+    def written(self):
+        return self.out.read_text() if self.out.exists() else ""
+
+    def is_at_work(self):
+        assert self.process.poll() is None, self.process.stderr.read()
+        return {"one", "two", "three"} <= set(self.written().split())
+
+    def left(self):
+        """What the job has started and is still there."""
+        return marked(self.mark, besides={self.process.pid})
+
+    def is_silent(self):
+        size = len(self.written())
+        time.sleep(0.2)
+        return len(self.written()) == size
+
+    def lost(self, url, name="n"):
+        store = connect(url)
+        for set_name in (LOCKS, "latchwork_semaphores"):
+            store.delete(Key(set_name, name))
+        store.close()
+
+
+def _ignore(ignored):
+    """Signals as a shell leaves them to what it runs, whatever this process was started with."""
+    for number in SIGNALS[:-1]:
+        signal.signal(number, signal.SIG_IGN if number == ignored else signal.SIG_DFL)
+
+
+@pytest.fixture
+def running(sqlite_url, tmp_path):
+    made = []
+
+    def start(*words, **options):
+        made.append(Running(sqlite_url, tmp_path, *words, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        end_all(one.mark)
+        one.process.wait()
+
+
+@pytest.mark.parametrize(("runner", "job"), PAIRS)
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url, runner, number, job):
+    run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])
+    until(run.is_at_work)
+    os.kill(run.process.pid, number)
+    run.process.wait(60)
+    if number == signal.SIGKILL:
+        until(lambda: not run.left())
+        assert run.process.returncode == -number
+    else:
+        assert run.left() == {}
+        assert run.process.returncode in {128 + number, 128 + signal.SIGKILL}
+    assert run.is_silent()
+
+
+@pytest.mark.parametrize(("runner", "job"), PAIRS)
+def test_nothing_of_a_job_is_left_when_its_fence_was_lost(running, sqlite_url, runner, job):
+    run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])
+    until(run.is_at_work)
+    run.lost(sqlite_url)
+    assert run.process.wait(60) == 1
+    assert run.left() == {}
+    assert run.is_silent()
+    assert "the fence was lost; ending the command" in run.process.stderr.read()
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_the_next_holder_finds_nothing_of_the_last_ones_job(running, sqlite_url, number):
+    run = running(*RUNNERS["lock"], "sh", "-c", JOBS["stubborn"])
+    until(run.is_at_work)
+    os.kill(run.process.pid, number)
+    with FencedLock(connect(sqlite_url), "n").acquire(60):
+        assert run.left() == {}
+
+
+def test_what_a_command_leaves_running_is_ended_before_the_lock_is_given_back(running, sqlite_url):
+    wait = "while [ ! -s $OUT ]; do sleep 0.02; done"
+    run = running(*RUNNERS["lock"], "sh", "-c", f"({WRITES.format('one')}) & {wait}; exit 7")
+    until(run.written)
+    with FencedLock(connect(sqlite_url), "n").acquire(60):
+        assert run.left() == {}
+    assert run.process.wait(60) == 7
+    assert "ending what it left running" in run.process.stderr.read()
+
+
+def test_a_job_may_end_in_its_own_way_within_the_grace(running):
+    job = "trap 'echo tidied >> $OUT; exit 3' TERM; echo ready >> $OUT; while :; do sleep 0.02; done"
+    run = running("lock", "run", "n", "--", "sh", "-c", job)
+    until(lambda: "ready" in run.written())
+    run.process.terminate()
+    assert run.process.wait(60) == 3
+    assert run.written().split() == ["ready", "tidied"]
+
+
+def test_a_stopped_job_is_ended_too(running):
+    run = running("lock", "run", "n", "--", "sh", "-c", "echo $$ >> $OUT; kill -STOP $$; sleep 100")
+    until(run.written)
+    run.process.terminate()
+    assert run.process.wait(60) == 128 + signal.SIGTERM
+
+
+def test_without_a_grace_a_job_is_killed_at_once(running):
+    run = running("lock", "run", "n", "--grace", "0", "--", "sh", "-c", JOBS["stubborn"])
+    until(run.is_at_work)
+    run.process.terminate()
+    assert run.process.wait(60) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+    assert run.left() == {}
+
+
+def test_a_runner_in_another_ones_job_ends_its_own_job_once(running):
+    """A second SIGTERM makes some programs hurry, so a job is told once, however many runners there are around it."""
+    job = "trap 'echo told >> $OUT' TERM; echo ready >> $OUT; n=0; while [ $n -lt 50 ]; do sleep 0.02; n=$((n+1)); done"
+    inner = [sys.executable, "-m", "latchwork.cli", "lock", "run", "inner", "--", "sh", "-c", f"{job}; exec sleep 100"]
+    run = running("lock", "run", "n", "--grace", "4", "--", *inner)
+    until(lambda: "ready" in run.written())
+    run.process.terminate()
+    run.process.wait(60)
+    assert run.written().split() == ["ready", "told"]
+    assert run.left() == {}
+
+
+def test_a_job_whose_supervisor_is_killed_is_ended(running):
+    run = running(*RUNNERS["lock"], "sh", "-c", JOBS["background"])
+    until(run.is_at_work)
+    (supervisor,) = [pid for pid, line in run.left().items() if "supervisor.py" in line]
+    os.kill(supervisor, signal.SIGKILL)
+    assert run.process.wait(60) == 1
+    assert run.left() == {}
+    assert "was killed, and the command with it" in run.process.stderr.read()
+
+
+def test_killing_the_whole_group_of_a_runner_ends_its_job_too(running):
+    run = running(*RUNNERS["lock"], "sh", "-c", JOBS["stubborn"])
+    until(run.is_at_work)
+    os.killpg(run.process.pid, signal.SIGKILL)
+    run.process.wait(60)
+    until(lambda: not run.left())
+    assert run.is_silent()
+
+
+def test_a_command_has_the_signals_of_its_caller(running):
+    script = "import signal; print(signal.pthread_sigmask(0, []), *map(signal.getsignal, (1, 2, 15, 17)))"
+    run = running("lock", "run", "n", "--", sys.executable, "-c", script, ignoring=signal.SIGHUP)
+    told = f"set() {signal.SIG_IGN} {signal.default_int_handler} {signal.SIG_DFL} {signal.SIG_DFL}\n"
+    assert run.process.communicate(timeout=60)[0] == told
+    run = running("lock", "run", "n", "--", "sh", "-c", "kill -PIPE $$; echo here")
+    assert run.process.communicate(timeout=60)[0] == ""
+
+
+# ---- messages
+
+SHOP = ("--client", "shop")
+CONSUME = ("queue", "consume", "q", *SHOP, "--timeout", "20")
+
+
+CONSUMERS_END = [
+    *(((), number) for number in SIGNALS if number != signal.SIGTERM),
+    *((("--follow",), number) for number in SIGNALS if number not in {signal.SIGTERM, signal.SIGINT}),
+]
+"""With the other signals a consumer lets its job finish."""
+
+
+@pytest.fixture
+def queue(sqlite_url):
+    made = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
+    made.publish_many([1, 2, 3])
+    return made
+
+
+@pytest.mark.parametrize("job", ["exec", "daemon"])
+@pytest.mark.parametrize(("follow", "number"), CONSUMERS_END)
+def test_nothing_of_a_messages_job_is_left_when_its_consumer_has_ended(running, queue, number, follow, job):
+    run = running(*CONSUME, *follow, "--", "sh", "-c", JOBS[job])
+    until(run.is_at_work)
+    os.kill(run.process.pid, number)
+    run.process.wait(60)
+    until(lambda: not run.left())
+    assert run.is_silent()
+    if not follow and number in {signal.SIGINT, signal.SIGHUP}:
+        assert run.process.returncode == 130
+        assert queue.depth().sideline == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_followers_job_is_ended_when_it_is_told_twice(running, queue, number):
+    run = running(*CONSUME, "--follow", "--", "sh", "-c", JOBS["background"])
+    until(run.is_at_work)
+    os.kill(run.process.pid, number)
+    time.sleep(0.5)
+    os.kill(run.process.pid, number)
+    run.process.wait(60)
+    until(lambda: not run.left())
+    assert run.is_silent()
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)], ids=["", "json"])
+def test_a_consumer_that_is_told_to_end_finishes_what_it_has_taken(running, queue, json, tmp_path):
+    go = tmp_path / "go"
+    job = f"echo began >> $OUT; while [ ! -e {go} ]; do sleep 0.02; done; echo done >> $OUT"
+    run = running(*CONSUME, *json, "--", "sh", "-c", job)
+    until(lambda: "began" in run.written())
+    run.process.terminate()
+    time.sleep(0.3)
+    assert run.process.poll() is None
+    go.touch()
+    assert run.process.wait(60) == 0
+    assert run.written().split() == ["began", "done"]
+    assert (queue.depth().ready, queue.depth().sideline) == (2, 0)
+
+
+def test_a_consumer_that_waits_for_messages_ends_when_it_is_told_to(running, sqlite_url):
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1)).publish(1)
+    run = running("queue", "consume", "q", *SHOP, "--timeout", "1000000")
+    assert run.process.stdout.readline() == "1\n"
+    run.process.terminate()
+    assert run.process.wait(30) == 0
+
+
+def test_a_job_that_does_not_read_its_message_is_no_failure(running, queue):
+    queue.publish("x" * 500_000)
+    run = running("queue", "consume", "q", *SHOP, "--timeout", "0", "--", "true")
+    _, err = run.process.communicate(timeout=60)
+    assert (run.process.returncode, err) == (0, "")
+
+
+def test_a_job_reads_its_whole_message(running, queue):
+    for delivery in queue.receive(10):
+        delivery.ack()
+    queue.publish("x" * 500_000)
+    run = running("queue", "consume", "q", *SHOP, "--timeout", "0", "--", "sh", "-c", "sleep 0.2; wc -c")
+    assert run.process.communicate(timeout=60)[0].strip() == "500002"

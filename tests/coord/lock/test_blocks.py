@@ -1,0 +1,206 @@
+"""What `with` does: a lock that was lost in its block is said as the block ends, and a lock is a block of its own."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from latchwork.coord import FencedLock, Semaphore
+from latchwork.coord.lock import LOCKS
+from latchwork.errors import InvalidRequest, LeaseLost, OutcomeUnknown
+from latchwork.retry import RetryPolicy
+from latchwork.store import Key, MemoryStore, Put, SQLiteStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
+
+RECORD = Key(LOCKS, "lock")
+
+
+class Still(ManualClock):
+    """Nothing runs in the background, where it would move this clock."""
+
+    def spawn(self, run, name):
+        return None
+
+
+@pytest.fixture
+def clock():
+    return Still()
+
+
+@pytest.fixture
+def store(clock):
+    made = FaultyStore(MemoryStore(clock))
+    made.policy = RetryPolicy(attempts=1)
+    return made
+
+
+def overtake(store, clock):
+    """Another one takes the lock, whose lease has run out."""
+    other = FencedLock(store.inner, "lock", owner="other")
+    other.try_acquire()
+    clock.advance(11)
+    return other.acquire(timeout=0)
+
+
+# ---- a lock that was lost in its block
+
+
+def test_a_block_whose_lock_others_have_taken_ends_with_lease_lost(store, clock):
+    with pytest.raises(LeaseLost, match="others have had it since") as caught, FencedLock(store, "lock").acquire():
+        other = overtake(store, clock)
+    assert caught.value.code == "LEASE_LOST"
+    other.check()
+    assert store.get(RECORD).bins["locked"] == 1, "the other one's is not released"
+
+
+def test_a_block_that_outlives_its_lease_ends_with_lease_lost_though_nobody_took_the_lock(store, clock):
+    """The same each time, not only on the day on which somebody else wants it."""
+    with pytest.raises(LeaseLost, match="nobody has had it since"), FencedLock(store, "lock").acquire():
+        clock.advance(11)
+    assert store.get(RECORD).bins["locked"] == 0
+
+
+def test_a_block_whose_lock_was_taken_by_force_ends_with_lease_lost(store):
+    with pytest.raises(LeaseLost, match="others have had it since"), FencedLock(store, "lock").acquire():
+        store.operate(RECORD, Put("locked", 0))
+
+
+def test_a_block_whose_lock_was_lost_says_so_though_it_cannot_be_given_back(store, clock):
+    def outlived():
+        with FencedLock(store, "lock").acquire():
+            clock.advance(11)
+            store.next("dropped")
+
+    with pytest.raises(LeaseLost, match="others may have had it since"):
+        outlived()
+
+
+def test_a_block_that_keeps_its_lock_to_the_end_says_nothing(store, clock):
+    with FencedLock(store, "lock").acquire() as grant:
+        clock.advance(9)
+        grant.renew()
+        clock.advance(9)
+    assert store.get(RECORD).bins["locked"] == 0
+
+
+def test_a_block_that_failed_ends_with_its_own_error(store, clock):
+    def failed():
+        with FencedLock(store, "lock").acquire():
+            overtake(store, clock)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failed()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_block_that_has_released_its_lock_says_nothing(store, clock, late):
+    with FencedLock(store, "lock").acquire() as grant:
+        if late:
+            overtake(store, clock)
+        assert grant.release() is not late
+        clock.advance(11)
+
+
+def test_a_block_whose_release_failed_within_it_tries_again_and_says_nothing(store):
+    with FencedLock(store, "lock").acquire() as grant:
+        store.next("reply_lost")
+        with pytest.raises(OutcomeUnknown):
+            grant.release()
+
+
+def test_a_block_of_permits_that_were_lost_ends_with_lease_lost(store, clock):
+    with pytest.raises(LeaseLost), Semaphore(store, "some", permits=2).acquire(2):
+        clock.advance(11)
+
+
+# ---- a lock as a block
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def local(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    made = SQLiteStore(tmp_path / "store.db", synchronous="off")
+    yield made
+    made.close()
+
+
+def test_a_lock_is_held_and_kept_alive_in_its_block(local):
+    lock = FencedLock(local, "lock", lease=0.3)
+    assert lock.grant is None
+    with lock as grant:
+        assert lock.grant is grant
+        grant.lost.wait(1)
+        grant.check()
+        assert FencedLock(local, "lock").try_acquire() is None
+    assert lock.grant is None
+    assert FencedLock(local, "lock").try_acquire() is not None
+
+
+def test_a_lock_can_be_entered_again_and_again(local):
+    lock, fences = FencedLock(local, "lock"), []
+    for _ in range(3):
+        with lock as grant:
+            fences.append(grant.fence)
+    assert fences == sorted(set(fences))
+
+
+def test_a_block_within_a_block_of_the_same_lock_is_refused_before_any_call(store):
+    lock = FencedLock(store, "lock")
+    with lock as grant:
+        calls = store._number
+        with pytest.raises(InvalidRequest, match="not re-entrant"), lock:
+            pass
+        assert store._number == calls
+        assert lock.grant is grant
+        grant.check()
+    assert store.get(RECORD).bins["locked"] == 0
+
+
+def test_the_threads_of_a_process_take_turns_with_one_handle(local):
+    lock, inside, most, done = FencedLock(local, "lock"), [], [], []
+
+    def work():
+        for _ in range(5):
+            with lock as grant:
+                inside.append(grant.fence)
+                most.append(len(inside))
+                assert lock.grant is grant
+                inside.remove(grant.fence)
+        done.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (len(done), max(most)) == (4, 1)
+
+
+def test_a_block_of_a_lock_that_was_lost_ends_with_lease_lost_and_the_next_one_is_another(store):
+    lock = FencedLock(store, "lock")
+    with pytest.raises(LeaseLost), lock:
+        store.inner.operate(RECORD, Put("locked", 0))
+    with lock as grant:
+        grant.check()
+
+
+def test_a_block_that_was_released_does_not_stand_in_the_way_of_the_next_one(store):
+    lock = FencedLock(store, "lock")
+    grant = lock.__enter__()  # its end was interrupted: nobody leaves it any more
+    lock.grant.release()
+    with lock as other:
+        assert other.fence > grant.fence
+
+
+def test_a_handle_ships_without_its_block(tmp_path):
+    lock = FencedLock(SQLiteStore(tmp_path / "store.db", synchronous="off"), "lock", owner="me", lease=3)
+    with lock:
+        shipped = pickle.loads(pickle.dumps(lock))
+        assert (shipped.name, shipped.owner, shipped.lease, shipped.grant) == ("lock", "me", 3, None)
+        assert shipped.try_acquire() is None

@@ -1,0 +1,261 @@
+"""What the client really does where a node cannot be reached: the tables of docs/aerospike-client.md, on real servers.
+
+Each call is made under each condition, once of the client and once of the store; the page says what comes of it. A
+later client that does otherwise fails here first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aerospike
+import pytest
+from aerospike import exception as driver
+from aerospike import predicates
+from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
+from aerospike_helpers.operations import operations as on_bin
+
+from latchwork.errors import LatchworkError
+from latchwork.retry import RetryPolicy
+from latchwork.store import Add, Key, Removal, Update
+from latchwork.store import Read as ReadBin
+from latchwork.store.aerospike.store import AerospikeStore
+from tests.conftest import NO_SERVER
+from tests.support import servers
+from tests.support.cluster import cluster
+from tests.support.outage import Place
+from tests.support.proxy import Fault
+
+PAGE = Path(__file__).parents[2] / "docs" / "aerospike-client.md"
+SET, ROWS = "outages", 6
+ONCE = {"max_retries": 0}
+INDEX = ("test", SET, "n", aerospike.INDEX_NUMERIC, f"{SET}_n", {})
+
+
+# ---- the calls, of the client and of the store
+
+Keys = list[tuple[str, str, str]]
+
+
+def _query(client: Any) -> Any:
+    query = client.query("test", SET)
+    query.where(predicates.equals("n", 1))
+    return query.results(ONCE)
+
+
+CLIENT: dict[str, Callable[[Any, Keys], Any]] = {
+    "get": lambda client, keys: client.get(keys[0], ONCE),
+    "select": lambda client, keys: client.select(keys[0], ["n"], ONCE),
+    "operate_ordered, reading": lambda client, keys: client.operate_ordered(keys[0], READ, None, ONCE),
+    "operate_ordered, writing": lambda client, keys: client.operate_ordered(keys[0], ADD, None, ONCE),
+    "remove": lambda client, keys: client.remove(keys[0], policy=ONCE),
+    "batch_read": lambda client, keys: client.batch_read(keys, None, ONCE),
+    "batch_write, reading": lambda client, keys: _batch(client, [Read(key, READ) for key in keys]),
+    "batch_write, writing": lambda client, keys: _batch(client, [Write(key, ADD) for key in keys]),
+    "batch_write, writing one": lambda client, keys: _batch(client, [Write(keys[0], ADD)]),
+    "batch_write, removing": lambda client, keys: _batch(client, [Remove(key) for key in keys]),
+    "query.results": lambda client, _: _query(client),
+    "info_random_node": lambda client, _: client.info_random_node("build"),
+    "info_all": lambda client, _: client.info_all("build"),
+    "index_single_value_create": lambda client, _: client.index_single_value_create(*INDEX),
+}
+READ, ADD = [on_bin.read("n")], [on_bin.increment("n", 1)]
+
+
+def _batch(client: Any, rows: list[Any]) -> Any:
+    return client.batch_write(BatchRecords(rows), ONCE)
+
+
+STORE: dict[str, Callable[[AerospikeStore, list[Key]], Any]] = {
+    "get": lambda store, keys: store.get(keys[0]),
+    "get_many": lambda store, keys: store.get_many(keys),
+    "operate, reading": lambda store, keys: store.operate(keys[0], ReadBin("n")),
+    "operate, writing": lambda store, keys: store.operate(keys[0], Add("n", 1)),
+    "operate_many, reading": lambda store, keys: store.operate_many([Update(key, (ReadBin("n"),)) for key in keys]),
+    "operate_many, writing": lambda store, keys: store.operate_many([Update(key, (Add("n", 1),)) for key in keys]),
+    "delete": lambda store, keys: store.delete(keys[0]),
+    "delete_many": lambda store, keys: store.delete_many([Removal(key) for key in keys]),
+    "query": lambda store, _: store.query(SET, "n", 1),
+    "ensure_index": lambda store, _: store.ensure_index(SET, "n", int),
+    "describe": lambda store, _: AerospikeStore(store._link.client, "test").describe(),
+    "mastered": lambda store, keys: store.mastered(keys),
+}
+
+
+# ---- what came of a call, in the words of the page
+
+
+def seen(call: Callable[[], Any]) -> str:
+    """What the client did."""
+    try:
+        found = call()
+    except driver.AerospikeError as failure:
+        code, in_doubt = failure.args[0], failure.args[4]
+        return f"raises {code}{', in doubt' if in_doubt else ''}"
+    if isinstance(found, BatchRecords):
+        rows = sorted({_row(row) for row in found.batch_records}, key=lambda row: row.startswith("-15"))
+        return f"result {found.result}: {' and '.join(rows) or 'no rows'}"
+    return "answers nothing" if found == {} else "answers"
+
+
+def _row(row: Any) -> str:
+    if row.result == 0:
+        return "answered" if row.record[1]["gen"] else "0, no generation"
+    return f"{row.result}{', in doubt' if row.in_doubt else ''}"
+
+
+def told(call: Callable[[], Any]) -> str:
+    """What the store made of it."""
+    try:
+        found = call()
+    except LatchworkError as failure:
+        return type(failure).__name__
+    if not isinstance(found, list):
+        return "answers"
+    kinds = {type(row).__name__ if isinstance(row, LatchworkError) else "answers" for row in found}
+    return " and ".join(sorted(kinds, key=str.lower, reverse=True))
+
+
+# ---- the conditions
+
+
+Condition = Callable[[Place, Any], AbstractContextManager[None]]
+CONDITIONS: dict[str, tuple[str, Condition]] = {
+    "no node": ("no node known", Place.no_node),
+    "refused": ("refused", lambda place, _: place.refused()),
+    "stopped": ("hung", lambda place, _: place.stopped()),
+    "black hole": ("hung", lambda place, _: place.during(Fault.DROP_REQUEST)),
+    "cut": ("cut", lambda place, _: place.during(Fault.CUT_AFTER)),
+    "reset": ("cut", lambda place, _: place.during(Fault.RESET)),
+    "half a reply": ("cut", lambda place, _: place.during(Fault.HALF)),
+}
+"""For each condition the column of the page that it belongs to."""
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Place]:
+    """One server."""
+    try:
+        made = servers.started(servers.Asd())
+    except servers.Unreachable as reason:
+        pytest.skip(f"{NO_SERVER}{reason}")
+    place = Place([made])
+    yield place
+    place.close()
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Place]:
+    """Three nodes of one cluster."""
+    try:
+        with cluster(3) as nodes:
+            place = Place(nodes)
+            yield place
+            place.close()
+    except servers.Unreachable as reason:
+        pytest.skip(f"{NO_SERVER}{reason}")
+
+
+class Meeting(NamedTuple):
+    """A store whose client meets a condition, the column of the page that says what comes of it, and records to ask."""
+
+    column: str
+    store: AerospikeStore
+    keys: list[Key]
+
+    def of_the_client(self) -> dict[str, str]:
+        """What it does, by call."""
+        keys = [("test", key.set, key.name) for key in self.keys]
+        return {call: seen(partial(do, self.store._link.client, keys)) for call, do in CLIENT.items()}
+
+    def of_the_store(self) -> dict[str, str]:
+        """What it makes of that, by verb."""
+        return {verb: told(partial(do, self.store, self.keys)) for verb, do in STORE.items()}
+
+
+@pytest.fixture(params=CONDITIONS)
+def met(request: pytest.FixtureRequest, one: Place) -> Iterator[Meeting]:
+    """Under each condition."""
+    column, begin = CONDITIONS[request.param]
+    yield from _meeting(one, column, begin)
+
+
+@pytest.fixture(params=["refused", "stopped"])
+def met_by_one(request: pytest.FixtureRequest, three: Place) -> Iterator[Meeting]:
+    """The same where one of three nodes is away, which has half of the records, the first among them."""
+    column, begin = CONDITIONS[request.param]
+    yield from _meeting(three, f"{column}, one of three", begin)
+
+
+def _meeting(place: Place, column: str, begin: Condition) -> Iterator[Meeting]:
+    client = place.client(tend=250 if column == "no node known" else 1000)
+    store = AerospikeStore(client, "test")
+    store.policy = RetryPolicy(attempts=1)
+    store.describe()
+    keys = _spread(place, store)
+    for key in keys:
+        client.put(("test", key.set, key.name), {"n": 1})
+    with suppress(driver.IndexFoundError):
+        client.index_single_value_create(*INDEX[:5], {"timeout": 10_000})
+    with begin(place, client):
+        yield Meeting(column, store, keys)
+    client.close()
+
+
+def _spread(place: Place, store: AerospikeStore) -> list[Key]:
+    """Records of which the node that is to be away has the first ones, and others the rest."""
+    away = place.name_of(0)
+    there, elsewhere = [], []
+    for number in range(100 * ROWS):
+        key = Key(SET, f"k{number}")
+        (there if store.mastered([key]).get(away) else elsewhere).append(key)
+        if len(place.nodes) == 1 and len(there) == ROWS:
+            return there
+        if min(len(there), len(elsewhere)) == ROWS // 2:
+            return [*there[: ROWS // 2], *elsewhere[: ROWS // 2]]
+    raise AssertionError("one node has all the records")
+
+
+# ---- the tables
+
+
+def table(title: str) -> dict[str, dict[str, str]]:
+    """The cells of a table of the page, by row and column."""
+    section = PAGE.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")
+    ]
+    return {row[0].strip("`"): dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+
+
+def other_than_the_page_says(title: str, column: str, found: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """What was found and what the page says, where that differs; the page says "or" where it depends on the node."""
+    says = {row: cells[column] for row, cells in table(title).items()}
+    assert found.keys() == says.keys()
+    return {row: (did, says[row]) for row, did in found.items() if did not in says[row].split(" or ")}
+
+
+def test_the_client_does_what_the_page_says(met):
+    assert not other_than_the_page_says("What the client does", met.column, met.of_the_client())
+
+
+def test_the_store_says_what_the_page_says(met):
+    assert not other_than_the_page_says("What the store makes of it", met.column, met.of_the_store())
+
+
+def test_the_client_does_what_the_page_says_where_one_of_several_is_away(met_by_one):
+    assert not other_than_the_page_says("What the client does", met_by_one.column, met_by_one.of_the_client())
+
+
+def test_the_store_says_what_the_page_says_where_one_of_several_is_away(met_by_one):
+    assert not other_than_the_page_says("What the store makes of it", met_by_one.column, met_by_one.of_the_store())
+
+
+def test_the_page_names_the_client_that_was_seen():
+    assert f"Python client {version('aerospike')}" in PAGE.read_text()

@@ -1,0 +1,142 @@
+"""Stored values that the client does not survive, or misreads, are one record's error and nobody else's.
+
+Whatever reads them runs in a child, which the client may end.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.shards import Slot
+from latchwork.store import Exists, Key, Put
+from tests.support import wire
+
+SET = "text"
+GOOD, BAD, LAST = (Key(SET, name) for name in ("good", "bad", "last"))
+VALUES = {
+    "text": (wire.TEXT, b"\xff\xfe"),
+    "text in a list": (wire.LIST, b"\x91\xa3\x03\xff\xfe"),
+    "a list of 70 levels": (wire.LIST, b"\x91" * 70 + b"\x01"),
+}
+"""Of the bin `t`; in a list each text begins with the number of its kind."""
+
+PROGRAM = """
+import sys
+from latchwork.errors import LatchworkError
+from latchwork.queue.rows import settle
+from latchwork.store import Add, Key, Put, Read, Update
+from latchwork.store.aerospike import AerospikeStore
+from latchwork.store.model.ops import ReadAll
+store = AerospikeStore.from_url(sys.argv[1])
+keys = [Key("text", name) for name in ("good", "bad", "last")]
+def said(ask):
+    try:
+        return ask()
+    except LatchworkError as failure:
+        return failure
+def shown(row):
+    return f"{row.code} {row}" if isinstance(row, LatchworkError) else str(row)
+VERBS = {
+    "get": lambda: [said(lambda: store.get(key).bins["n"]) for key in keys],
+    "operate": lambda: [said(lambda: store.operate(key, Read("t"), Read("n"))[1]) for key in keys],
+    "get_many": lambda: [said(lambda: [record.bins["n"] for record in store.get_many(keys)])],
+    "get_many of a bin": lambda: [said(lambda: [record.bins for record in store.get_many(keys, "n")])],
+    "operate_many": lambda: [
+        row if isinstance(row, LatchworkError) else row[0]["n"]
+        for row in settle(store, [Update(key, (Put("m", 1), ReadAll())) for key in keys])
+    ],
+    "operate_many, reads": lambda: [
+        row if isinstance(row, LatchworkError) else row[0]["n"]
+        for row in settle(store, [Update(key, (ReadAll(),)) for key in keys])
+    ],
+    "query": lambda: [sorted(record.key.name for record in store.query("text", "kind", "k"))],
+}
+for row in VERBS[sys.argv[2]]():
+    print(shown(row))
+try:
+    b"\\xff".decode()
+except UnicodeDecodeError:
+    print("strict")
+"""
+
+
+@pytest.fixture(params=VALUES)
+def server(request, aerospike_server, aerospike_store):
+    if not hasattr(aerospike_server, "host"):
+        pytest.skip("no address")
+    for key in (GOOD, LAST):
+        aerospike_store.operate(key, Put("n", 1), Put("t", "sound"), Put("kind", "k"), exists=Exists.ANY)
+    bins = {"kind": (wire.TEXT, b"k"), "t": VALUES[request.param], "n": (wire.INTEGER, bytes(7) + b"\x01")}
+    assert wire.put(aerospike_server, BAD, bins) == 0
+    aerospike_server.kind = request.param
+    return aerospike_server
+
+
+def read(server, verb):
+    """What a child of ours read, line by line."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, server.url, verb], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-500:]}"
+    lines = done.stdout.splitlines()
+    assert lines.pop() == "strict", "everybody else's text is decoded as ever"
+    return lines
+
+
+@pytest.mark.parametrize("verb", ["get", "operate", "operate_many", "operate_many, reads"])
+def test_a_value_that_cannot_be_decoded_fails_its_record_alone(server, verb):
+    good, bad, last = read(server, verb)
+    assert (good, last) == ("1", "1")
+    assert bad.startswith("UNREADABLE")
+    assert "bad" in bad
+
+
+def test_a_batch_of_reads_names_the_record_that_cannot_be_decoded(server):
+    (line,) = read(server, "get_many")
+    assert line.startswith("UNREADABLE")
+    assert "name='bad'" in line
+    assert read(server, "get_many of a bin") == [str([{"n": 1}] * 3)], "who does not ask for the bin reads the record"
+
+
+QUEUE = """
+import sys
+from latchwork.errors import LatchworkError
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store.aerospike import AerospikeStore
+queue = QueueRegistry(AerospikeStore.from_url(sys.argv[1]), sys.argv[2]).get("orders")
+def said(ask):
+    try:
+        return ask()
+    except LatchworkError as failure:
+        return failure.code
+print(said(lambda: sorted(message.payload for message in queue.peek(100))))
+print(sorted(message.payload for message in queue.receive(100)))
+print(sorted(message.payload for message in queue.receive(100)))
+try:
+    b"\\xff".decode()
+except UnicodeDecodeError:
+    print("strict")
+"""
+
+
+def test_a_message_that_cannot_be_decoded_keeps_its_queue_from_nothing(aerospike_server, aerospike_store):
+    for number, value in enumerate(VALUES.values()):
+        client = f"text{number}"
+        queue = QueueRegistry(aerospike_store, client).create(QueueConfig("orders", shards=1))
+        queue.publish_many([1, 2, 3])
+        key = queue.pointers.key(Slot(0, 2))
+        assert wire.put(aerospike_server, key, {"data": value}) == 0
+        done = subprocess.run(
+            [sys.executable, "-c", QUEUE, aerospike_server.url, client], check=False, capture_output=True, text=True,
+            timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{done.returncode}: {done.stderr[-500:]}"
+        peeked, first, second, strict = done.stdout.splitlines()
+        assert peeked in ("UNREADABLE", "[1, 3]")
+        assert sorted([*json.loads(first), *json.loads(second)]) == [1, 3]
+        assert strict == "strict"
