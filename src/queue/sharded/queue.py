@@ -177,7 +177,7 @@ class ShardedQueue(QueueView):
                 self._publish_later(envelopes, None if key is None and keys is None else shards, due)
                 return [envelope.msg_id for envelope in envelopes]
             if dedups is not None:
-                return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
+                return self._publish_once(envelopes, shards, bound, dedups, dedup_for, on_duplicate)
             self._publish(envelopes, shards, bound)
         return [envelope.msg_id for envelope in envelopes]
 
@@ -227,6 +227,7 @@ class ShardedQueue(QueueView):
         self,
         envelopes: list[Envelope],
         shards: list[int],
+        bound: Collection[int],
         dedups: Sequence[str],
         dedup_for: timedelta | None,
         on_duplicate: str,
@@ -237,8 +238,8 @@ class ShardedQueue(QueueView):
         if len(dedups) != len(envelopes):
             raise InvalidRequest(f"{len(dedups)} dedups for {len(envelopes)} payloads: give one for each")
         wanted = [
-            Wanted(checked_key(dedup), envelope, shard)
-            for dedup, envelope, shard in zip(dedups, envelopes, shards, strict=True)
+            Wanted(checked_key(dedup), envelope, shard, place in bound)
+            for place, (dedup, envelope, shard) in enumerate(zip(dedups, envelopes, shards, strict=True))
         ]
         self.open_for_publishing()
         outcomes = publish_unless_there(self, wanted, seconds)

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from ...errors import AlreadyExists, BinMismatch, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...errors import (
+    AlreadyExists,
+    BinMismatch,
+    Corrupt,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
 from ...inputs import is_int
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ...store.decode import Counter as Pointer
@@ -21,6 +30,7 @@ from ...store.decode import damaged, decoded
 from ...store.model.expr import Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import ReadAll
+from ...store.port import Row
 from ..rows import delete_rows, settle
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 
@@ -33,7 +43,12 @@ MAX_UNFIRED = 1_000_000_000
 """Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers
 say that there are more, they are damaged, and whoever believed them would look at slots for years."""
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), exists=Exists.ANY, ttl=NEVER)
+_NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
+"""Where more was fired than loaded the record is damaged, and to load more would hide that."""
+_RESERVING = Form(
+    *(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(STREAM)),
+    when=_NOT_AHEAD, exists=Exists.ANY, or_absent=True, ttl=NEVER,
+)  # fmt: skip
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -195,21 +210,21 @@ class PointerQueue:
 
         It needs no token: a reservation made twice leaves holes, which are harmless (P1).
         """
-        rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
-        return {
-            shard: row if isinstance(row, LatchworkError) else self.first_of(shard, n, *row)
-            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
-        }
+        rows = settle(self.store, [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()])
+        return {shard: self._first_of(shard, n, row) for (shard, n), row in zip(counts.items(), rows, strict=True)}
 
-    def first_of(self, shard: int, n: int, loaded: Any, fired: Any) -> int | Corrupt:
-        """The first of `n` pointers that were just reserved; the error where nobody would ever claim them."""
+    def _first_of(self, shard: int, n: int, row: Row) -> int | LatchworkError:
+        """The first of `n` pointers that were just reserved; `Corrupt` where nobody would ever claim them."""
         try:
-            Pointers.of(self.pointers_key(shard), {LOAD: loaded, FIRE: fired})
-            if fired > loaded - n:
-                raise damaged(self.pointers_key(shard), f"{FIRE} was {fired} where {LOAD} was {loaded - n}")
-        except Corrupt as failure:
+            if isinstance(row, Refused):
+                self.states([shard])[0].checked()
+                return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
+            if isinstance(row, LatchworkError):
+                return row
+            bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), row, strict=True) if value is not None}
+            first: int = Pointers.of(self.pointers_key(shard), bins).load - n + 1
+        except LatchworkError as failure:
             return failure
-        first: int = loaded - n + 1
         return first
 
     def write(

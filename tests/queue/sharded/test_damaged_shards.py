@@ -4,6 +4,8 @@ messages come by way of the sideline, and no sweep looks at more slots than it h
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from latchwork.errors import Corrupt
@@ -14,6 +16,7 @@ from latchwork.queue.sharded.shards import MAX_UNFIRED, Slot
 from latchwork.queue.sharded.stats import facts_of
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.queue.sharded.upkeep.report import Kind, Stop
+from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.spark.offsets import pointers_of
 from latchwork.store import MapPut, Put
 
@@ -105,14 +108,29 @@ def test_nothing_is_published_where_nobody_would_receive_it(simulated, bin, bad)
     key = next(str(n) for n in range(100) if process.queue.shard_of(str(n)) == 1)
     with pytest.raises(Corrupt, match="q_SHARD_1_POINTERS"):
         process.queue.publish("bound", key=key)
+    with pytest.raises(Corrupt, match="q_SHARD_1_POINTERS"):
+        process.queue.publish("bound", key=key, dedup="bound")
     process.queue.publish_many(range(400, 1000))
     Ledger(process.queue, "s").publish(0, [Outgoing(n) for n in range(1000, 1010)])
     for partition in range(1, 9):  # of which some would begin with the damaged shard
         Ledger(process.queue, "s").publish(partition, [Outgoing(1009 + partition)])
     for n in range(1018, 1026):
-        process.queue.publish(n, dedup=str(n)) if process.queue._turn % 4 != 1 else process.queue.publish(n)
+        process.queue.publish(n, dedup=str(n))
     receive(process, payloads)
     assert sorted(payloads) == list(range(1026))
+
+
+def test_what_becomes_due_for_a_damaged_shard_goes_to_another(simulated):
+    simulated.shards = 4
+    process, payloads = simulated.process(), []
+    key = next(str(n) for n in range(100) if process.queue.shard_of(str(n)) == 1)
+    process.queue.publish_many(range(20), key=key, delay=1)
+    damage(simulated, process.queue.pointers, 1, LOAD_POINTER="many")
+    timers = Timers(SimpleNamespace(queues=lambda: [process.queue]))
+    simulated.clock.advance(2)
+    timers.run(SimpleNamespace(check=lambda: None))
+    receive(process, payloads)
+    assert sorted(payloads) == list(range(20))
 
 
 @pytest.mark.parametrize("bad", CLAIMS, ids=["text", "a list", "numbers", "the future"])
