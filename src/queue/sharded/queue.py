@@ -177,7 +177,9 @@ class ShardedQueue(QueueView):
                 self._publish_later(envelopes, None if key is None and keys is None else shards, due)
                 return [envelope.msg_id for envelope in envelopes]
             if dedups is not None:
-                return self._publish_once(envelopes, shards, bound, dedups, dedup_for, on_duplicate)
+                return self._publish_once(
+                    envelopes, shards, bound, dedups, dedup_for=dedup_for, on_duplicate=on_duplicate
+                )
             self._publish(envelopes, shards, bound)
         return [envelope.msg_id for envelope in envelopes]
 
@@ -229,6 +231,7 @@ class ShardedQueue(QueueView):
         shards: list[int],
         bound: Collection[int],
         dedups: Sequence[str],
+        *,
         dedup_for: timedelta | None,
         on_duplicate: str,
     ) -> list[str]:

@@ -124,13 +124,15 @@ def test_what_becomes_due_for_a_damaged_shard_goes_to_another(simulated):
     simulated.shards = 4
     process, payloads = simulated.process(), []
     key = next(str(n) for n in range(100) if process.queue.shard_of(str(n)) == 1)
+    process.queue.publish(20, key=key)
     process.queue.publish_many(range(20), key=key, delay=1)
+    receive(process, payloads)
     damage(simulated, process.queue.pointers, 1, LOAD_POINTER="many")
     timers = Timers(SimpleNamespace(queues=lambda: [process.queue]))
     simulated.clock.advance(2)
     timers.run(SimpleNamespace(check=lambda: None))
     receive(process, payloads)
-    assert sorted(payloads) == list(range(20))
+    assert sorted(payloads) == list(range(21))
 
 
 @pytest.mark.parametrize("bad", CLAIMS, ids=["text", "a list", "numbers", "the future"])
