@@ -267,7 +267,7 @@ class Sweeper:
         duration = milliseconds(queue.config.sweep_duration)
         place = queue.name, mark_name(*at.place)
         limit, passable, old = fired, 0, True
-        noted, since = mark if mark and swept < mark[0] <= fired and mark[1] <= at.now + duration else (0, 0)
+        noted, since = mark if mark and swept < mark[0] <= fired else (0, 0)
         if noted:
             old = self._known(*place, noted) * 1000 >= duration
             # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
