@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
     from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
+    from .presence import Change, Group, Member, Membership
     from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
-    "RateLimiter", "Decision",
+    "Group", "Membership", "Member", "Change", "RateLimiter", "Decision",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -26,6 +27,7 @@ __getattr__, __dir__ = offer(
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
         ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
+        ".presence": "Group Membership Member Change",
         ".semaphore": "Semaphore Permits Holder",
     },
 )

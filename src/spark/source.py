@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from ..queue.sharded import stream as ranges
 from ..queue.sharded.envelope import Envelope
-from ..queue.sharded.shards import ShardState
+from ..queue.sharded.pointers import ShardState
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table

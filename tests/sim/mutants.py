@@ -56,7 +56,8 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, PRESENCE_RULES, SEMAPHORE_RULES
+from .queue_mutants import ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -431,6 +432,7 @@ SHARDED_RULES = (
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -490,6 +492,7 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
 
@@ -506,4 +509,6 @@ BATCHES = tuple(
     for primitive in ("circular", "sharded", "ledger")
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER + BATCHES
+MUTANTS = (
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + LIMITER + PRESENCE + BATCHES
+)

@@ -13,9 +13,11 @@ SEEDS = {
     "election": 600,
     "circular": 2000,
     "sharded": 1300,
+    "ordered": 1000,
     "ledger": 500,
     "semaphore": 700,
     "limiter": 1500,
+    "presence": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -24,9 +26,11 @@ HISTORIES = {
     "election": 250,
     "circular": 1000,
     "sharded": 0,
+    "ordered": 0,
     "ledger": 0,
     "semaphore": 400,
     "limiter": 0,
+    "presence": 0,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from ...errors import Corrupt, LatchworkError
 from .envelope import Envelope
-from .shards import Found, Held, PointerQueue, ShardState, Slot
+from .pointers import ShardState
+from .shards import Found, Held, PointerQueue, Slot
 from .subqueue import GRACE
 from .transfer import move
 

@@ -17,10 +17,11 @@ from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seco
 from .delayed import DelayedMessages, Due, checked_due
 from .delivery import Delivery, lost
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .pointers import ShardState
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .shards import PointerQueue, ShardState, Slot
+from .shards import PointerQueue, Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
 
@@ -367,7 +368,7 @@ class ShardedQueue(QueueView):
         self.registry.resume(self)
 
     def scale(self, n: int) -> None:
-        """Ask for `n` consumers, 0 to 100. Raises `TooManyConsumers`."""
+        """Ask for `n` worker threads in each process that consumes it, 0 to 100. Raises `TooManyConsumers`."""
         self.registry.set_concurrency(self, check_concurrency(n))
 
 

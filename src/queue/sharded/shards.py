@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
-
 from ...errors import (
     AlreadyExists,
     BinMismatch,
@@ -25,23 +23,17 @@ from ...errors import (
 )
 from ...inputs import is_int
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
-from ...store.decode import Counter as Pointer
-from ...store.decode import damaged, decoded
+from ...store.decode import damaged
 from ...store.model.expr import Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import ReadAll
 from ...store.port import Row
 from ..rows import delete_rows, settle
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
+from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STREAM, Pointers, ShardState
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
-
-LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
-
-MAX_UNFIRED = 1_000_000_000
-"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers
-say that there are more, they are damaged, and whoever believed them would look at slots for years."""
 
 _NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
 """Where more was fired than loaded the record is damaged, and to load more would hide that."""
@@ -53,6 +45,18 @@ _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
 _CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
+_NOT_SEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
+_IN_TURN = {
+    more: Form(
+        Put(FROM, Bin(FIRE)),
+        *([] if more else [Put(IN_HAND, Bin(FIRE))]),
+        Put(FIRE, _ADVANCED),
+        when=_UNFIRED & _NOT_SEALED,
+        ttl=NEVER,
+        once=_CLAIM,
+    )
+    for more in (False, True)
+}
 
 SEEN = "seen"
 """The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
@@ -83,55 +87,14 @@ class Claim(NamedTuple):
     loaded: int
 
 
-class Pointers(Struct, frozen=True):
-    """The pointers of a shard, as they are stored. fire None: another library has loaded the shard and not fired."""
+class Turn(NamedTuple):
+    """Whose claims of a shard these are: of the holder of the shard's lock, by its fence.
 
-    load: Pointer = field(default=0, name=LOAD)
-    fire: Pointer | None = field(default=None, name=FIRE)
-    stream: str | None = field(default=None, name=STREAM)
-
-    @classmethod
-    def of(cls, key: Key, bins: Mapping[str, Any]) -> Pointers:
-        """Those in the bins. Raises `Corrupt` where no reservations and claims lead to them."""
-        found = decoded(cls, key, bins)
-        unfired = found.load - (found.fire or 0)
-        if not 0 <= unfired <= MAX_UNFIRED:
-            raise damaged(key, f"{LOAD} is {found.load} and {FIRE} is {found.fire}")
-        return found
-
-
-class ShardState(NamedTuple):
-    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
-
-    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
-    damage: what is wrong with the record; then nothing counts as loaded, as nothing can be received, and the shard is
-    left alone. The messages in it are brought to other shards by the sweeper.
+    more: it has claimed others and is not done with them, so that these are in hand together.
     """
 
-    shard: int
-    loaded: int
-    fired: int
-    stream: str | None
-    expired: int
-    fire_missing: bool = False
-    damage: Corrupt | None = None
-
-    @classmethod
-    def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardState:
-        """What the bins of the shard's record say."""
-        counted = bins.get(EXPIRED, 0)
-        expired: int = counted if is_int(counted) and counted > 0 else 0  # a figure for people
-        try:
-            found = Pointers.of(key, bins)
-        except Corrupt as failure:
-            return cls(shard, 0, 0, None, expired, damage=failure)
-        return cls(shard, found.load, found.fire or 0, found.stream, expired, found.fire is None and found.load > 0)
-
-    def checked(self) -> ShardState:
-        """The same. Raises `Corrupt` where the record is damaged."""
-        if self.damage is not None:
-            raise self.damage
-        return self
+    fence: int
+    more: bool
 
 
 class Written(Enum):
@@ -188,20 +151,27 @@ class PointerQueue:
         Whoever needs every shard asks each for `checked`; else those that are damaged are passed over.
         """
         numbers = range(self.shards) if shards is None else shards
-        records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
+        keys = [self.pointers_key(n) for n in numbers]
+        records = self.store.get_many(keys, LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
         return [
-            ShardState.of(n, self.pointers_key(n), record.bins if record else {})
-            for n, record in zip(numbers, records, strict=True)
+            ShardState.of(n, key, record.bins if record else {})
+            for n, key, record in zip(numbers, keys, records, strict=True)
         ]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
-        """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
+        """Let shards be claimed from that another library has loaded and not fired, or where it cannot be read whose
+        turn it is. No call, or one for those.
 
-        To add 0 does no harm at any time. Where it fails the claim finds nothing yet, and the next look begins again.
+        To add 0 does no harm at any time; to forget whose turn it is lets a deposed holder's late claim be before its
+        successor's. Where it fails the claim finds nothing yet, and the next look begins again.
         """
-        missing = [Update(self.pointers_key(state.shard), (Add(FIRE, 0),)) for state in states if state.fire_missing]
-        if missing:
-            settle(self.store, missing)
+        begin, forget = (Add(FIRE, 0),), (Put(SEAL, None), Put(IN_HAND, None))
+        amiss = [state for state in states if state.fire_missing or state.turn_damaged]
+        if amiss:
+            settle(self.store, [
+                Update(self.pointers_key(state.shard), begin * state.fire_missing + forget * state.turn_damaged)
+                for state in amiss
+            ])  # fmt: skip
 
     # ---- the producer's side
 
@@ -263,25 +233,42 @@ class PointerQueue:
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int) -> Claim | None:
+    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
         """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call.
 
+        turn: nothing either where a later holder of the shard's lock has sealed it.  token: of a claim whose outcome
+        was unknown, in the error's details: this goes on with it. Then its answer may be that of the first attempt.
         Raises `Corrupt` where the shard is damaged. Where only the memory of claims is, that is given up: a claim in
         doubt may then be made twice, and what nobody stamps is swept.
         """
-        claiming = _CLAIMING.fill(self.pointers_key(shard), n=n)
+        key = self.pointers_key(shard)
+        update = _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
         try:
             try:
-                (result,) = self.store.once(claiming)
+                (result,) = self.store.once(update, token=token)
             except Corrupt:
-                self.store.operate(claiming.key, Put(_CLAIM.bin, None), ttl=NEVER, repeatable=True)
-                (result,) = self.store.once(claiming)
+                self.store.operate(key, Put(_CLAIM.bin, None), ttl=NEVER, repeatable=True)
+                (result,) = self.store.once(update, token=token)
         except (Refused, NotFound):
             return None
-        claim = Claim(*result)
-        if not (0 <= claim.after <= claim.last <= claim.after + n and claim.loaded - claim.last <= MAX_UNFIRED):
+        claim, most = Claim(*result), n if token is None else MAX_UNFIRED
+        if not (0 <= claim.after <= claim.last <= claim.after + most and claim.loaded - claim.last <= MAX_UNFIRED):
             raise damaged(self.pointers_key(shard), f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
         return claim
+
+    def seal(self, shard: int, fence: int) -> range:
+        """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
+
+        It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
+        """
+        seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
+        when = Bound(_NOT_SEALED, {"fence": fence})
+        try:
+            hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
+        except (Refused, NotFound):
+            return range(0)
+        known = is_int(hand) and is_int(fired) and 0 <= hand <= fired  # else what was in hand is left to the sweep
+        return range(hand + 1, fired + 1) if known else range(0)
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True

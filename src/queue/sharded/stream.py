@@ -18,7 +18,8 @@ from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
 from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
-from .shards import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
+from .pointers import FIRE, LOAD, STREAM, ShardState
+from .shards import PointerQueue, Slot
 from .subqueue import GRACE
 
 EPOCH = "stream-epoch"

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from latchwork.errors import Corrupt
-from latchwork.queue import Shovel
+from latchwork.queue import Consumer, Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.shards import MAX_UNFIRED, Slot
+from latchwork.queue.sharded.pointers import MAX_UNFIRED
+from latchwork.queue.sharded.shards import Slot, Turn
 from latchwork.queue.sharded.stats import facts_of
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.queue.sharded.upkeep.report import Kind, Stop
@@ -142,6 +143,26 @@ def test_a_damaged_memory_of_claims_is_given_up(world, bad):
     damage(world, process.queue.pointers, process.queue.shard_of("k"), claims=bad)
     receive(process, payloads)
     assert payloads == list(range(10))
+
+
+@pytest.mark.parametrize("bin", ["claim-fence", "in-hand"])
+@pytest.mark.parametrize("bad", KINDS[:9], ids=repr)
+def test_who_has_the_turn_is_forgotten_where_it_cannot_be_read(simulated, bin, bad, monkeypatch):
+    """An ordered consumer goes on; what a dead one had in hand is left to the sweep."""
+    monkeypatch.setattr(simulated.clock, "spawn", lambda run, name: None)  # a turn is shorter than the lease
+    simulated.shards = 1
+    process, seen = simulated.process(), []
+    process.queue.publish_many(range(10), key="k")
+    assert len(process.queue.await_messages(3, 0, {0}, Turn(5, False))) == 3  # which nobody acknowledges
+    damage(simulated, process.queue.pointers, 0, **{bin: bad})
+    process.queue.active.begin_anew()
+    consumer = Consumer(process.queue, lambda delivery: seen.append(delivery.payload), ordered=True, upkeep=False)
+    for _ in range(4):
+        consumer._once()
+        process.queue.active.begin_anew()
+    assert seen == list(range(3, 10))
+    process.queue.take_over(0, 7)
+    assert recovered(process, []) == [0, 1, 2]
 
 
 def test_a_stream_neither_skips_a_damaged_shard_nor_reads_beyond_it(simulated):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, semaphore, sharded
+from . import circular, ground, latch, ledger, lock, ordered, presence, semaphore, sharded
 
 RULES = [
     *ground.RULES,
     *lock.RULES,
     *circular.RULES,
     *sharded.RULES,
+    *ordered.RULES,
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,
+    *presence.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -9,6 +9,8 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
+from .ordered import Ordered
+from .presence import Presence
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -22,8 +24,10 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Election,
         Circular,
         Sharded,
+        Ordered,
         Ledgers,
         SemaphoreScenario,
         Limiter,
+        Presence,
     )
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ....errors import InvalidRequest, LatchworkError
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....seams import Seams
 from ..delivery import Delivery, extend_all
 from ..envelope import MAX_ERROR, Reason
@@ -25,12 +26,32 @@ Verdict = tuple[Reason, str | None] | None
 """What becomes of a message: None = acknowledged, else why it failed."""
 
 
+def check_handler(handler: Any) -> None:
+    """Raises `InvalidMessageHandler` for what cannot be called, and for a coroutine function."""
+    if not callable(handler):
+        raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
+    if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
+        raise InvalidMessageHandler(
+            "the handler is an async function, and nothing would run what it returns; give a function that calls "
+            "asyncio.run(...) on it"
+        )
+
+
 def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
     """A verdict for each message, by what the handler returned: True or None is a success, for a batch also in each."""
     each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
     if len(each) != messages:
         return [(Reason.EXCEPTION, f"the handler gave {len(each)} answers for {messages} messages")] * messages
-    return [None if one in (True, None) else (Reason.REJECTED, None) for one in each]
+    return [None if one in (True, None) else (Reason.REJECTED, _why_rejected(one)) for one in each]
+
+
+def _why_rejected(answer: Any) -> str | None:
+    """The reason to store with a rejected message; None where the handler returned False, which says it all."""
+    if answer is False:
+        return None
+    if inspect.iscoroutine(answer):
+        answer.close()  # it is never awaited, which Python would complain of
+    return f"the handler returned a {type(answer).__name__}; return True or None to acknowledge, False to reject"
 
 
 def raised(failure: BaseException, messages: int) -> list[Verdict]:
@@ -94,8 +115,25 @@ class Calls:
         except self._ignorable:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            log.warning("the handler of %r raised %s", self._queue.name, type(failure).__name__)
-            return raised(failure, messages)
+            verdicts = raised(failure, messages)
+            self._log(deliveries, verdicts[0], failure)
+            return verdicts
+
+    def _log(self, deliveries: Sequence[Delivery], verdict: Verdict, failure: BaseException) -> None:
+        """What is needed to find the failure: message and attempt, the exception, and at DEBUG where it was raised.
+
+        A message's payload is never logged; an exception that quotes it is the handler's.
+        """
+        first, others = deliveries[0], f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
+        log.warning(
+            "the handler of %r raised at message %s%s, attempt %d: %s",
+            self._queue.name,
+            first.message_id,
+            others,
+            first.attempts,
+            verdict and verdict[1],
+        )
+        log.debug("where the handler of %r raised", self._queue.name, exc_info=failure)
 
     def _call(self, deliveries: Sequence[Delivery]) -> Any:
         """The handler's answer; it runs in the trace in which its message was published."""
@@ -114,11 +152,11 @@ class Calls:
 class Run:
     """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
 
-    given_up: called once its messages are in the sideline, where the run is given up.
+    given_up: called where the run is given up, with whether its messages are in the sideline.
     """
 
     def __init__(
-        self, deliveries: Sequence[Delivery], received: float, given_up: Callable[[], object] | None = None
+        self, deliveries: Sequence[Delivery], received: float, given_up: Callable[[bool], object] | None = None
     ) -> None:
         self.deliveries, self.given_up = list(deliveries), given_up
         self.received = self.extended = received
@@ -148,7 +186,7 @@ class Runs:
         """Calls of the handler that have not ended, or not begun."""
         return len(self._runs)
 
-    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[], object] | None = None) -> Run:
+    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[bool], object] | None = None) -> Run:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         run = Run(deliveries, self._seams.monotonic(), given_up)
         with self._lock:
@@ -204,17 +242,22 @@ class Runs:
             if run.abandoned or run not in self._runs:
                 return False
             run.abandoned = True
-        self._give_up(run.deliveries, why)
-        if run.given_up is not None:
-            run.given_up()
+        moved = False
+        try:
+            moved = self._give_up(run.deliveries, why)
+        finally:
+            if run.given_up is not None:
+                run.given_up(moved)
         return True
 
-    def _give_up(self, deliveries: Sequence[Delivery], why: str) -> None:
+    def _give_up(self, deliveries: Sequence[Delivery], why: str) -> bool:
+        """Whether nothing is left of them here."""
         left = _open(deliveries)
-        if left:
-            self._tally.add("timed_out", len(left))
-            log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
-            self._fail(left, [(Reason.TIMEOUT, why)] * len(left))
+        if not left:
+            return True
+        self._tally.add("timed_out", len(left))
+        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
+        return self._fail(left, [(Reason.TIMEOUT, why)] * len(left))
 
     def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
         """Acknowledge the messages, or put them into the sideline, by their verdicts.
@@ -249,10 +292,12 @@ class Runs:
         self._tally.add("acked", rows.count(True))
         self._unsettled(rows, "acknowledged")
 
-    def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> None:
-        """Put messages into the sideline, a thousand at once; where that fails they stay for the sweeper."""
+    def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
+        """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
         self._tally.add("failed", len(deliveries))
-        self._unsettled(self._queue.fail_many(deliveries, why), "put into the sideline")
+        rows = self._queue.fail_many(deliveries, why)
+        self._unsettled(rows, "put into the sideline")
+        return not any(isinstance(row, LatchworkError) for row in rows)
 
     def _unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count what could not be settled; the sweeper, or whoever has it now, sees to it."""

@@ -12,8 +12,9 @@ from ....errors import InvalidRequest, InvalidShovelInterval
 from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
 from ..envelope import Envelope
+from ..pointers import ShardState
 from ..queue import ShardedQueue
-from ..shards import Held, PointerQueue, ShardState
+from ..shards import Held, PointerQueue
 
 log = logging.getLogger(__name__)
 

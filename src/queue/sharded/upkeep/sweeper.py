@@ -15,10 +15,10 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
 from ...rows import settle
 from ..config import milliseconds
+from ..pointers import FIRE, LOAD, STREAM, Pointers
 from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
-from ..shards import FIRE, LOAD, STREAM, Pointers
 from .books import Books, Mark, mark_name
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sweep_shards
