@@ -25,6 +25,7 @@ GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {
     ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("group", "run"),
+    ("rwlock", "read"), ("rwlock", "write"),
 }  # fmt: skip
 """Those that take a command to run behind their one name."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",

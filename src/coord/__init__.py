@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
     from .presence import Change, Group, Member, Membership
+    from .rwlock import ReadGrant, ReadWriteLock, WriteGrant
     from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
-    "Group", "Membership", "Member", "Change", "RateLimiter", "Decision",
+    "Group", "Membership", "Member", "Change", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -28,6 +29,7 @@ __getattr__, __dir__ = offer(
         ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
         ".presence": "Group Membership Member Change",
+        ".rwlock": "ReadWriteLock ReadGrant WriteGrant",
         ".semaphore": "Semaphore Permits Holder",
     },
 )

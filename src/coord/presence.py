@@ -90,17 +90,19 @@ class Group:
         """Be a member of that name from now on. Two store calls; then one for each heartbeat, three a lease.
 
         meta: what others are to know: JSON of at most 200 bytes.  lease: seconds, 0.05 to 86,400, after which a member
-        that does not renew counts as lost.  keep_alive: renew in the background until it leaves. Who joins under the
-        name of a member that is there takes its place, as one does that was started again: the former one is refused
-        from then on, and never comes back.
+        that does not renew counts as lost.  keep_alive: renew in the background until it leaves; keep the membership
+        meanwhile: one that nobody refers to any more counts as lost. Who joins under the name of a member that is there
+        takes its place, as one does that was started again: the former one is refused from then on, and never comes
+        back.
 
         Raises `InvalidRequest` where the farm has 1,000 members already, `OutcomeUnknown` where it may have joined (it
         then counts as lost after one lease), `Unavailable`.
         """
         text, lease = checked_meta(meta), checked_lease(lease)
         place = _Membership(self._at, checked_member(member), lease)
-        membership = Membership(f"{self.name}/{member}", place, place.join(text))
-        return kept_alive(membership) if keep_alive else membership
+        name, claim = f"{self.name}/{member}", place.join(text)
+        # No variable has the membership once it is kept alive: `kept_alive`.
+        return kept_alive(Membership(name, place, claim)) if keep_alive else Membership(name, place, claim)
 
     def members(self) -> list[Member]:
         """Who is there, by farm and name. One read.

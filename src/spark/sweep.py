@@ -23,6 +23,7 @@ from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.upkeep.books import Books, pointer_bin
+from ..queue.sharded.upkeep.lives import tasks_of
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
 from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, sweep_shards
 from ..queue.sharded.upkeep.sweeper import Leads, Sweeper, unread
@@ -109,7 +110,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
     for queue, bins in listed:
         try:
             leadership.check()
-            plans.append(Plan(queue, sweeper.tasks(queue, bins, leadership.epoch)))
+            plans.append(Plan(queue, tasks_of(queue, bins, leadership.epoch, sweeper.tasks)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
         except Exception as failure:  # a defect in one queue must not stop the others' sweep

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import contender, holders, lease, limiter, members, presence, semaphore
+from latchwork.coord import contender, fencing, holders, lease, limiter, members, presence, rwlock, semaphore
 from latchwork.store import RecordStore
-from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, has
+from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, all_of, exists, has, lacks, missing
 from latchwork.store.model.form import Form, plain
 from latchwork.store.model.ops import Compute, MapPut, MapTrim, Put
 
@@ -124,6 +124,38 @@ LIMITER_RULES: tuple[Rule, ...] = (
      _swap(limiter, "_IS_LAST", exists(limiter.LAST))),
     ("forgotten before a window was watched", "P13.4: nothing let through for a window of one's own clock",
      _swap(limiter.RateLimiter, "_time_stands_still", lambda self: self._watched[0] != "")),
+)  # fmt: skip
+
+
+# ---- read-write locks (P12)
+
+_ROOM = rwlock._COUNT < rwlock.MAX_READERS
+_ANEW = lacks(holders.HOLDERS, holders.ID)
+
+
+def _reading(guard: Any, fence: Any = rwlock._LAST_FENCE) -> Callable[[], Any]:
+    return _swap(rwlock, "_READ", rwlock._acquisition(rwlock.Mode.READ, fence, guard))
+
+
+def _writing(guard: Any, fence: Any = rwlock.NEXT_FENCE) -> Callable[[], Any]:
+    more = (Put(rwlock.WRITER, holders.ID), Put(rwlock.WISH, None))
+    return _swap(rwlock, "_WRITE", rwlock._acquisition(rwlock.Mode.WRITE, fence, guard, *more))
+
+
+RWLOCK_RULES: tuple[Rule, ...] = (
+    *HELD_RULES,
+    ("readers are let in beside a writer", "P12.1: nobody writes",
+     _reading(all_of(_ROOM, _ANEW, holders.NOT_HELD_OFF))),
+    ("a writer is let in beside readers", "P12.1: nobody holds it",
+     _writing(missing(rwlock.WRITER) & holders.NOT_HELD_OFF)),
+    ("the next fence is the last one", "P12.1: max(fencing-ctr + 1, server time)",
+     _writing(rwlock._COUNT.eq(0) & holders.NOT_HELD_OFF, rwlock._LAST_FENCE)),
+    ("a reader's generation is the time", "P12.3: the fence of the last writer",
+     _reading(all_of(missing(rwlock.WRITER), _ROOM, _ANEW, holders.NOT_HELD_OFF), lease.NOW_US)),
+    ("a dead writer leaves no mark", "P12.4: abandoned = its fence",
+     _swap(rwlock._Users, "gone", lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
+    ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
+     _swap(fencing, "_fenced", lambda bin, when: TRUE if when is None else when)),
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ SEEDS = {
     "semaphore": 700,
     "limiter": 1500,
     "presence": 700,
+    "rwlock": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -31,6 +32,7 @@ HISTORIES = {
     "semaphore": 400,
     "limiter": 0,
     "presence": 0,
+    "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

@@ -24,9 +24,9 @@ from ...errors import (
 from ...inputs import is_int
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
 from ...store.decode import damaged
-from ...store.model.expr import Bound, ListOf, smallest
+from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
-from ...store.model.ops import ReadAll
+from ...store.model.ops import Compute, ReadAll
 from ...store.port import Row
 from ..rows import delete_rows, settle
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
@@ -156,6 +156,22 @@ class PointerQueue:
         return [
             ShardState.of(n, key, record.bins if record else {})
             for n, key, record in zip(numbers, keys, records, strict=True)
+        ]
+
+    def settled(self) -> list[int]:
+        """For each shard the pointer below which no message can be there: what was fired, where all of it has expired.
+
+        A shard in which nothing was written for longer than a message lives has none left; of any other nobody knows.
+        One call.
+        """
+        reads = (Read(FIRE), Compute(SINCE_UPDATE))
+        rows = settle(self.store, [Update(self.pointers_key(n), reads) for n in range(self.shards)])
+        lived = (self.ttl + self.sweep) * 1000
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
+                raise row
+        return [
+            row[0] if not isinstance(row, LatchworkError) and row[1] > lived and is_int(row[0]) else 0 for row in rows
         ]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:

@@ -11,6 +11,7 @@ from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
 from .presence import Presence
+from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -29,5 +30,6 @@ SCENARIOS: dict[str, type[Scenario]] = {
         SemaphoreScenario,
         Limiter,
         Presence,
+        ReadWrite,
     )
 }

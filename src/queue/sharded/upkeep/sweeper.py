@@ -20,6 +20,7 @@ from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from .books import Books, Mark, mark_name
+from .lives import tasks_of
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sweep_shards
 
@@ -187,7 +188,7 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
-        tasks = self.tasks(queue, bins, leadership.epoch)
+        tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
 
