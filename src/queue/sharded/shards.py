@@ -29,6 +29,7 @@ from ...store.model.form import Form, plain
 from ...store.model.ops import Compute, ReadAll
 from ...store.port import Row
 from ..rows import delete_rows, settle
+from .bell import Bell
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STREAM, Pointers, ShardState
 
@@ -132,6 +133,7 @@ class PointerQueue:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self.bell = Bell(store, Key(self._meta_set, f"{name}_BELL"))
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
@@ -194,7 +196,8 @@ class PointerQueue:
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
         """Reserve pointers: for each shard the first of so many, or the error. One call.
 
-        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1). Where a shard had nothing
+        left to fire, the next `write` rings the bell.
         """
         rows = settle(self.store, [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()])
         return {shard: self._first_of(shard, n, row) for (shard, n), row in zip(counts.items(), rows, strict=True)}
@@ -208,15 +211,18 @@ class PointerQueue:
             if isinstance(row, LatchworkError):
                 return row
             bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), row, strict=True) if value is not None}
-            first: int = Pointers.of(self.pointers_key(shard), bins).load - n + 1
+            found = Pointers.of(self.pointers_key(shard), bins)
         except LatchworkError as failure:
             return failure
-        return first
+        if (found.fire or 0) >= found.load - n:
+            self.bell.owe()
+        return found.load - n + 1
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
     ) -> list[Written | LatchworkError]:
-        """Create the data records. One call, and another where something is there already.
+        """Create the data records, and ring the bell where that is due. One call, and another where something is there
+        already.
 
         fired: they come from another queue, so they carry the time of this move in `fireTS`.
         """
@@ -229,7 +235,7 @@ class PointerQueue:
                 Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
                 for slot, envelope in zip(slots, envelopes, strict=True)
             ]
-        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in self.bell.settle(rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
             return outcomes
