@@ -11,7 +11,11 @@ from .acknowledge import acknowledge, release
 from .barrier import SparkBarrier
 from .batches import Batch, once_per_batch
 from .latch import SparkLatch
+from .listener import watch_streams
 from .register import register
 from .sweep import sweep_on
 
-__all__ = ["Batch", "SparkBarrier", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on"]
+__all__ = [
+    "Batch", "SparkBarrier", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on",
+    "watch_streams",
+]  # fmt: skip

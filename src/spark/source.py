@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import datasource as api
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..queue.sharded import stream as ranges
 from ..queue.sharded.envelope import Envelope
 from ..queue.sharded.shards import ShardState
+from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table
@@ -47,6 +48,22 @@ class Share(api.InputPartition):
     owner: ranges.Owner | None = None
 
 
+class _MayPush:
+    """A `pushFilters` that Spark does not take for an override of its own.
+
+    Where `spark.sql.python.filterPushdown.enabled` is off, Spark fails every query of a reader that overrides it. This
+    source is only faster with filters, so it has to work without as well.
+    """
+
+    __func__ = staticmethod(api.DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
+        return self._reader.take_filters(filters)
+
+
 class BatchReader(api.DataSourceReader):
     """A snapshot of what nobody has received yet. Reads only; what is received meanwhile may be missing."""
 
@@ -56,7 +73,12 @@ class BatchReader(api.DataSourceReader):
         self._since: datetime | None = None
         self._until: datetime | None = None
 
-    def pushFilters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:  # noqa: N802 - Spark's name
+    @property
+    def pushFilters(self) -> _MayPush:  # noqa: N802 - Spark's name
+        """Takes filters where Spark gives any."""
+        return _MayPush(self)
+
+    def take_filters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
         """Read only the shards, and pass on only the times, that are asked for; what is left to Spark."""
         for one in filters:
             column = getattr(one, "attribute", None)
@@ -107,6 +129,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: Offsets | None = None
         self._owner: ranges.Owner | None = None
         self._cap: list[int] | None = None
+        self._admission = Admission(options)
+        self._latest: dict[str, Any] | None = None
 
     # ---- planning
 
@@ -116,8 +140,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets.made([state.fired for state in states])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxMessagesPerBatch`, or no limit."""
-        return ReadMaxRows(self._options.max_messages) if self._options.max_messages else ReadAllAvailable()
+        """One of the limits that are set, or no limit."""
+        return self._admission.read_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Read what is there now, and nothing that comes later."""
@@ -132,16 +156,24 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         owner, states = self._own()
         ends = [state.loaded for state in states]
+        self._latest = self._offsets.made(ends)
         if self._cap is not None:
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
         begins = self._offsets.read(start, states)
         ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
-        if isinstance(limit, ReadMaxRows):
-            ends = _limited(begins, ends, limit.max_rows)
+        pointers = self._options.open().pointers
+        ends = self._admission.admitted(pointers, begins, ends, limit, bounded=self._cap is not None)
         if ends != begins:
             return self._offsets.made(ends)
         self._acknowledge(owner, states, begins)
         return start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """How far the queue reached when the present trigger looked, whatever its limits; a query's progress shows it.
+
+        None before the first look. No call to the store: the progress is of that trigger.
+        """
+        return self._latest
 
     def _acknowledge(self, owner: ranges.Owner, states: Sequence[ShardState], done: Sequence[int]) -> None:
         pointers, left = self._options.open().pointers, IDLE
@@ -222,24 +254,3 @@ def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
 def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
     """Without what consumers have taken meanwhile: the queue was let go of, and the checkpoint is older."""
     return piece._replace(after=min(max(piece.after, fired[piece.shard]), piece.last))
-
-
-def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
-    """At most so many rows in all, shared out evenly, what one shard does not need going to the others.
-
-    Where there are fewer rows than shards the first ones are others in each batch, as the offsets move on.
-    """
-    first, shards = sum(begins), len(begins)
-    order = [(first + n) % shards for n in range(shards)]
-    left = {shard: ends[shard] - begins[shard] for shard in order if ends[shard] > begins[shard]}
-    taken = dict.fromkeys(range(len(begins)), 0)
-    while left and rows > 0:
-        share = max(1, rows // len(left))
-        for shard in list(left):
-            n = min(share, left[shard], rows)
-            taken[shard] += n
-            left[shard] -= n
-            rows -= n
-            if not left[shard]:
-                del left[shard]
-    return [begin + taken[shard] for shard, begin in enumerate(begins)]

@@ -30,6 +30,7 @@ from latchwork.queue.circular import rounds as circular_round
 from latchwork.queue.ledger import chunks as ledger_chunk
 from latchwork.queue.ledger import writer as ledger_writer
 from latchwork.queue.ledger.chunks import LedgerRecords
+from latchwork.queue.sharded import active, bell
 from latchwork.queue.sharded import drain as passes
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
@@ -281,7 +282,7 @@ LOCK_RULES = (
     ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken though it was renewed", "P2: fence, renewals and time in the guard",
-     _broken_by(lease._HELD), False, 2_440),
+     _broken_by(lease._HELD), True),
     ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
      _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
@@ -402,10 +403,31 @@ def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init_
     self.sweep = 1e9
 
 
+def _deaf_to_what_came_between(self: Any, real: Any = active.ActiveShards._glance) -> None:
+    real(self)
+    self._heard = self._queue.bell.rings()
+
+
 def _any_epoch() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(sweeping, "_forward", return_value=TRUE))
     stack.enter_context(mock.patch.object(sweeper, "EPOCH_GUARD", TRUE))
+    return stack
+
+
+def _settled_at_fire(self: Any) -> list[int]:
+    return [state.fired for state in self.states()]
+
+
+def _tasks_alone(queue: Any, bins: Any, epoch: int, plan: Any) -> Any:
+    return plan(queue, bins)
+
+
+def _lost_unnoticed() -> Any:
+    """A queue whose record was lost, or whose pointers were, as it was before there were rules for that."""
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(pointers.PointerQueue, "settled", _settled_at_fire))
+    stack.enter_context(mock.patch.object(sweeper, "tasks_of", _tasks_alone))
     return stack
 
 
@@ -430,6 +452,15 @@ SHARDED_RULES = (
      _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
+    ("the bell is read after the pointers", "P5: before the pointers",
+     _swap(active.ActiveShards, "_glance", _deaf_to_what_came_between), True),
+    ("a shard that was empty is not rung for", "P5: rung where the shard was empty",
+     _swap(bell.Bell, "owe", lambda self: None), True),
+    ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
+    ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
+     _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),
+    ("lost pointers are not noticed", "P5: a shard that no sweep has seen is not swept",
+     _swap(sweeper, "tasks_of", _tasks_alone), True),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)

@@ -16,7 +16,7 @@ from ...store.model.record import checked_key
 from .active import IDLE_LOOK
 from .config import QueueConfig
 from .queue import ShardedQueue, pointer_queues
-from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
+from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of, shovel_ops
 from .schedules import Schedule, ScheduleRecords
 
 log = logging.getLogger(__name__)
@@ -28,9 +28,10 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 class QueueRegistry:
     """The way to the sharded queues of `client_id` in a farm.
 
-    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of a queue
-    that was idle for long notice what other processes publish; each look costs a process one call. Nothing is read or
-    written before the first call. One queue is one object here, shared by all who ask for it; one that another has
+    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of an
+    idle queue look at its pointers though its bell was not rung, as where a publisher died, or another library
+    publishes; each look costs a process one call, and a record a shard. Nothing is read or written before the first
+    call. One queue is one object here, shared by all who ask for it; one that another has
     replaced (with another codec, or as the queue was made anew) is kept up to date as well for as long as it is held.
     """
 
@@ -76,8 +77,7 @@ class QueueRegistry:
         self._ensure_index()
         record = self.records.find(config.name)
         if record is None:
-            queues = pointer_queues(self.store, self.client_id, config)
-            self.records.create(config, [[state.fired for state in queue.states()] for queue in queues])
+            self._create(config)
             record = self.records.record(config.name)
         bins = record.bins
         unequal = differences(config, config_of(config.name, bins))
@@ -117,7 +117,12 @@ class QueueRegistry:
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         # By name, as one that is deactivated between the two queries is in both.
-        records = {one.key.name: one for value in wanted for one in self.store.query(self.records.set, "active", value)}
+        try:
+            query = [one for value in wanted for one in self.store.query(self.records.set, "active", value)]
+        except LatchworkError:
+            self._indexed = False  # a store that came back empty may have lost it: the next one makes it again
+            raise
+        records = {one.key.name: one for one in query}
         found = []
         for _, record in sorted(records.items()):
             try:
@@ -201,6 +206,10 @@ class QueueRegistry:
 
     # ----
 
+    def _create(self, config: QueueConfig) -> None:
+        queues = pointer_queues(self.store, self.client_id, config)
+        self.records.create(config, [queue.settled() for queue in queues])
+
     def _ensure_index(self) -> None:
         if not self._indexed:
             self.store.ensure_index(self.records.set, "active")
@@ -217,9 +226,31 @@ class QueueRegistry:
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
                 return
+            if self._is_used(name):
+                self._make_again(name)
+                return
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = {name: held for name, held in self._held.items() if held}
+
+    def _is_used(self, name: str) -> bool:
+        """Whether somebody has used the queue since the last refresh, and it was not deactivated."""
+        with self._lock:
+            return any(one.used and one.live.active for one in self._held.get(name, ()))
+
+    def _make_again(self, name: str) -> None:
+        """The record of a queue that is in use is kept alive by that: where it is gone, the store has lost it."""
+        log.warning(
+            "the record of queue %s in %s is gone though the queue is in use, as where the store came back empty: it "
+            "is made again, with the settings of this process; messages that were lost with the store are lost",
+            name,
+            self.records.set,
+        )
+        queue = self._adopted()[name]
+        config, live = queue.config, queue.live
+        self._create(config)
+        self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
+        self._adopt(config, self.records.read(name))
 
     def _keep_if_used(self, queue: ShardedQueue) -> None:
         with self._lock:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
-from ...store.model.expr import Bound, ListOf, smallest
+from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
-from ...store.model.ops import ReadAll
+from ...store.model.ops import Compute, ReadAll
 from ..rows import delete_rows, settle
+from .bell import Bell
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 
 CLAIMS = 64
@@ -25,7 +26,7 @@ CLAIMS = 64
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -131,6 +132,7 @@ class PointerQueue:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self.bell = Bell(store, Key(self._meta_set, f"{name}_BELL"))
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
@@ -157,6 +159,20 @@ class PointerQueue:
             for n, bins in zip(numbers, found, strict=True)
         ]  # fmt: skip
 
+    def settled(self) -> list[int]:
+        """For each shard the pointer below which no message can be there: what was fired, where all of it has expired.
+
+        A shard in which nothing was written for longer than a message lives has none left; of any other nobody knows.
+        One call.
+        """
+        reads = (Read(FIRE), Compute(SINCE_UPDATE))
+        rows = settle(self.store, [Update(self.pointers_key(n), reads) for n in range(self.shards)])
+        lived = (self.ttl + self.sweep) * 1000
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                raise row
+        return [0 if isinstance(row, LatchworkError) or row[1] <= lived else row[0] or 0 for row in rows]
+
     def begin_firing(self, states: Sequence[ShardState]) -> None:
         """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
 
@@ -171,18 +187,26 @@ class PointerQueue:
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
         """Reserve pointers: for each shard the first of so many, or the error. One call.
 
-        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1). Where a shard had nothing
+        left to fire, the next `write` rings the bell.
         """
         rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
-        return {
-            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
-            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
-        }
+        first: dict[int, int | LatchworkError] = {}
+        for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True):
+            if isinstance(row, LatchworkError):
+                first[shard] = row
+                continue
+            loaded, fired = row
+            first[shard] = loaded - n + 1
+            if fired >= loaded - n:
+                self.bell.owe()
+        return first
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
     ) -> list[Written | LatchworkError]:
-        """Create the data records. One call, and another where something is there already.
+        """Create the data records, and ring the bell where that is due. One call, and another where something is there
+        already.
 
         fired: they come from another queue, so they carry the time of this move in `fireTS`.
         """
@@ -195,7 +219,7 @@ class PointerQueue:
                 Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
                 for slot, envelope in zip(slots, envelopes, strict=True)
             ]
-        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in self.bell.settle(rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
             return outcomes

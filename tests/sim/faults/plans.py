@@ -22,6 +22,9 @@ Script = Mapping[str, Mapping[int | str, "Fault | float | list[Fault | float]"]]
 class Plan:
     """No faults; short random delays. `point` numbers every store call of the run, each row of a batch alone."""
 
+    held = 0.0
+    """Seconds by which the next request is held up, where a script says so."""
+
     def __init__(self) -> None:
         self.fired: Counter[Kind] = Counter()
         self.point = 0
@@ -42,6 +45,10 @@ class Plan:
         """How long a request or a reply is under way: mostly short, now and then long."""
         draw = self.rng.random()
         return self.scale * draw if draw < 0.9 else self.scale * 10 * draw
+
+    def hold(self) -> float:
+        """Seconds for which a row of a batch is held before it applies."""
+        return 0.0
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         """What goes wrong with this call, if anything."""
@@ -181,15 +188,17 @@ class ScriptPlan(Plan):
         self.script = script
         self.calls: Counter[str] = Counter()
         self.struck: Counter[tuple[str, str]] = Counter()
-        self.held = 0.0
 
     def bind(self, world: World) -> None:
         super().bind(world)
         world.preempt = 0.0
 
     def delay(self) -> float:
+        return 0.001 + self.hold()
+
+    def hold(self) -> float:
         held, self.held = self.held, 0.0
-        return 0.001 + held
+        return held
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 from latchwork.errors import LatchworkError, LeaseLost
+from latchwork.queue.sharded import active
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded.config import QueueConfig
 from latchwork.queue.sharded.registry import QueueRegistry
@@ -166,7 +167,7 @@ def consumer_that_died_before_the_servers_clock_went_back():
 
 def extended_between_look_and_take():
     """P5: a leader has seen a message left alone for a sweep duration; its consumer extends it; then it is taken."""
-    stage = Stage({"s": {17: Fault(Kind.PAUSE, 0.5)}})
+    stage = Stage({"s": {20: 0.5}})
 
     def consumer(store):
         delivery = queue_on(store).receive(1)[0]
@@ -229,7 +230,116 @@ def earlier_leader_sweeps_after_a_later_one():
     return stage.play().said["a"] == [2, 2]
 
 
+def waiting(store):
+    """What a consumer gets that waits for 5 s, which is less than the interval of late looks."""
+    return [delivery.payload for delivery in queue_on(store).receive(1, timeout=5)]
+
+
+def published_while_a_consumer_looks():
+    """P5: a consumer has read the pointers, and reads the bell a second later; a message comes in between."""
+    stage = Stage({"c": {4: 1.0}})
+    stage.act("setup", queue_on)
+    stage.act("c", waiting, after=0.1)
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.6)
+    return stage.play().said["c"] == ["m"]
+
+
+def published_while_a_consumer_waits():
+    """P5: a consumer has looked and found nothing; then a message comes."""
+    stage = Stage()
+    stage.act("setup", queue_on)
+    stage.act("c", waiting, after=0.1)
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=2)
+    return stage.play().said["c"] == ["m"]
+
+
+@contextmanager
+def no_late_looks():
+    made = active.ActiveShards.__init__
+    with mock.patch.object(active.ActiveShards, "__init__", lambda self, queue, _: made(self, queue, 1e9)):
+        yield
+
+
+def ring_that_is_lost():
+    """P5: a publisher dies before its ring; who waits looks at the pointers all the same, if late."""
+    stage = Stage()
+    stage.act("setup", queue_on)
+
+    def producer(store):
+        queue = queue_on(store)
+        queue.pointers.bell.owe = lambda: None
+        queue.publish("m")
+
+    def consumer(store):
+        queue = queue_on(store)
+        return [delivery.payload for _ in range(3) for delivery in queue.receive(1, timeout=5)]
+
+    stage.act("c", consumer, after=0.1)
+    stage.act("p", producer, after=2)
+    return stage.play().said["c"] == ["m"]
+
+
+def lose(stage, at, *names):
+    """The store has lost these records."""
+
+    def strike():
+        for key in [key for key in stage.server._records if key.name in names]:
+            del stage.server._records[key]
+
+    stage.world.at(at, strike)
+
+
+def swept_by(store, times, pause=5.0):
+    """What comes to the sideline while a leader sweeps so often."""
+    queue = queue_on(store)
+    sweeper = Sweeper(queue.registry, Office(Term(1)))
+    for _ in range(times):
+        sweeper.run_once()
+        store.seams.sleep(pause)
+    return [delivery.payload for delivery in queue.sideline.receive(10)]
+
+
+def record_lost_while_a_dead_consumers_message_waits():
+    """P5: a consumer dies, a sweep sees its message, and the queue's record is lost; somebody makes the queue again."""
+    stage = Stage()
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", lambda store: queue_on(store).receive(1), after=0.1)
+    stage.act("first", lambda store: swept_by(store, 1), after=0.2)
+    lose(stage, 1, "q")
+    stage.act("s", lambda store: swept_by(store, 4), after=2)
+    return stage.play().said["s"] == ["m"]
+
+
+def pointers_lost_below_what_was_swept():
+    """P5: what was fired has been swept, the pointers are lost, and as many messages more are published and claimed."""
+    stage = Stage()
+
+    def publish(store):
+        queue = queue_on(store)
+        queue.publish("m")
+        queue.receive(1)[0].ack()
+
+    stage.act("p", publish)
+    stage.act("first", lambda store: swept_by(store, 3), after=0.2)
+    lose(stage, 18, "q_SHARD_0_POINTERS")
+
+    def die(store):
+        queue = queue_on(store)
+        queue.publish("n")
+        queue.receive(1)
+
+    stage.act("c", die, after=19)
+    stage.act("s", lambda store: swept_by(store, 4), after=20)
+    return stage.play().said["s"] == ["n"]
+
+
 RULES = [
+    (
+        "P5 record lost",
+        record_lost_while_a_dead_consumers_message_waits,
+        rule("sharded", "a queue made again is swept from FIRE"),
+    ),
+    ("P5 pointers lost", pointers_lost_below_what_was_swept, rule("sharded", "lost pointers are not noticed")),
     ("P5 acknowledge", acknowledged_by_a_stale_receipt, rule("sharded", "acknowledging without a guard")),
     ("P5 late create", producer_slower_than_the_sweep, rule("sharded", "a late create is acknowledged")),
     ("P5 pass", slot_passed_before_its_producer_writes, rule("sharded", "the sweep passes empty slots at once")),
@@ -244,5 +354,8 @@ RULES = [
     ),
     ("P5 extended", extended_between_look_and_take, rule("sharded", "what was left alone is taken as it is now")),
     ("P5 mark", messages_behind_a_mark_that_stays_young, rule("sharded", "marks grow old by the server's clock")),
+    ("P5 bell", published_while_a_consumer_looks, rule("sharded", "the bell is read after the pointers")),
+    ("P5 ring", published_while_a_consumer_waits, rule("sharded", "a shard that was empty is not rung for")),
+    ("P5 late look", ring_that_is_lost, no_late_looks),
     ("P5 epoch", earlier_leader_sweeps_after_a_later_one, rule("sharded", "sweep pointers ignore the epoch")),
 ]

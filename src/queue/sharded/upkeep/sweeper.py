@@ -18,6 +18,7 @@ from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..shards import FIRE
+from .lives import tasks_of
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
 
@@ -160,7 +161,7 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
-        tasks = self.tasks(queue, bins)
+        tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
 
