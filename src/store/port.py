@@ -171,6 +171,13 @@ class RecordStore(ABC):
     def describe(self) -> StoreInfo:
         """What this store is and what it can promise."""
 
+    def data_version(self) -> object:
+        """A value that is another one after each write of anybody; None where the store cannot tell without a read.
+
+        It may also change without one. Not a call: where it cannot be told now, it is another value each time.
+        """
+        return None
+
     def close(self) -> None:
         """Let go of this process's connection, where the store made it; the next call makes another."""
 
@@ -262,6 +269,9 @@ class PolicyView(RecordStore):
 
     def describe(self) -> StoreInfo:
         return self.inner.describe()
+
+    def data_version(self) -> object:
+        return self.inner.data_version()
 
     def close(self) -> None:
         self.inner.close()
