@@ -11,7 +11,7 @@ from pyspark.sql import datasource as api
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.shards import ShardState
+from ..queue.sharded.pointers import ShardState
 from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
@@ -58,7 +58,7 @@ class BatchReader(api.DataSourceReader):
 
     def partitions(self) -> Sequence[Share]:
         """The unread pointers of the shards, at most 10,000 in a task."""
-        states = self._options.open().pointers.states()
+        states = [state.checked() for state in self._options.open().pointers.states()]
         return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:

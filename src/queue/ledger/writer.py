@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...errors import LatchworkError, NotFound, Refused, Unavailable
-from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
+from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
+from ...store import Compute, Param, Put, Update, exists, missing
 from ...store.model.expr import Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
+from ..sharded.shards import SEEN, Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -51,13 +51,23 @@ class ChunkWriter:
     def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
         """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
 
-        Two calls. The reservation is wasted where another attempt was first: holes are harmless.
+        Two calls. The reservation is wasted where another attempt was first: holes are harmless. Rows without a shard
+        of their own go elsewhere where `shard` is damaged.
         """
         born = self._seams.boottime()
-        shards = {row.envelope.msg_id: shard if row.shard is None else row.shard for row in rows}
-        slots = self._reserve(shards)
+        slots = self._reserved(rows, shard)
         chunk = self._records.create(number, slots, born)
         return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
+
+    def _reserved(self, rows: Sequence[Row], shard: int) -> dict[str, Slot]:
+        """A slot for each message, in this shard or the first after it that is not damaged."""
+        for n in range(self._pointers.shards):
+            chosen = (shard + n) % self._pointers.shards
+            try:
+                return self._reserve({row.envelope.msg_id: chosen if row.shard is None else row.shard for row in rows})
+            except Corrupt as failure:
+                damage = failure
+        raise damage
 
     def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
         """Write what is not there yet, then note in the ledger that all of it is. Two calls where nothing is amiss.
@@ -109,14 +119,15 @@ class ChunkWriter:
         return not moves
 
     def _passed(self, slots: Collection[Slot]) -> set[Slot]:
-        """Those of them that somebody may have passed while they were empty. Two calls at most.
+        """The slots that a consumer may have passed while they were empty. Two calls at most.
 
         Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
         What somebody was given since was not passed.
         """
         if not slots:
             return set()
-        fired = {state.shard: state.fired for state in self._pointers.states(sorted({slot.shard for slot in slots}))}
+        states = self._pointers.states(sorted({slot.shard for slot in slots}))
+        fired = {state.shard: state.checked().fired for state in states}
         below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
         if not below:
             return set()
@@ -124,7 +135,7 @@ class ChunkWriter:
         return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
-        """Give messages other slots; those that are to be examined first may turn out to be read already."""
+        """Give messages other slots; the ones to be examined first may turn out to be read already."""
         shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
         sent = self._seams.boottime()
         slots = self._reserve(shards)
@@ -139,7 +150,7 @@ class ChunkWriter:
             self._records.change(chunk.number, msg_id, old, new)
 
     def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
-        """Those in which a tombstone is; it is kept on, so that nobody can write there any more. One call, or none.
+        """The slots that hold a tombstone, which is kept on, so that nobody can write there. One call, or none.
 
         Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
         """
@@ -174,21 +185,11 @@ class ChunkWriter:
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
         """A slot for each message. One call."""
-        counts = Counter(shards.values())
-        rows = [
-            Update(
-                self._pointers.pointers_key(shard),
-                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)),
-                exists=Exists.ANY,
-                ttl=NEVER,
-            )
-            for shard, n in counts.items()
-        ]
         following: dict[int, int] = {}
-        for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
-            if isinstance(row, LatchworkError):
-                raise row
-            following[shard] = row[0] - n + 1
+        for shard, first in self._pointers.reserve(Counter(shards.values())).items():
+            if isinstance(first, LatchworkError):
+                raise first
+            following[shard] = first
         return _slots(shards, following)
 
 
