@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": Place("doctor", "doctor", "Say what would bite, and the remedy."),
     "demo": Place("demo", "demo", "A tour of every primitive, on a temporary store."),
     "latch": Place("latch", "app", "Wait until so many things have happened."),
+    "barrier": Place("barrier", "app", "Wait until all are there, and tell each other something."),
     "lock": Place("lock", "app", "Take turns, with fences."),
     "group": Place("group", "app", "Who is there, and who died."),
     "semaphore": Place("semaphore", "app", "Let so many in at a time, with fences."),
