@@ -25,7 +25,7 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
-from .waiting import told
+from .waiting import measured
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is
@@ -218,7 +218,7 @@ class Entering(Attempts[Way, Holders]):
             if claim is not None or timeout == 0:
                 return claim
             try:
-                claim = told(seams, kind, lambda: self.wait(poll, deadline=deadline))
+                claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
             finally:
                 if claim is None:  # also where the wait failed
                     self.end()

@@ -27,7 +27,7 @@ from ..store.model.ops import MapPut, MapTrim, Op, Put
 from ..store.once import Once
 from ..store.port import Exists, Key, RecordStore
 from .inputs import checked_name
-from .waiting import told
+from .waiting import measured
 
 LIMITS = "latchwork_limits"
 """The set of all rate limiters; the key is the name."""
@@ -131,7 +131,7 @@ class RateLimiter:
         limit, seams = checked_timeout(timeout), self._store.seams
         with Deadline(seams, limit) as deadline:
             first = outlive(seams, deadline, lambda: self._decide(n))
-            decision = first if first.allowed else told(seams, "limit", lambda: self._wait(n, first, deadline))
+            decision = first if first.allowed else measured(seams, "limit", lambda: self._wait(n, first, deadline))
         if decision is None:
             raise WaitTimeout(f"{self!r} has no room for {n} within {timeout} s; wait longer, or ask for fewer")
         return decision

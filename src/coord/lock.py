@@ -24,7 +24,7 @@ from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
 from .lease import checked_lease
-from .waiting import told
+from .waiting import measured
 
 G = TypeVar("G", bound="Grant")
 
@@ -106,7 +106,7 @@ class FencedLock:
             claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
             if claim is not None or timeout == 0:
                 return claim or acquisition.look()
-            return told(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
+            return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         # No variable has the grant once it is kept alive: `kept_alive`.

@@ -10,7 +10,7 @@ from ..seams import Seams
 T = TypeVar("T")
 
 
-def told(seams: Seams, kind: str, wait: Callable[[], T | None]) -> T | None:
+def measured(seams: Seams, kind: str, wait: Callable[[], T | None]) -> T | None:
     """Call `wait` and return its result, after recording its duration and outcome.
 
     kind: the primitive, for example `latch` or `lock`.

@@ -18,7 +18,7 @@ from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..alarm import Alarm
 from ..presence import Group
-from ..waiting import told
+from ..waiting import measured
 from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
@@ -262,7 +262,7 @@ class Latch(Handle):
 
         try:
             with Deadline(seams, timeout) as deadline:
-                return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+                return measured(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()
