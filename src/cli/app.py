@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..plain import PlainFormatter
 from ..store.connect import hidden
 from . import barrier, group, large, latch, leader, limit, lock, messages, outbox, queue, rwlock, schedule, semaphore
 from .demo import demo
@@ -59,7 +60,9 @@ def _globals(
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="the version")] = False,
 ) -> None:
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

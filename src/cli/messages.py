@@ -58,7 +58,7 @@ def publish(
     queue = queue_of(session, name, client, farm)
     headers = dict(_header(pair) for pair in header or [])
     ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
-    session.say("\n".join(ids), published=ids)
+    session.say(*ids, published=ids)
 
 
 def redrive(
