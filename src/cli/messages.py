@@ -13,7 +13,7 @@ from ..queue import Message, ShardedQueue
 from .consume import consume
 from .jsontext import from_json, to_json
 from .options import Client, Farm
-from .queue import Name, queue_of
+from .queue import Name, app, queue_of
 from .session import Session
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
@@ -79,10 +79,8 @@ def redrive(
     session.table([_row(message, json_value=session.json) for message in found], empty="nothing to bring back")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of the group `queue`."""
-    for command in (publish, peek, consume, redrive):
-        app.command()(command)
+for _command in (publish, peek, consume, redrive):
+    app.command()(_command)
 
 
 def _header(pair: str) -> tuple[str, str]:
