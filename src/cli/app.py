@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..store.connect import hidden
-from . import group, large, latch, leader, limit, lock, messages, outbox, queue, rwlock, schedule, semaphore
+from . import group, large, latch, leader, limit, lock, messages, one, outbox, queue, rwlock, schedule, semaphore
 from .demo import demo
 from .doctor import doctor
 from .session import Session, note
@@ -31,6 +31,7 @@ app.add_typer(rwlock.app, name="rwlock")
 app.add_typer(limit.app, name="limit")
 app.add_typer(leader.app, name="leader")
 messages.add_to(queue.app)
+one.add_to(queue.app)
 app.add_typer(queue.app, name="queue")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(large.app, name="large")
