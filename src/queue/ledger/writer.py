@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...errors import LatchworkError, NotFound, Refused, Unavailable
-from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
+from ...store import Compute, Param, Put, Update, exists, missing
 from ...store.model.expr import Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
+from ..sharded.shards import SEEN, Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -109,7 +109,7 @@ class ChunkWriter:
         return not moves
 
     def _passed(self, slots: Collection[Slot]) -> set[Slot]:
-        """Those of them that somebody may have passed while they were empty. Two calls at most.
+        """The slots that a consumer may have passed while they were empty. Two calls at most.
 
         Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
         What somebody was given since was not passed.
@@ -124,7 +124,7 @@ class ChunkWriter:
         return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
-        """Give messages other slots; those that are to be examined first may turn out to be read already."""
+        """Give messages other slots; the ones to be examined first may turn out to be read already."""
         shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
         sent = self._seams.boottime()
         slots = self._reserve(shards)
@@ -139,7 +139,7 @@ class ChunkWriter:
             self._records.change(chunk.number, msg_id, old, new)
 
     def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
-        """Those in which a tombstone is; it is kept on, so that nobody can write there any more. One call, or none.
+        """The slots that hold a tombstone, which is kept on, so that nobody can write there. One call, or none.
 
         Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
         """
@@ -174,21 +174,11 @@ class ChunkWriter:
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
         """A slot for each message. One call."""
-        counts = Counter(shards.values())
-        rows = [
-            Update(
-                self._pointers.pointers_key(shard),
-                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)),
-                exists=Exists.ANY,
-                ttl=NEVER,
-            )
-            for shard, n in counts.items()
-        ]
         following: dict[int, int] = {}
-        for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
-            if isinstance(row, LatchworkError):
-                raise row
-            following[shard] = row[0] - n + 1
+        for shard, first in self._pointers.reserve(Counter(shards.values())).items():
+            if isinstance(first, LatchworkError):
+                raise first
+            following[shard] = first
         return _slots(shards, following)
 
 

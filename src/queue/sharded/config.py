@@ -6,7 +6,7 @@ import math
 import warnings
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
 from ...inputs import checked_whole, is_int
@@ -28,8 +28,8 @@ SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
 
-Span = timedelta
-"""A length of time. Numbers are taken as seconds."""
+Span: TypeAlias = timedelta | float
+"""A length of time as it may be given: numbers are seconds. As a setting it is a `timedelta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,12 @@ class ShovelConfig:
     interval: 0 to 86,400 s between two passes, in whole seconds.  concurrency: 1 to 50.
     """
 
-    interval: Span
+    interval: timedelta
     concurrency: int = 1
+
+    if TYPE_CHECKING:
+
+        def __init__(self, interval: Span, concurrency: int = 1) -> None: ...
 
     def __post_init__(self) -> None:
         try:
@@ -63,7 +67,11 @@ class BatchingConfig:
     """
 
     max_size: int
-    max_wait: Span
+    max_wait: timedelta
+
+    if TYPE_CHECKING:
+
+        def __init__(self, max_size: int, max_wait: Span) -> None: ...
 
     def __post_init__(self) -> None:
         checked_whole("batch size", self.max_size, 2, 200_000)
@@ -102,18 +110,39 @@ class QueueConfig:
     name: str
     _: KW_ONLY
     shards: int = 32
-    message_expiry: Span = timedelta(days=2)
-    queue_expiry: Span = timedelta(days=2)
+    message_expiry: timedelta = timedelta(days=2)
+    queue_expiry: timedelta = timedelta(days=2)
     concurrency: int = 1
     handler_type: str | None = None
-    sweep_duration: Span = timedelta(minutes=20)
-    handler_timeout: Span = HANDLER_TIMEOUT
+    sweep_duration: timedelta = timedelta(minutes=20)
+    handler_timeout: timedelta = HANDLER_TIMEOUT
     max_deliveries: int = 5
     backoff: Any = None
     shovel: ShovelConfig | None = None
     batching: BatchingConfig | None = None
     codec: Any = "json"
     unsafe_limits: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            *,
+            shards: int = 32,
+            message_expiry: Span = timedelta(days=2),
+            queue_expiry: Span = timedelta(days=2),
+            concurrency: int = 1,
+            handler_type: str | None = None,
+            sweep_duration: Span = timedelta(minutes=20),
+            handler_timeout: Span = HANDLER_TIMEOUT,
+            max_deliveries: int = 5,
+            backoff: Any = None,
+            shovel: ShovelConfig | None = None,
+            batching: BatchingConfig | None = None,
+            codec: Any = "json",
+            unsafe_limits: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         asked = self.handler_timeout is not HANDLER_TIMEOUT

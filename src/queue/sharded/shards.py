@@ -17,6 +17,7 @@ from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import Compute, ReadAll
 from ..rows import delete_rows, settle
+from .bell import Bell
 from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
 
 CLAIMS = 64
@@ -25,7 +26,7 @@ CLAIMS = 64
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -131,6 +132,7 @@ class PointerQueue:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self.bell = Bell(store, Key(self._meta_set, f"{name}_BELL"))
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
@@ -185,18 +187,26 @@ class PointerQueue:
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
         """Reserve pointers: for each shard the first of so many, or the error. One call.
 
-        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1). Where a shard had nothing
+        left to fire, the next `write` rings the bell.
         """
         rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
-        return {
-            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
-            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
-        }
+        first: dict[int, int | LatchworkError] = {}
+        for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True):
+            if isinstance(row, LatchworkError):
+                first[shard] = row
+                continue
+            loaded, fired = row
+            first[shard] = loaded - n + 1
+            if fired >= loaded - n:
+                self.bell.owe()
+        return first
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
     ) -> list[Written | LatchworkError]:
-        """Create the data records. One call, and another where something is there already.
+        """Create the data records, and ring the bell where that is due. One call, and another where something is there
+        already.
 
         fired: they come from another queue, so they carry the time of this move in `fireTS`.
         """
@@ -209,7 +219,7 @@ class PointerQueue:
                 Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
                 for slot, envelope in zip(slots, envelopes, strict=True)
             ]
-        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in self.bell.settle(rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
             return outcomes

@@ -146,6 +146,13 @@ def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tup
                 yield pointer, envelope
 
 
+def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
+    """The bytes of the payloads in these slots, 0 where there is none. One call; none for no slots."""
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "data")
+    found = [record.bins.get("data") or "" if record else "" for record in records]
+    return [len(data.encode() if isinstance(data, str) else data) for data in found]
+
+
 def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:
     """Delete what the shard holds up to the boundary, then move FIRE there; how many pointers that were.
 
