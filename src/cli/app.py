@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from ..store.connect import hidden
-from . import group, large, latch, leader, limit, lock, messages, one, outbox, queue, rwlock, schedule, semaphore
+from . import (
+    barrier,
+    group,
+    large,
+    latch,
+    leader,
+    limit,
+    lock,
+    messages,
+    one,
+    outbox,
+    queue,
+    rwlock,
+    schedule,
+    semaphore,
+)
 from .demo import demo
 from .doctor import doctor
 from .session import Session, note
@@ -24,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(latch.app, name="latch")
+app.add_typer(barrier.app, name="barrier")
 app.add_typer(lock.app, name="lock")
 app.add_typer(group.app, name="group")
 app.add_typer(semaphore.app, name="semaphore")

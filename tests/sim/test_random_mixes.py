@@ -18,6 +18,7 @@ SEEDS = {
     "semaphore": 700,
     "limiter": 1500,
     "presence": 700,
+    "barrier": 700,
     "rwlock": 700,
 }
 HISTORIES = {
@@ -32,6 +33,7 @@ HISTORIES = {
     "semaphore": 400,
     "limiter": 0,
     "presence": 0,
+    "barrier": 0,
     "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""
