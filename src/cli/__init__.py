@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError, NotFound
+from .extra import without_extra
 
 FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
@@ -122,8 +123,7 @@ def _run(words: list[str]) -> int:
 
         from .app import app  # noqa: PLC0415 - as above
     except ImportError as failure:
-        state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
-        sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install '.[cli]' in the clone")
+        without_extra(failure)
     try:
         return app(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:

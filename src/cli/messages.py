@@ -13,7 +13,7 @@ from ..queue import Message, ShardedQueue
 from .consume import consume
 from .jsontext import from_json, to_json
 from .options import Client, Farm
-from .queue import Name, queue_of
+from .queue import Name, app, queue_of
 from .session import Session
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
@@ -61,10 +61,8 @@ def publish(
     session.say("\n".join(ids), published=ids)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of the group `queue`."""
-    for command in (publish, peek, consume):
-        app.command()(command)
+for _command in (publish, peek, consume):
+    app.command()(_command)
 
 
 def header_of(pair: str) -> tuple[str, str]:

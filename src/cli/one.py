@@ -11,7 +11,7 @@ from ..errors import InvalidRequest, LatchworkError
 from ..queue import Outcome, ShardedQueue
 from .messages import header_of, row_of
 from .options import Client, Farm
-from .queue import Name, queue_of
+from .queue import Name, app, queue_of
 from .session import Session, note
 
 SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
@@ -117,10 +117,8 @@ def move(
     _tell(session, lambda: view.move(_named(id), target))
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of the group `queue`."""
-    for command in (search, discard, redrive, move):
-        app.command()(command)
+for _command in (search, discard, redrive, move):
+    app.command()(_command)
 
 
 def _side(queue: ShardedQueue, side: str) -> Any:

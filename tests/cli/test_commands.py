@@ -20,6 +20,7 @@ from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
+from tests.cli.commands import leaves
 from tests.cli.conftest import command
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore
@@ -455,18 +456,7 @@ def test_a_pipe_gets_plain_lines(run):
 
 
 def test_every_command_has_help_with_an_example():
-    import typer
-
-    from latchwork.cli.app import app
-
-    def leaves(group, path=()):
-        for name, one in group.commands.items():
-            if hasattr(one, "commands"):
-                yield from leaves(one, (*path, name))
-            else:
-                yield (*path, name), one
-
-    found = dict(leaves(typer.main.get_command(app)))
+    found = dict(leaves())
     assert len(found) >= 25
     assert [path for path, one in found.items() if "Example: latchwork " + " ".join(path) not in (one.help or "")] == []
 
