@@ -41,7 +41,7 @@ COMMANDS = {
     "rwlock": Place("rwlock", "app", "Many readers or one writer, with fences."),
     "limit": Place("limit", "app", "Never more than so many in so many seconds."),
     "leader": Place("leader", "app", "Choose one of many."),
-    "queue": Place("messages", "app", "Hand work to others: sharded queues, at least once."),
+    "queue": Place("one", "app", "Hand work to others: sharded queues, at least once."),
     "schedule": Place("schedule", "app", "Publish messages again and again, each tick once."),
     "large": Place("large", "app", "A circular queue larger than a record."),
     "outbox": Place("outbox", "app", "What a producer keeps on its disk for a store that is away."),
