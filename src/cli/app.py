@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from ..plain import PlainFormatter
 from .extra import without_extra
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ COMMANDS = {
     "rwlock": Place("rwlock", "app", "Many readers or one writer, with fences."),
     "limit": Place("limit", "app", "Never more than so many in so many seconds."),
     "leader": Place("leader", "app", "Choose one of many."),
-    "queue": Place("messages", "app", "Hand work to others: sharded queues, at least once."),
+    "queue": Place("one", "app", "Hand work to others: sharded queues, at least once."),
     "schedule": Place("schedule", "app", "Publish messages again and again, each tick once."),
     "large": Place("large", "app", "A circular queue larger than a record."),
     "outbox": Place("outbox", "app", "What a producer keeps on its disk for a store that is away."),
@@ -115,7 +116,9 @@ def _globals(
     except ImportError as failure:
         without_extra(failure)
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

@@ -109,8 +109,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
         begins = self._offsets.read(start, states)
         ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
-        pointers = self._options.open().pointers
-        ends = self._admission.admitted(pointers, begins, ends, limit, bounded=self._cap is not None)
+        ends = self._admission.admitted(begins, ends, limit, bounded=self._cap is not None)
         if ends != begins:
             return self._offsets.made(ends)
         self._acknowledge(owner, states, begins)

@@ -206,6 +206,30 @@ def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     assert lw("queue", "consume", "q", *SHOP).out == "1\n"
 
 
+def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
+    for name in ("q", "other"):
+        lw("queue", "create", name, *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", "2", "3", *SHOP, "--header", "from=x")
+    lw("queue", "consume", "q", *SHOP, "--max", "3", "--", "false")
+    side = ("--side", "sideline", "--json")
+    found = lw("queue", "search", "q", *SHOP, *side, "--header", "from=x", "--reason", "rejected", "--key", "k").json
+    ids = {row["payload"]: row["message_id"] for row in found}
+    assert sorted(ids) == [1, 2, 3]
+    assert lw("queue", "search", "q", *SHOP, *side, "--older-than", "3600").json == []
+    done = lw("queue", "discard", "q", *SHOP, *side, "--id", ids[1], "--id", "nobody")
+    assert (done.json, done.code) == (
+        [{"message_id": ids[1], "outcome": "done"}, {"message_id": "nobody", "outcome": "not there"}], 3,
+    )  # fmt: skip
+    assert lw("queue", "redrive", "q", *SHOP, *side, "--id", ids[2]).json == [{"message_id": ids[2], "outcome": "done"}]
+    assert lw("queue", "consume", "q", *SHOP).out == "2\n"
+    assert lw("queue", "move", "q", *SHOP, *side, "--to", "other", "--id", ids[3]).code == 0
+    assert lw("queue", "consume", "other", *SHOP).out == "3\n"
+    assert lw("queue", "discard", "q", *SHOP).code == 2
+    assert lw("queue", "redrive", "q", *SHOP, "--side", "sideline").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "main").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "delayed", "--json").json == []
+
+
 def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
     with pytest.warns(UserWarning, match="paused"):
