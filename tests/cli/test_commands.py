@@ -20,6 +20,7 @@ from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
+from tests.cli.commands import leaves
 from tests.cli.conftest import command
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore
@@ -205,6 +206,30 @@ def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     assert lw("queue", "consume", "q", *SHOP).out == "1\n"
 
 
+def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
+    for name in ("q", "other"):
+        lw("queue", "create", name, *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", "2", "3", *SHOP, "--header", "from=x")
+    lw("queue", "consume", "q", *SHOP, "--max", "3", "--", "false")
+    side = ("--side", "sideline", "--json")
+    found = lw("queue", "search", "q", *SHOP, *side, "--header", "from=x", "--reason", "rejected", "--key", "k").json
+    ids = {row["payload"]: row["message_id"] for row in found}
+    assert sorted(ids) == [1, 2, 3]
+    assert lw("queue", "search", "q", *SHOP, *side, "--older-than", "3600").json == []
+    done = lw("queue", "discard", "q", *SHOP, *side, "--id", ids[1], "--id", "nobody")
+    assert (done.json, done.code) == (
+        [{"message_id": ids[1], "outcome": "done"}, {"message_id": "nobody", "outcome": "not there"}], 3,
+    )  # fmt: skip
+    assert lw("queue", "redrive", "q", *SHOP, *side, "--id", ids[2]).json == [{"message_id": ids[2], "outcome": "done"}]
+    assert lw("queue", "consume", "q", *SHOP).out == "2\n"
+    assert lw("queue", "move", "q", *SHOP, *side, "--to", "other", "--id", ids[3]).code == 0
+    assert lw("queue", "consume", "other", *SHOP).out == "3\n"
+    assert lw("queue", "discard", "q", *SHOP).code == 2
+    assert lw("queue", "redrive", "q", *SHOP, "--side", "sideline").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "main").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "delayed", "--json").json == []
+
+
 def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
     with pytest.warns(UserWarning, match="paused"):
@@ -299,10 +324,30 @@ def test_doctor_names_damaged_records_and_what_to_do(lw, sqlite_url):
     assert "restore it from a copy" in done.out
 
 
+def test_doctor_names_damaged_records_of_queues_and_what_to_do(lw, sqlite_url):
+    for name in ("sound", "hurt", "strange"):
+        assert lw("queue", "create", name, *SHOP, "--shards", "4").code == 0
+    store = connect(sqlite_url)
+    registry = QueueRegistry(store, "shop")
+    hurt = registry.get("hurt")
+    store.operate(hurt.sideline.pointers.pointers_key(2), Put("FIRE_POINTER", "many"), exists=Exists.ANY)
+    registry.records.change(hurt.config, Put("sweepMarks", "none"))
+    registry.records.change(registry.get("strange").config, Put("shards", 2**31))
+    store.close()
+    done = lw("doctor", *SHOP)
+    assert done.code == 1
+    assert "ok       queue sound: its record and the pointers of its shards are sound" in done.out
+    assert "hurt_SIDELINE_SHARD_2_POINTERS is damaged" in done.out
+    assert "delete the record" in done.out
+    assert "warning  queue hurt: sweepMarks in its record are damaged" in done.out
+    assert "problem  queue strange: the settings in the record of queue 'strange'" in done.out
+    assert "shards" in done.out
+
+
 def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(run, url):
     assert run("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
     done = run("doctor", "--json", *SHOP)
-    placed = [finding["what"] for finding in done.json if "placed" in finding["what"]]
+    placed = [finding["what"] for finding in done.json if "queue placed: shards" in finding["what"]]
     assert placed == (["queue placed: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else [])
 
 
@@ -411,18 +456,7 @@ def test_a_pipe_gets_plain_lines(run):
 
 
 def test_every_command_has_help_with_an_example():
-    import typer
-
-    from latchwork.cli.app import app
-
-    def leaves(group, path=()):
-        for name, one in group.commands.items():
-            if hasattr(one, "commands"):
-                yield from leaves(one, (*path, name))
-            else:
-                yield (*path, name), one
-
-    found = dict(leaves(typer.main.get_command(app)))
+    found = dict(leaves())
     assert len(found) >= 25
     assert [path for path, one in found.items() if "Example: latchwork " + " ".join(path) not in (one.help or "")] == []
 

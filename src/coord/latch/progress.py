@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import LatchworkError
+from ...plain import one_line
 
 if TYPE_CHECKING:
     from ...seams import Seams
@@ -82,6 +83,8 @@ def line(progress: LatchProgress, total: int, missing: list[str], columns: int) 
     text = f"[{'#' * filled}{'-' * (width - filled)}] {done} of {total}"
     if missing:
         text += (
-            ", waiting for " + ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            ", waiting for "
+            + ", ".join(map(one_line, missing[:8]))
+            + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         )
     return text if len(text) <= columns else text[: max(columns - 1, 0)] + "~"

@@ -21,6 +21,8 @@ MAX_SHOVEL_INTERVAL = timedelta(days=1)
 MAX_SHOVEL_CONCURRENCY = 50
 MIN_SWEEP, MAX_SWEEP = timedelta(minutes=5), timedelta(minutes=300)
 MAX_EXPIRY = timedelta(days=365)
+MAX_DELIVERIES = 1_000_000
+MAX_BATCH, MAX_BATCH_WAIT = 200_000, timedelta(seconds=300)
 MAX_NAME = 200
 """Bytes in a queue's name, so that the keys made of it stay short."""
 SIDELINE, PARKED = "_SIDELINE", "_PARKED"
@@ -74,10 +76,10 @@ class BatchingConfig:
         def __init__(self, max_size: int, max_wait: Span) -> None: ...
 
     def __post_init__(self) -> None:
-        checked_whole("batch size", self.max_size, 2, 200_000)
+        checked_whole("batch size", self.max_size, 2, MAX_BATCH)
         span = _span("batch wait", self.max_wait)
         object.__setattr__(self, "max_wait", span)
-        _between("batch wait", span, SECOND, timedelta(seconds=300))
+        _between("batch wait", span, SECOND, MAX_BATCH_WAIT)
         _whole("batch wait", span, SECOND)
 
 
@@ -153,16 +155,17 @@ class QueueConfig:
         _check_name(self.name)
         checked_whole("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
-        checked_whole("max_deliveries", self.max_deliveries, 1, 1_000_000)
+        checked_whole("max_deliveries", self.max_deliveries, 1, MAX_DELIVERIES)
         _check_codec(self.codec)
         _check_kinds(self)
         object.__setattr__(self, "backoff", _backoff(self.backoff))
         object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
-        self._check_times()
-
-    def _check_times(self) -> None:
         if self.unsafe_limits:
-            warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=4)
+            warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=3)
+        self.check_times()
+
+    def check_times(self) -> None:
+        """Raises `InvalidRequest` where the times are out of their limits, or do not go together."""
         low = SECOND if self.unsafe_limits else MIN_SWEEP
         _between("sweep_duration", self.sweep_duration, low, MAX_SWEEP)
         _between("message_expiry", self.message_expiry, SECOND, MAX_EXPIRY)

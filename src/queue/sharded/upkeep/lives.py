@@ -10,16 +10,18 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....errors import LatchworkError, NotFound
-from ....store import KEEP, MapPut, Put, Update
+from ....errors import Corrupt, LatchworkError, NotFound
+from ....store import KEEP, MapPut, Put, Read, Update
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ...rows import settle
+from ..pointers import FIRE
 from ..queue import ShardedQueue
 from ..record import lifetime
-from ..shards import FIRE, PointerQueue
+from ..shards import PointerQueue
+from .books import MARKS, mark_name, pointer_bin
 from .report import Kind, ShardTask
-from .sweep import EPOCH_GUARD, mark_name, pointer_bin
+from .sweep import EPOCH_GUARD
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ KNOWN = "swept"
 
 
 def tasks_of(
-    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins], list[ShardTask]]
+    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins, int], list[ShardTask]]
 ) -> list[ShardTask]:
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
@@ -40,15 +42,19 @@ def tasks_of(
     seen, new = _shards(queue)
     _begin_again(queue, bins, epoch, new)
     # A shard that is first fired from here on is not known yet: it is the next sweep's.
-    return [task for task in plan(queue, bins) if (task.kind, task.shard) in seen | new]
+    return [task for task in plan(queue, bins, epoch) if task.damage or (task.kind, task.shard) in seen | new]
 
 
 def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     """The shards that a sweep has seen since they began, and those of which something was fired and that none has."""
     places = [(kind, shard) for kind in Kind for shard in range(queue.config.shards)]
     keys = [_of(queue, kind).pointers_key(shard) for kind, shard in places]
-    found = zip(places, queue.store.get_many(keys, FIRE, KNOWN), strict=True)
-    fired = {place: KNOWN in record.bins for place, record in found if record is not None and record.bins.get(FIRE)}
+    rows = settle(queue.store, [Update(key, (Read(FIRE), Read(KNOWN))) for key in keys])
+    for row in rows:
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
+            raise row
+    found = zip(places, rows, strict=True)
+    fired = {place: row[1] is not None for place, row in found if not isinstance(row, LatchworkError) and row[0]}
     return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
 
 
@@ -56,13 +62,13 @@ def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Plac
     """Forget what the queue's record, and `bins`, tell of sweeps of these shards; then mark them as seen."""
     ops: list[Op] = []
     for kind, shard in sorted(new, key=str):
-        swept, marks = bins.get(pointer_bin(kind)) or {}, bins.get("sweepMarks") or {}
+        swept, marks = _entries(bins, pointer_bin(kind)), _entries(bins, MARKS)
         if swept.get(str(shard)):
             swept[str(shard)] = 0
             ops.append(MapPut(pointer_bin(kind), str(shard), 0))
         if mark_name(kind, shard) in marks:
             del marks[mark_name(kind, shard)]
-            ops.append(MapPut("sweepMarks", mark_name(kind, shard), [0, 0]))
+            ops.append(MapPut(MARKS, mark_name(kind, shard), [0, 0]))
     if ops:
         log.warning(
             "the store has lost pointers of queue %s since it was swept: their shards are swept from the beginning",
@@ -75,8 +81,14 @@ def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Plac
         )
     seen = [Update(_of(queue, kind).pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
     for row in settle(queue.store, seen) if seen else ():
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
             raise row
+
+
+def _entries(bins: Bins, bin: str) -> Bins:
+    """The entries of a map; none where it is damaged, which the plan puts right."""
+    found = bins.get(bin)
+    return found if isinstance(found, dict) else {}
 
 
 def _of(queue: ShardedQueue, kind: Kind) -> PointerQueue:
