@@ -6,6 +6,7 @@ from ..lazy import offer
 
 if TYPE_CHECKING:
     from .barrier import Barrier, BarrierProgress
+    from .election.across import GlobalElection
     from .election.election import Leadership, LeaseElection
     from .election.zookeeper import ZooKeeperElection
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
-    "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
+    "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "GlobalElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
     "Group", "Membership", "Member", "Change", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
     "Barrier", "BarrierProgress",
@@ -26,6 +27,7 @@ __getattr__, __dir__ = offer(
     __name__,
     {
         ".barrier": "Barrier BarrierProgress",
+        ".election.across": "GlobalElection",
         ".election.election": "Leadership LeaseElection",
         ".election.zookeeper": "ZooKeeperElection",
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",

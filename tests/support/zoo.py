@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 from kazoo.client import KazooState
-from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.exceptions import BadVersionError, ConnectionLoss, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 
@@ -15,6 +16,7 @@ class Zoo:
     def __init__(self):
         self.nodes, self.data, self.watchers, self.made = {}, {}, {}, 0
         self.guard = threading.RLock()
+        self.kept, self.version = b"", 0  # of the line's own node
 
     def expire(self, session):
         for node in [node for node, owner in self.nodes.items() if owner == session]:
@@ -107,7 +109,20 @@ class Client:
         return self._asked(lambda: list(self.zoo.nodes))
 
     def get_async(self, path):
-        return self._asked(lambda: (self.zoo.data[_node(path)], None))
+        def ask():
+            if not path[-10:].isdigit():
+                return self.zoo.kept, SimpleNamespace(version=self.zoo.version)
+            return self.zoo.data[_node(path)], None
+
+        return self._asked(ask)
+
+    def set_async(self, path, data, version):
+        def ask():
+            if version != self.zoo.version:
+                raise BadVersionError
+            self.zoo.kept, self.zoo.version = data, version + 1
+
+        return self._asked(ask)
 
     def create_async(self, path, data, **_):
         before, self.before_create = self.before_create, lambda: None
@@ -138,6 +153,8 @@ class Client:
                 value = ask()
         except KeyError:
             answer.set_exception(NoNodeError())
+        except BadVersionError as failure:
+            answer.set_exception(failure)
         else:
             answer.set(value)
 

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from kazoo.client import KazooState
-from kazoo.exceptions import ConnectionLoss, KazooException, NoNodeError
+from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, NoNodeError
 
-from ...errors import InvalidRequest, Refused, Unavailable
+from ...errors import Corrupt, InvalidRequest, Refused, Unavailable
 from ...inputs import checked_text
 from ...seams import Seams
 
@@ -61,6 +61,26 @@ class Line:
         nodes, mine = self._places()
         if not mine or nodes[0] != mine[0]:
             raise Refused(f"{self._candidate!r} is not the first in {self._path} any more: its session has ended")
+
+    def kept(self) -> tuple[int, int]:
+        """Return the epoch that the line's parent node keeps, 0 if it has none, and the version of that node.
+
+        Raises `Unavailable`, and `Corrupt` if the node holds something else.
+        """
+        try:
+            data, stat = self._ask(self.client.get_async(self._path))
+        except NoNodeError:
+            raise Unavailable(f"the line {self._path} in ZooKeeper vanished; it is entered again") from None
+        if data and not data.isdigit():
+            raise Corrupt(f"{self._path} in ZooKeeper holds {data[:40]!r}, which is no epoch: delete the node")
+        return int(data or 0), int(stat.version)
+
+    def keep(self, epoch: int, version: int) -> None:
+        """Keep this epoch. Raises `Refused` if the node has another version: another candidate was first meanwhile."""
+        try:
+            self._ask(self.client.set_async(self._path, str(epoch).encode(), version=version))
+        except (BadVersionError, NoNodeError):
+            raise Refused(f"another epoch of {self._path} was kept meanwhile, or the line has vanished") from None
 
     def leave(self, stay: int | None = None) -> None:
         """End the stay with this number, default: the present one. Nothing happens if another stay has begun.
@@ -154,7 +174,7 @@ class Line:
     def _ask(self, asked: Any) -> Any:
         try:
             return asked.get(timeout=self._patience)
-        except NoNodeError:
+        except (NoNodeError, BadVersionError):
             raise
         except (KazooException, self.client.handler.timeout_exception) as failure:
             raise Unavailable(f"ZooKeeper did not answer about {self._path}: {failure!r}; it is asked again") from None

@@ -230,11 +230,17 @@ class ZooKeeperElection(Election):
             if not self._line.watch(before, self._woken):
                 self._wake.set()
             return None
+        if not self._may_take():
+            return None
         if seen is not None and seen.view.locked:
             claim = acquisition.take(_SUPERSEDED.bind(fence=seen.view.fence, grant=acquisition.id))
             if claim is not None:
                 return claim
         return acquisition.look()
+
+    def _may_take(self) -> bool:
+        """Whether this candidate, the first in the line, takes the office now."""
+        return True
 
     def _confirmed(self, claim: Claim) -> Grant | None:
         """Return the term if this candidate is still first in the line after it took the fence, else None."""

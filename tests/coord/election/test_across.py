@@ -1,0 +1,418 @@
+"""One leader over all farms: its epoch is above all earlier ones in every farm's store before work starts."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import pytest
+from kazoo.client import KazooClient
+
+from latchwork.coord import GlobalElection
+from latchwork.coord.lock import LOCKS
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, Unavailable, WaitTimeout
+from latchwork.retry import RetryPolicy
+from latchwork.seams import Seams
+from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
+from tests.coord.election.test_zookeeper import Pipe
+from tests.support.faulty import FaultyStore, Outage
+from tests.support.waiting import until
+from tests.support.zoo import Client, Zoo
+
+RESOURCE = Key("resources", "r")
+FOR_EVER = float("inf")
+
+
+class Behind(Seams):
+    """The clock of a farm that is an hour late."""
+
+    def time(self):
+        return super().time() - 3600
+
+
+class Farm(FaultyStore):
+    """A farm's store, which can be cut off from everybody."""
+
+    def __init__(self, inner):
+        super().__init__(inner, Outage(inner.seams, FOR_EVER, FOR_EVER))
+        self.policy = RetryPolicy(attempts=1)
+
+    def cut_off(self):
+        self.plan.begin = 0
+
+    def heal(self):
+        self.plan.begin = FOR_EVER
+
+    def fence(self):
+        record = self.inner.get(Key(LOCKS, "office"))
+        return record.bins["fencing-ctr"] if record else None
+
+
+@pytest.fixture
+def zoo():
+    return Zoo()
+
+
+@pytest.fixture
+def farms(tmp_path):
+    made = {"iad": Farm(MemoryStore()), "lhr": Farm(SQLiteStore(tmp_path / "lhr.db", synchronous="normal"))}
+    yield made
+    made["lhr"].close()
+
+
+@pytest.fixture
+def candidate(zoo, farms):
+    """Makes candidates for one office, each on a client of its own of a ZooKeeper in this process."""
+    made = []
+
+    def make(farm, *, name=None, stores=farms, **rest):
+        one = GlobalElection(
+            stores, "office", zookeeper=KazooClient("h:1"), farm_id=farm, candidate=name or f"c{len(made)}", **rest
+        )
+        one._client = one._line.client = Client(zoo, session=1 + len(made))
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        assert one.stop()
+
+
+# ---- the epoch
+
+
+def test_the_epoch_is_sealed_in_every_farm_and_every_resource_before_work_starts(candidate, farms):
+    def seen(leadership):
+        fences = [farm.fence() for farm in farms.values()]
+        return leadership.epoch, fences + [farm.get(RESOURCE).bins["fence"] for farm in farms.values()]
+
+    epoch, fences = candidate("iad", resources=[RESOURCE]).run(seen, timeout=20)
+    assert fences == [epoch] * 4
+
+
+def test_a_deposed_farm_is_refused_by_its_own_store(candidate, farms):
+    first, second = (candidate(farm, resources=[RESOURCE]) for farm in ("iad", "lhr"))
+    first.start()
+    old = until(lambda: first.leadership)
+    old.operate(RESOURCE, Put("n", 1))
+    # Paused for so long that it does not know: belief is what `check` asks, so it is taken out of the way.
+    old.check = lambda: None
+    second.start()
+    first.stop()
+    new = until(lambda: second.leadership)
+    assert new.epoch > old.epoch
+    with pytest.raises(FencedOut) as refused:
+        old.operate(RESOURCE, Put("n", 2))
+    assert refused.value.details["seen"] == new.epoch
+    assert farms["iad"].get(RESOURCE).bins["n"] == 1
+
+
+def test_sealing_a_farm_ends_a_term_that_its_record_still_shows(candidate, farms):
+    first, second = candidate("iad"), candidate("lhr")
+    first.start()
+    until(lambda: first.leadership)
+    grant = first._grant
+    second.start()
+    first._line.leave()  # ZooKeeper has ended its session, and the leader has not heard of it
+    until(lambda: second.leadership)
+    with pytest.raises(FencedOut):
+        grant.renew()
+
+
+def test_epochs_grow_from_farm_to_farm_whatever_their_clocks_say(candidate):
+    stores = {"iad": Farm(MemoryStore()), "lhr": Farm(MemoryStore(Behind()))}
+    first = candidate("iad", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
+    later = candidate("lhr", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
+    assert later > first
+
+
+def test_epochs_grow_where_the_last_leader_could_not_seal_the_next_one_s_farm(candidate):
+    """ZooKeeper keeps the epoch: neither farm's store knows of the other's."""
+    iad, lhr = Farm(MemoryStore()), Farm(MemoryStore(Behind()))
+    stores = {"iad": iad, "lhr": lhr}
+    lhr.cut_off()
+    first = candidate("iad", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
+    lhr.heal()
+    iad.cut_off()
+    assert candidate("lhr", stores=stores).run(lambda leadership: leadership.epoch, timeout=20) > first
+
+
+def test_a_farm_that_has_seen_a_later_epoch_makes_the_candidate_begin_again_above_it(candidate, farms):
+    """As after a ZooKeeper that was set up anew and knows nothing."""
+    later = 2**60
+    farms["lhr"].operate(Key(LOCKS, "office"), Put("fencing-ctr", later), Put("locked", 0), exists=Exists.ANY)
+    assert candidate("iad").run(lambda leadership: leadership.epoch, timeout=20) == later + 1
+    assert farms["lhr"].fence() == later + 1
+
+
+def test_an_epoch_that_another_kept_meanwhile_is_given_back(candidate, zoo, farms):
+    one = candidate("iad")
+    stop = one._seams.event()
+    began = one._line.keep
+
+    def overtaken(epoch, version):
+        zoo.version += 1
+        one._line.keep = began
+        began(epoch, version)
+
+    one._line.keep = overtaken
+    assert one._elect(stop) is None
+    assert farms["iad"].get(Key(LOCKS, "office")).bins["locked"] == 0
+    assert farms["lhr"].fence() is None, "nothing was sealed"
+
+
+def test_a_line_that_keeps_no_epoch_is_reported(candidate, zoo):
+    zoo.kept = b"nonsense"
+    with pytest.raises(Corrupt, match="nonsense"):
+        candidate("iad").run(lambda leadership: None, timeout=20)
+
+
+# ---- farms that cannot be reached
+
+
+def test_work_starts_without_a_farm_that_is_cut_off_but_not_in_silence(candidate, farms, caplog):
+    farms["lhr"].cut_off()
+    one = candidate("iad", resources=[RESOURCE])
+    one.start()
+    leadership = until(lambda: one.leadership)
+    assert one.unsealed == {"lhr"}
+    assert "not sealed in ['lhr']" in caplog.text
+    farms["lhr"].heal()
+    until(lambda: not one.unsealed)
+    assert farms["lhr"].fence() == farms["lhr"].get(RESOURCE).bins["fence"] == leadership.epoch
+
+
+def test_a_term_ends_where_a_farm_that_is_back_has_seen_a_later_epoch(candidate, farms):
+    farms["lhr"].cut_off()
+    one = candidate("iad")
+    one.start()
+    old = until(lambda: one.leadership)
+    later = old.epoch + 10**9
+    farms["lhr"].inner.operate(Key(LOCKS, "office"), Put("fencing-ctr", later), Put("locked", 0), exists=Exists.ANY)
+    farms["lhr"].heal()
+    assert old.lost.wait(20)
+    assert until(lambda: one.leadership).epoch > later
+
+
+def test_nobody_leads_while_a_farm_is_cut_off_where_all_are_asked_for(candidate, farms):
+    farms["lhr"].cut_off()
+    one = candidate("iad", all_farms=True)
+    with pytest.raises(WaitTimeout, match=r"cannot be sealed in \['lhr'\]"):
+        one.run(lambda leadership: None, timeout=0.5)
+    assert farms["iad"].get(Key(LOCKS, "office")).bins["locked"] == 0
+    farms["lhr"].heal()
+    assert one.run(lambda leadership: one.unsealed, timeout=20) == frozenset()
+
+
+def test_a_candidate_whose_own_farm_cannot_be_sealed_leaves_the_office_to_others(candidate, farms):
+    first, second = candidate("iad"), candidate("lhr")
+    farms["iad"].cut_off()
+    first.start()
+    second.start()
+    until(lambda: second.leadership)
+    assert first.leadership is None
+    assert second.unsealed == {"iad"}
+
+
+def test_two_names_of_one_store_are_found_out(candidate):
+    store = MemoryStore()
+    one = candidate("iad", stores={"iad": FaultyStore(store), "lhr": FaultyStore(store)})
+    with pytest.raises(InvalidRequest, match="have one store"):
+        one.run(lambda leadership: None, timeout=20)
+
+
+# ---- preferred farms
+
+
+def test_a_preferred_farm_that_is_back_takes_over_between_two_works_never_during_one(candidate):
+    first, second = (candidate(farm, prefer=["iad", "lhr"]) for farm in ("lhr", "iad"))
+    works, begun, go_on = [], threading.Event(), threading.Event()
+
+    def job(leadership):
+        begun.set()
+        assert go_on.wait(20)
+        works.append(leadership.lost.is_set())
+
+    runner = threading.Thread(target=first.run_in_one_farm, args=[job])
+    runner.start()
+    assert begun.wait(20)
+    assert first.gives_way_to() is None
+    second.start()
+    until(lambda: first.gives_way_to() == "iad")
+    assert second.leadership is None
+    go_on.set()
+    assert until(lambda: second.leadership).candidate.startswith("iad/")
+    assert works == [False], "the work was done to its end, and no other was begun"
+    assert until(lambda: len(second.contenders()) == 2), "the farm that gave way takes part again"
+    assert second.gives_way_to() is None
+    first.stop()
+    runner.join(20)
+
+
+def test_the_first_in_line_lets_a_preferred_farm_go_first(candidate):
+    held, other, preferred = (candidate(farm, prefer=["iad"], name=farm) for farm in ("lhr", "lhr", "iad"))
+    held.start()
+    until(lambda: held.leadership)
+    other.start()
+    until(lambda: len(held.contenders()) == 2)
+    preferred.start()
+    until(lambda: len(held.contenders()) == 3)
+    held.stop()
+    until(lambda: preferred.leadership or other.leadership)
+    assert other.leadership is None
+    until(lambda: preferred.contenders() == ["iad/iad", "lhr/lhr"])
+
+
+def test_farms_that_are_not_preferred_do_not_take_turns(candidate):
+    first, second = candidate("iad"), candidate("lhr")
+    works = []
+
+    def job(leadership):
+        works.append(leadership.epoch)
+        if len(works) == 1:
+            second.start()
+            until(lambda: len(second.contenders()) == 2)
+        if len(works) == 5:
+            first._stop.set()
+            first._end_term()
+
+    assert first.run_in_one_farm(job, timeout=20) == 5
+    assert len(set(works)) == 1
+
+
+def test_a_job_that_fails_ends_its_term_and_another_one_begins(candidate):
+    one = candidate("iad")
+    epochs = []
+
+    def job(leadership):
+        epochs.append(leadership.epoch)
+        if len(epochs) == 1:
+            raise ValueError("as a job may")
+        one._stop.set()
+        one._end_term()
+
+    assert one.run_in_one_farm(job, timeout=20) == 1
+    assert epochs[1] > epochs[0]
+
+
+def test_run_in_one_farm_ends_with_its_timeout(candidate):
+    one = candidate("iad")
+    lost = []
+    assert one.run_in_one_farm(lambda leadership: lost.append(leadership.lost.wait(20)), timeout=0.2) == 1
+    assert lost == [True]
+    one.start()
+    with pytest.raises(InvalidRequest, match="takes part already"):
+        one.run_in_one_farm(lambda leadership: None)
+
+
+# ---- what is refused before any I/O
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stores": {}}, "the store of each farm"),
+        ({"stores": {"iad": "sqlite:x"}}, "not a store"),
+        ({"stores": {"i/d": MemoryStore()}}, "contains '/'"),
+        ({"farm": "ams"}, r"farm_id names the farm 'ams'; there are \['iad', 'lhr'\]"),
+        ({"prefer": ["ams"]}, "prefer names the farm 'ams'"),
+        ({"prefer": ["iad", "iad"]}, "twice"),
+        ({"prefer": "iad"}, "pass a list"),
+        ({"resources": ["r"]}, "keys of records"),
+        ({"resources": [Key("r", str(n)) for n in range(101)]}, "at most 100"),
+    ],
+)
+def test_farms_that_are_not_there_are_refused_before_any_io(candidate, given, says):
+    with pytest.raises(InvalidRequest, match=says):
+        candidate(given.pop("farm", "iad"), **given)
+
+
+def test_one_store_for_two_farms_is_refused(candidate):
+    store = MemoryStore()
+    with pytest.raises(InvalidRequest, match="have one store"):
+        candidate("iad", stores={"iad": store, "lhr": store})
+
+
+# ---- a real ZooKeeper
+
+
+@pytest.fixture
+def stand(zookeeper, farms):
+    """A candidate of a farm, behind a connection to ZooKeeper that can be cut."""
+    ends, office = [], f"office-{uuid.uuid4().hex[:8]}"
+
+    def make(farm, **rest):
+        pipe = Pipe(zookeeper.port)
+        client = KazooClient(pipe.hosts, timeout=2.0)
+        client.start(timeout=20)
+        one = GlobalElection(farms, office, zookeeper=client, farm_id=farm, resources=[RESOURCE], **rest)
+        one.pipe = pipe
+        ends.extend([pipe.close, client.close, client.stop, one.stop])
+        return one
+
+    yield make
+    for end in reversed(ends):
+        end()
+
+
+def test_a_farm_that_is_cut_off_from_zookeeper_loses_its_term_and_is_refused_at_home(stand, farms):
+    first, second = stand("iad"), stand("lhr")
+    first.start()
+    old = until(lambda: first.leadership)
+    old.operate(RESOURCE, Add("n", 1))
+    second.start()
+    until(lambda: len(second.contenders()) == 2)
+    first.pipe.refuses = True
+    first.pipe.cut()
+    assert old.lost.wait(20)
+    new = until(lambda: second.leadership)
+    assert new.epoch > old.epoch
+    assert not second.unsealed
+    with pytest.raises(FencedOut, match="has ended"):
+        old.operate(RESOURCE, Add("n", 1))
+    old.check = lambda: None  # paused between its check and its write
+    with pytest.raises(FencedOut, match="another holder"):
+        old.operate(RESOURCE, Add("n", 1))
+    assert farms["iad"].get(RESOURCE).bins["n"] == 1
+
+
+def test_a_farm_that_is_cut_off_altogether_is_sealed_when_it_is_back_and_takes_over_in_order(stand, farms):
+    first, second = stand("iad", prefer=["iad"]), stand("lhr", prefer=["iad"])
+    first.start()
+    old = until(lambda: first.leadership)
+    until(lambda: not first.unsealed)
+    farms["iad"].cut_off()
+    first.pipe.refuses = True
+    first.pipe.cut()
+    epochs = []
+    runner = threading.Thread(
+        target=second.run_in_one_farm, args=[lambda one: epochs.append(one.epoch)], kwargs={"every": 0.01}
+    )
+    runner.start()
+    until(lambda: epochs)
+    assert second.unsealed == {"iad"}
+    farms["iad"].heal()
+    until(lambda: not second.unsealed)
+    assert farms["iad"].get(RESOURCE).bins["fence"] == epochs[0] > old.epoch
+    first.pipe.refuses = False
+    again = until(lambda: first.leadership)
+    assert again.epoch > max(epochs)
+    assert second.leadership is None
+    second.stop()
+    runner.join(20)
+
+
+def test_zookeeper_keeps_the_epoch_and_a_line_that_was_deleted_costs_no_order(stand, farms):
+    one = stand("iad")
+    first = one.run(lambda leadership: leadership.epoch, timeout=20)
+    assert one._line.kept()[0] == first
+    one._client.delete(one._path, recursive=True)
+    assert one.run(lambda leadership: leadership.epoch, timeout=20) > first
+
+
+def test_zookeeper_that_does_not_answer_is_unavailable(stand):
+    one = stand("lhr", prefer=["iad"])
+    one.pipe.refuses = True
+    one.pipe.cut()
+    with pytest.raises(Unavailable):
+        one.gives_way_to()
