@@ -16,7 +16,7 @@ from typing import Any
 from ...background import shared
 from ...deadline import Deadline
 from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
-from ...inputs import checked_timeout, farm_or_default
+from ...inputs import checked_kind, checked_timeout, farm_or_default, shown
 from ...seams import Task
 from ...store.connect import as_store
 from ...store.model.expr import Bin, Param, missing
@@ -29,7 +29,7 @@ from ..latch.layout import checked_farm
 from ..lease import FENCE, LOCKED
 from ..lock import LOCKS, Grant
 from .election import RECOVERY, Leadership
-from .zookeeper import ZooKeeperElection
+from .zookeeper import LOOK, ZooKeeperElection
 
 log = logging.getLogger("latchwork.election")
 MAX_RESOURCES = 100
@@ -75,7 +75,7 @@ class GlobalElection(ZooKeeperElection):
         self.farm = farm_or_default(farm_id)
         (self.farm,) = self._known("farm_id", (self.farm,))
         self._prefer = self._known("prefer", prefer)
-        self._resources, self._all_farms = _checked_resources(resources), all_farms
+        self._resources, self._all_farms = _checked_resources(resources), checked_kind("all_farms", all_farms, bool)
         store = self._stores[self.farm]
         named = f"{self.farm}/{checked_owner(candidate, store.seams)}"
         super().__init__(store, name, zookeeper, candidate=named, path=path, lease=lease)
@@ -102,7 +102,7 @@ class GlobalElection(ZooKeeperElection):
         own = self._rank(self.farm)
         if own == 0 or not self._prefer:
             return None
-        farms = [name.partition("/")[0] for name in self._line.names()]
+        farms = [name.partition("/")[0] for name in self.contenders()]
         return min((farm for farm in farms if self._rank(farm) < own), key=self._rank, default=None)
 
     def run_in_one_farm(
@@ -114,15 +114,17 @@ class GlobalElection(ZooKeeperElection):
         timeout: seconds; None = until `stop` is called in another thread. At its end the term is given up, so that
             `leadership.lost` is set, and a `job` that runs has 10 s to return.
 
-        Called in every farm: one of them works at a time. Between two calls the leader gives way to a preferred farm
-        that waits in the line, never during a call. If `job` raises, that is logged, the term is given up, and this
-        candidate takes part again.
+        Called in every farm: one of them works at a time. Between two calls, and within a second while it waits for
+        the next one, the leader gives way to a preferred farm that waits in the line; never during a call. If `job`
+        raises, that is logged, the term is given up, and this candidate takes part again.
 
         Raises `InvalidRequest` if this candidate already takes part, and the error that only a changed setting can
         cure. Not promised: that one job ends before another farm's begins, where its leader was cut off; `job` calls
         `leadership.check()`, and writes by `leadership.operate`.
         """
-        limit, pause = checked_timeout(timeout), checked_timeout(every, "every") or 0.0
+        limit = checked_timeout(timeout)
+        if every is None or checked_timeout(every, "every") is None:
+            raise InvalidRequest(f"every is {shown(every)}; it must be the seconds between two calls")
         if not callable(job):
             raise InvalidRequest(f"job is a {type(job).__name__}; pass a function that takes the Leadership")
         done = 0
@@ -132,13 +134,8 @@ class GlobalElection(ZooKeeperElection):
             while not leadership.lost.is_set():
                 job(leadership)
                 done += 1
-                preferred = None
-                with suppress(Unavailable):  # without ZooKeeper the term ends by itself
-                    preferred = self.gives_way_to()
-                if preferred is not None:
-                    log.info("%r gives way to the preferred farm %r", leadership, preferred)
+                if self._gives_way(leadership, every):
                     return
-                leadership.lost.wait(pause)
 
         if not self.start(work):
             raise InvalidRequest(f"{self!r} takes part already: call stop() first, or use another candidate")
@@ -151,6 +148,19 @@ class GlobalElection(ZooKeeperElection):
         if self._failure is not None:
             raise self._failure
         return done
+
+    def _gives_way(self, leadership: Leadership, pause: float) -> bool:
+        """Wait for so many seconds. True as soon as a preferred farm waits in the line, which is read once a second."""
+        end = self._seams.monotonic() + pause
+        while True:
+            with suppress(Unavailable):  # without ZooKeeper the term ends by itself
+                preferred = self.gives_way_to()
+                if preferred is not None:
+                    log.info("%r gives way to the preferred farm %r", leadership, preferred)
+                    return True
+            rest = end - self._seams.monotonic()
+            if rest <= 0 or leadership.lost.wait(min(rest, LOOK)):
+                return False
 
     # ---- the way to a term
 

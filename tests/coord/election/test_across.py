@@ -26,8 +26,8 @@ FOR_EVER = float("inf")
 class Behind(Seams):
     """The clock of a farm that is an hour late."""
 
-    def time(self):
-        return super().time() - 3600
+    def wall(self):
+        return super().wall() - 3600
 
 
 class Farm(FaultyStore):
@@ -249,6 +249,23 @@ def test_a_preferred_farm_that_is_back_takes_over_between_two_works_never_during
     runner.join(20)
 
 
+def test_a_preferred_farm_does_not_wait_for_the_pause_between_two_works(candidate):
+    first, second = (candidate(farm, prefer=["iad", "lhr"]) for farm in ("lhr", "iad"))
+    works = []
+
+    def work():
+        first.run_in_one_farm(lambda leadership: works.append(leadership.epoch), every=3600)
+
+    runner = threading.Thread(target=work)
+    runner.start()
+    until(lambda: works)
+    second.start()
+    until(lambda: second.leadership)
+    assert len(works) == 1
+    first.stop()
+    runner.join(20)
+
+
 def test_the_first_in_line_lets_a_preferred_farm_go_first(candidate):
     held, other, preferred = (candidate(farm, prefer=["iad"], name=farm) for farm in ("lhr", "lhr", "iad"))
     held.start()
@@ -318,6 +335,7 @@ def test_run_in_one_farm_ends_with_its_timeout(candidate):
         ({"prefer": ["ams"]}, "prefer names the farm 'ams'"),
         ({"prefer": ["iad", "iad"]}, "twice"),
         ({"prefer": "iad"}, "pass a list"),
+        ({"all_farms": "lhr"}, "must be a bool"),
         ({"resources": ["r"]}, "keys of records"),
         ({"resources": [Key("r", str(n)) for n in range(101)]}, "at most 100"),
     ],
@@ -325,6 +343,14 @@ def test_run_in_one_farm_ends_with_its_timeout(candidate):
 def test_farms_that_are_not_there_are_refused_before_any_io(candidate, given, says):
     with pytest.raises(InvalidRequest, match=says):
         candidate(given.pop("farm", "iad"), **given)
+
+
+@pytest.mark.parametrize("given", [{"every": None}, {"every": -1}, {"every": 1e30}, {"timeout": "1"}, {"job": 7}])
+def test_a_job_that_cannot_be_run_is_refused_before_any_io(candidate, given):
+    one = candidate("iad")
+    with pytest.raises(InvalidRequest, match=r"^(every|timeout|job) is "):
+        one.run_in_one_farm(**{"job": print, **given})
+    assert one.start(), "it does not take part"
 
 
 def test_one_store_for_two_farms_is_refused(candidate):
