@@ -118,9 +118,9 @@ class Client:
 
     def set_async(self, path, data, version):
         def ask():
-            if version != self.zoo.version:
+            if version not in (-1, self.zoo.version):  # -1: whichever it has
                 raise BadVersionError
-            self.zoo.kept, self.zoo.version = data, version + 1
+            self.zoo.kept, self.zoo.version = data, self.zoo.version + 1
 
         return self._asked(ask)
 

@@ -36,6 +36,13 @@ class Farm(FaultyStore):
     def __init__(self, inner):
         super().__init__(inner, Outage(inner.seams, FOR_EVER, FOR_EVER))
         self.policy = RetryPolicy(attempts=1)
+        self.blocked = None
+        """The key of the only record that cannot be written to."""
+
+    def _operate(self, update):
+        if update.key == self.blocked:
+            raise Unavailable(f"{update.key} cannot be written to")
+        return super()._operate(update)
 
     def cut_off(self):
         self.plan.begin = 0
@@ -212,6 +219,14 @@ def test_a_candidate_whose_own_farm_cannot_be_sealed_leaves_the_office_to_others
     until(lambda: second.leadership)
     assert first.leadership is None
     assert second.unsealed == {"iad"}
+
+
+def test_no_term_begins_before_the_resources_of_its_own_farm_are_sealed(candidate, farms):
+    farms["iad"].blocked = RESOURCE
+    one = candidate("iad", resources=[RESOURCE])
+    with pytest.raises(WaitTimeout, match=r"cannot be sealed in \['iad'\]"):
+        one.run(lambda leadership: None, timeout=0.5)
+    assert farms["iad"].get(Key(LOCKS, "office")).bins["locked"] == 0
 
 
 def test_two_names_of_one_store_are_found_out(candidate):
