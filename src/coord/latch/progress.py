@@ -1,4 +1,4 @@
-"""A bar for people who wait: on stderr, and only where that is a terminal."""
+"""A progress bar for a latch: on stderr, and only if that is a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .watch import LatchProgress
 
 NAME_EVERY = 1.0
-"""Seconds between two looks at who is missing, which reads the whole record."""
+"""Seconds between two reads of the missing parties, each of which reads the whole record."""
 
 
 class NamesMissing(Protocol):
-    """Something that knows who has not counted: a latch."""
+    """The part of a latch that the bar uses."""
 
     def missing(self) -> Iterable[Any]: ...
 
@@ -36,7 +36,7 @@ class ProgressBar:
         self._drawn = False
 
     def update(self, progress: LatchProgress) -> None:
-        """Draw the bar anew."""
+        """Draw the bar with this progress."""
         if not _is_terminal():
             return
         self._total = max(self._total, progress.remaining, 1)
@@ -46,12 +46,12 @@ class ProgressBar:
         self._drawn = True
 
     def close(self) -> None:
-        """Leave the bar as it stands, and the cursor on the next line."""
+        """Leave the bar on the screen, and put the cursor on the next line."""
         if self._drawn:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        """What cannot be shown to anybody must not end a wait: stderr may be closed, or its terminal gone."""
+        """Write to stderr, and ignore errors: a closed stderr or terminal must not end a wait."""
         with suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -69,14 +69,14 @@ class ProgressBar:
 
 
 def _is_terminal() -> bool:
-    """Whether somebody may be watching. Python sets stderr to None where there was none when it began."""
+    """Whether stderr is a terminal. Python sets stderr to None if it started without one."""
     with suppress(OSError, ValueError):
         return sys.stderr is not None and sys.stderr.isatty()
     return False
 
 
 def line(progress: LatchProgress, total: int, missing: list[str], columns: int) -> str:
-    """One line of at most so many columns."""
+    """Return the bar as one line of at most `columns` columns."""
     done = min(max(total - progress.remaining, 0), total)
     width = max(4, min(30, columns - 40))
     filled = width * done // total
