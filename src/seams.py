@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,6 +78,10 @@ class Seams:
     def lock(self) -> Lock:
         """A new lock for the threads of this process; it may be held across store calls."""
         return threading.Lock()
+
+    def process_name(self) -> str:
+        """Where this runs, for people and logs: `host:pid`."""
+        return f"{socket.gethostname()}:{os.getpid()}"
 
     def thread(self) -> int:
         """A number that tells the thread that asks from all others that live in this process."""

@@ -14,7 +14,7 @@ first. Otherwise a holder that comes straight back would always win against thos
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -36,10 +36,14 @@ TURN = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime)."""
+    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime).
+
+    broken: whether it may have been taken from a holder who had not given it back.
+    """
 
     fence: int
     until: float
+    broken: bool = False
 
 
 class Party:
@@ -167,7 +171,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         self._party, self._store, self._seams = party, party.store, party.store.seams
         self.id = self._seams.unique()
         self._began = 0.0
-        self.doubt = False
+        self.doubt = self._breaks = False
 
     # ---- what a kind of lease does
 
@@ -207,7 +211,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         until = rules.believed_until(self._began, self._party.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
-        return Claim(fence, until)
+        return Claim(fence, until, self._breaks)
 
     def wait(
         self, poll: Poll, *, deadline: Deadline | None = None, stop: Event | None = None, mark: bool = True
@@ -248,7 +252,7 @@ class Attempts(ABC, Generic[Way, Seen]):
     def _confirm(self, fence: int) -> Claim | None:
         """A claim that is old, or was found in the record, counts only once it is renewed."""
         try:
-            return self._renew(fence)
+            return replace(self._renew(fence), broken=self._breaks)
         except (Refused, NotFound):
             self._begin_again()
             return None
@@ -256,7 +260,7 @@ class Attempts(ABC, Generic[Way, Seen]):
             raise self._unknown() from failure
 
     def _begin_again(self) -> None:
-        self.id, self.doubt = self._seams.unique(), False
+        self.id, self.doubt, self._breaks = self._seams.unique(), False, False
 
     def _unknown(self) -> OutcomeUnknown:
         key, lease = self._party.key, self._party.lease
@@ -287,6 +291,7 @@ class Acquisition(Attempts[Bound, Observation]):
 
     def _send(self, way: Bound | None) -> int:
         party = self._contender
+        self._breaks = self._breaks or way is not None
         (fence,) = self._store.operate(
             party.key,
             *rules.acquire(party.owner, party.lease, self.id),

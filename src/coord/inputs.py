@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
 from ..errors import InvalidRequest
 from ..inputs import checked_text
 from ..seams import Seams
@@ -18,7 +15,7 @@ def checked_name(name: str) -> str:
 def checked_owner(owner: str | None, seams: Seams) -> str:
     """The owner's or the candidate's name, made up where none is given. Raises `InvalidRequest`."""
     if owner is None:
-        return f"{socket.gethostname()}:{os.getpid()}:{seams.unique()}"
+        return f"{seams.process_name()}:{seams.unique()}"
     return checked_text("owner", owner)
 
 

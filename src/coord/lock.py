@@ -157,6 +157,11 @@ class Grant(Fenced):
         super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
         self._party = party
         self._freed = False
+        self.broken = claim.broken
+        """Whether it may have been taken from a holder who had not released it: one that died, or could not renew."""
+        self.gives_back_late = True
+        """Whether a renewal that comes too late to be believed gives the lock back. Not for a holder who may leave
+        something unfinished behind, which the next one looks for where it finds the lock `broken`."""
 
     def __repr__(self) -> str:
         return f"Grant({self._name!r}, fence={self.fence}, owner={self.owner!r})"
@@ -186,7 +191,8 @@ class Grant(Fenced):
             raise ended from None
         if not self.lost.extend(claim.until):
             ended = self._ended()
-            self.release()
+            if self.gives_back_late:
+                self.release()
             raise ended
 
     def give_up(self) -> None:

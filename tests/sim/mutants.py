@@ -57,6 +57,7 @@ from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
 from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
+from .queue_mutants import ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -431,6 +432,7 @@ SHARDED_RULES = (
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -506,4 +508,4 @@ BATCHES = tuple(
     for primitive in ("circular", "sharded", "ledger")
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + LEDGER + SEMAPHORE + LIMITER + BATCHES
+MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + LIMITER + BATCHES

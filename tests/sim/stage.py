@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from .faults.kinds import Fault, Kind
 from .faults.network import Server, SimStore
-from .faults.plans import ScriptPlan
+from .faults.plans import Script, ScriptPlan
 from .world import Process, World
 
 __all__ = ["Fault", "Kind", "Stage"]
@@ -16,7 +16,7 @@ __all__ = ["Fault", "Kind", "Stage"]
 class Stage:
     """A world with a script. `act` adds a process; `play` runs until everybody is done."""
 
-    def __init__(self, script: Mapping[str, Mapping[int, Fault | float]] | None = None) -> None:
+    def __init__(self, script: Script | None = None) -> None:
         self.world = World(0)
         self.plan = ScriptPlan(script or {})
         self.plan.bind(self.world)

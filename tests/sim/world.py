@@ -154,6 +154,9 @@ class SimSeams(Seams):
     def lock(self) -> SimLock:
         return SimLock(self.world)
 
+    def process_name(self) -> str:
+        return self.process.name
+
     def thread(self) -> int:
         return id(getcurrent())
 

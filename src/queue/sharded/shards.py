@@ -23,12 +23,25 @@ CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+IN_HAND, SEAL = "in-hand", "claim-fence"
 
 _RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 _ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 _CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
 _CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
+_NOT_SEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
+_IN_TURN = {
+    more: Form(
+        Put(FROM, Bin(FIRE)),
+        *([] if more else [Put(IN_HAND, Bin(FIRE))]),
+        Put(FIRE, _ADVANCED),
+        when=_UNFIRED & _NOT_SEALED,
+        ttl=NEVER,
+        once=_CLAIM,
+    )
+    for more in (False, True)
+}
 
 SEEN = "seen"
 """The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
@@ -57,6 +70,16 @@ class Claim(NamedTuple):
     after: int
     last: int
     loaded: int
+
+
+class Turn(NamedTuple):
+    """Whose claims of a shard these are: of the holder of the shard's lock, by its fence.
+
+    more: it has claimed others and is not done with them, so that these are in hand together.
+    """
+
+    fence: int
+    more: bool
 
 
 class ShardState(NamedTuple):
@@ -192,13 +215,32 @@ class PointerQueue:
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int) -> Claim | None:
-        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call."""
+    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
+        """Claim up to `n` pointers of a shard, exactly once; None where there is nothing to claim. One call.
+
+        turn: nothing either where a later holder of the shard's lock has sealed it.  token: of a claim whose outcome
+        was unknown, in the error's details: this goes on with it. Then its answer may be that of the first attempt.
+        """
+        key = self.pointers_key(shard)
+        update = _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
         try:
-            (result,) = self.store.once(_CLAIMING.fill(self.pointers_key(shard), n=n))
+            (result,) = self.store.once(update, token=token)
         except (Refused, NotFound):
             return None
         return Claim(*result)
+
+    def seal(self, shard: int, fence: int) -> range:
+        """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
+
+        It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
+        """
+        seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
+        when = Bound(_NOT_SEALED, {"fence": fence})
+        try:
+            hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
+        except (Refused, NotFound):
+            return range(0)
+        return range(0) if hand is None else range(hand + 1, fired + 1)
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True

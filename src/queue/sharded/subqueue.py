@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
-from ...retry import Poll, again, may_pass, outlive
+from ...retry import Poll, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .delivery import Delivery
 from .envelope import Codec, Envelope, Message, Reason, reason_of
 from .peek import checked_count, peek, peek_all
-from .pending import Aside, Claimed
+from .pending import Aside, Claimed, Doubt
 from .settlement import Outcome, acknowledge, failed, raise_first, remember, tell, tell_each
-from .shards import Found, Held, PointerQueue, Slot
+from .shards import Claim, Found, Held, PointerQueue, Slot, Turn
 from .transfer import CHUNK, move
 
 GRACE = 0.25
@@ -41,6 +41,26 @@ class Rules:
     parked: PointerQueue | None
     max_deliveries: int
     backoff: Poll | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """From which shards messages are wanted, None = from all; in each shard's order, where they are named.
+
+    turn: as the holder of the one shard's lock.
+    """
+
+    shards: Collection[int] | None = None
+    turn: Turn | None = None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing may be handed out that is behind a message on its way."""
+        return self.shards is not None
+
+    def after(self, held: Collection[object]) -> Ask:
+        """What is asked next, with these in hand."""
+        return Ask(self.shards, self.turn._replace(more=True)) if self.turn and held else self
 
 
 _Stamped = tuple[list[Held], LatchworkError | None]
@@ -94,25 +114,27 @@ class QueueView:
         """
         checked_count("max_messages", max_messages)
         seams = self.store.seams
-        # What a claim in doubt has taken comes back through the sweeper; in order nothing may pass it until then.
-        passing = may_pass if shards is None else again
         with Deadline(seams, checked_timeout(timeout)) as deadline:
             return outlive(
-                seams, deadline, lambda: self.await_messages(max_messages, deadline.left(), shards), passing=passing
+                seams,
+                deadline,
+                lambda: self.await_messages(max_messages, deadline.left(), shards),
+                passing=may_pass,
             )
 
     def await_messages(
-        self, max_messages: int, timeout: float | None, shards: Collection[int] | None
+        self, max_messages: int, timeout: float | None, shards: Collection[int] | None, turn: Turn | None = None
     ) -> list[Delivery]:
         """What `receive` does, but each store call has the store's own time, and the first error of the store ends it.
 
         For workers, whom a call that hangs keeps from nothing: a claim that is cut short may have been made.
+        turn: as who holds the lock of the one shard: nothing, once a later holder has taken the shard over.
         """
-        seams = self.store.seams
+        ask, seams = Ask(shards, turn), self.store.seams
         began = seams.monotonic()
         while True:
             opened, now = self._open(), timeout == 0 and not self.awaits(shards)
-            deliveries = self._rounds(max_messages, shards, now=now) if opened else []
+            deliveries = self._rounds(max_messages, ask, now=now) if opened else []
             left = None if timeout is None else began + timeout - seams.monotonic()
             if deliveries:
                 return deliveries
@@ -123,30 +145,45 @@ class QueueView:
             else:
                 self.active.wait(left, least=0.0 if opened else BUSY)  # nobody looks while none may be handed out
 
+    def take_over(self, shard: int, fence: int, most: int = MAX_RECEIVE) -> None:
+        """As the new holder of a shard's lock that was broken: hand out first what the last one had in hand.
+
+        It may have died with it, or be handling it still; what it had acknowledged does not come again. What it had
+        claimed and nobody had written is given up, and its publisher publishes again. Of more than `most` slots only
+        the last ones: the others are left to the sweep. Two calls. Raises the store's errors; then nothing is known.
+        """
+        pointers = self.pointers.seal(shard, fence)[-most:]
+        self.aside.drop(shard)
+        me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
+        for begin in range(0, len(pointers), CHUNK):
+            part = [Slot(shard, pointer) for pointer in pointers[begin : begin + CHUNK]]
+            empty = self.pointers.bury(part)
+            self.aside.add(Claimed(slot, me, end) for slot, row in zip(part, empty, strict=True) if row is not True)
+
     def _open(self) -> bool:
         """Whether messages may be handed out now."""
         return True
 
     def awaits(self, shards: Collection[int] | None = None) -> bool:
-        """Whether slots of these shards (None = of all) are claimed here whose messages were not there yet."""
+        """Whether slots of these shards (None = of all) are claimed here, or perhaps, and not read yet."""
         return self.aside.any(shards)
 
-    def _rounds(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
+    def _rounds(self, max_messages: int, ask: Ask, *, now: bool) -> list[Delivery]:
         """Round after round while each is full; where a later one fails there is something to return."""
-        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), shards, now=now)
+        deliveries = more = self._round(min(max_messages, MAX_RECEIVE), ask, now=now)
         while len(more) == MAX_RECEIVE and (left := max_messages - len(deliveries)):
             try:
-                more = self._round(min(left, MAX_RECEIVE), shards, now=False)
+                more = self._round(min(left, MAX_RECEIVE), ask.after(deliveries), now=False)
             except LatchworkError:
                 break
             deliveries = deliveries + more
         return deliveries
 
-    def _round(self, max_messages: int, shards: Collection[int] | None, *, now: bool) -> list[Delivery]:
-        held, failure = self._revisit(max_messages, shards)
-        if len(held) < max_messages and not (shards is not None and self.awaits(shards)):
+    def _round(self, max_messages: int, ask: Ask, *, now: bool) -> list[Delivery]:
+        held, failure = self._revisit(max_messages, ask)
+        if len(held) < max_messages and not (ask.in_order and self.aside.slots(ask.shards)):
             try:
-                new, failed = self._fresh(max_messages - len(held), shards, now=now)
+                new, failed = self._fresh(max_messages - len(held), ask.after(held), now=now)
                 held, failure = held + new, failure or failed
             except LatchworkError as failed:
                 failure = failed
@@ -154,23 +191,26 @@ class QueueView:
             raise failure
         return self._deliverable(held)
 
-    def _fresh(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> _Stamped:
+    def _fresh(self, wanted: int, ask: Ask, *, now: bool) -> _Stamped:
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
-        slots = self._claim(wanted, shards, now=now)
-        return self._stamp([Claimed(slot, me, end) for slot in slots], in_order=shards is not None)
+        claimed = [Claimed(slot, me, end) for slot in self._claim(wanted, ask, now=now)]
+        if len(claimed) > wanted:  # a claim that was in doubt may have been for more
+            self.aside.add(claimed[wanted:])
+        return self._stamp(claimed[:wanted], in_order=ask.in_order)
 
-    def _claim(self, wanted: int, shards: Collection[int] | None, *, now: bool) -> list[Slot]:
+    def _claim(self, wanted: int, ask: Ask, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
-        slots = self._claim_from(self.active.candidates(shards), wanted)
+        doubted = self.aside.doubted(ask.shards)
+        slots = self._claim_from(dict.fromkeys((*doubted, *self.active.candidates(ask.shards))), wanted, ask)
         if not slots and now:
-            slots = self._claim_from(self.active.candidates(shards, look=True), wanted)
+            slots = self._claim_from(self.active.candidates(ask.shards, look=True), wanted, ask)
         return slots
 
-    def _claim_from(self, shards: Iterable[int], wanted: int) -> list[Slot]:
+    def _claim_from(self, shards: Iterable[int], wanted: int, ask: Ask) -> list[Slot]:
         slots: list[Slot] = []
         for shard in shards:
             try:
-                claim = self.pointers.claim(shard, wanted - len(slots))
+                claim = self._claim_one(shard, wanted - len(slots), ask)
             except LatchworkError:
                 if slots:
                     break  # what was claimed is handed out; the next look meets the same trouble
@@ -181,6 +221,20 @@ class QueueView:
             if len(slots) >= wanted:
                 break
         return slots
+
+    def _claim_one(self, shard: int, wanted: int, ask: Ask) -> Claim | None:
+        """In order, a claim whose outcome is unknown is gone on with before any other: it is behind none of them.
+
+        For as long as no sweep looks for what it may have claimed; else that is left to the sweep at once.
+        """
+        doubt, now = self.aside.take_doubt(shard), self.store.seams.monotonic()
+        token, until = (doubt.token, doubt.until) if doubt else (None, now + GRACE + self.pointers.sweep / 2)
+        try:
+            return self.pointers.claim(shard, wanted, ask.turn, token=token)
+        except OutcomeUnknown as failure:
+            if ask.in_order and now < until:
+                self.aside.put_doubt(shard, Doubt(failure.details["token"], until))
+            raise
 
     def _stamp(self, claimed: Sequence[Claimed], *, in_order: bool) -> _Stamped:
         """The messages at claimed slots, and what kept one from being read. One call.
@@ -217,16 +271,16 @@ class QueueView:
 
     # ---- slots that were empty
 
-    def _revisit(self, max_messages: int, shards: Collection[int] | None) -> _Stamped:
+    def _revisit(self, max_messages: int, ask: Ask) -> _Stamped:
         """Try slots of these shards that were set aside again; bury those whose grace is over."""
-        again = self.aside.take(max_messages, shards)
+        again = self.aside.take(max_messages, ask.shards)
         if not again:
             return [], None
         now = self.store.seams.monotonic()
         over = [entry for entry in again if entry.until <= now]
         full = set(self._bury([entry.slot for entry in over])) if over else set()
         there = [entry for entry in again if entry.until > now or entry.slot in full]
-        return self._stamp(there, in_order=shards is not None)
+        return self._stamp(there, in_order=ask.in_order)
 
     def _bury(self, slots: Sequence[Slot]) -> list[Slot]:
         """The slots whose messages came at the last moment; all others get a tombstone and are counted."""

@@ -88,3 +88,20 @@ def test_a_lock_that_cannot_be_confirmed_is_unknown(store):
     with pytest.raises(OutcomeUnknown, match="ends by itself"):
         lock(store).acquire(timeout=0)
     assert bins(store)["locked"] == 1
+
+
+@pytest.mark.parametrize("fault", [None, "reply_lost", Fault("late", after=1)], ids=["answered", "found", "late"])
+def test_a_grant_says_whether_its_last_holder_may_not_have_released_it(store, clock, fault):
+    others, mine = lock(store.inner, owner="other"), lock(store, owner="me")
+    for released in (True, False):
+        held = others.acquire()
+        assert mine.try_acquire() is None
+        if released:
+            held.release()
+        clock.advance(11)
+        store.plan = {store._number + (1 if released else 3): fault} if fault else {}
+        grant = mine.acquire(timeout=60)
+        assert bins(store)["lock-owner"] == "me"
+        assert grant.broken is not released
+        grant.release()
+    assert sum(store.fired.values()) == (2 if fault else 0)

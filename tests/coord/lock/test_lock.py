@@ -252,6 +252,19 @@ def test_a_renewal_that_comes_back_too_late_gives_the_lock_back(clock, memory):
     assert bins(memory)["locked"] == 0
 
 
+def test_a_renewal_that_comes_back_too_late_leaves_the_lock_to_its_lease_where_its_holder_may_not_be_done(
+    clock, memory
+):
+    faulty = FaultyStore(memory.inner, seams=clock)
+    grant = FencedLock(faulty, NAME, lease=10).acquire()
+    grant.gives_back_late = False
+    clock.advance(9)
+    faulty.next(Fault("slow", seconds=5))
+    with pytest.raises(FencedOut):
+        grant.renew()
+    assert bins(memory)["locked"] == 1
+
+
 def test_a_holder_that_was_succeeded_learns_it_when_it_renews(clock, memory):
     grant = FencedLock(memory, NAME, lease=10).acquire()
     _successor(memory, grant)

@@ -6,14 +6,15 @@ import warnings
 
 import pytest
 
-from latchwork.errors import Unavailable
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.consumer.ordering import ASK, ShardLocks
+from latchwork.errors import LatchworkError, OutcomeUnknown
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.shards import Slot, Turn, Written
+from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
 from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
 
 from .world import Torn
 
@@ -78,11 +79,10 @@ def test_a_message_that_could_not_be_read_is_asked_for_again_though_its_shard_ha
     there.publish("m")
     consumer = Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)
     here.store.torn = True
-    with pytest.raises(Unavailable):
-        consumer._once()
-    here.store.torn = False
+    clock.at(LEASE / 2, lambda: setattr(here.store, "torn", False))
     consumer._once()
     assert seen == ["m"]
+    assert consumer.stats["troubles"]
 
 
 def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):
@@ -153,3 +153,236 @@ def test_a_worker_whose_shards_are_all_worked_elsewhere_asks_for_them_once_a_sec
     assert calls <= 3, "a look, and an attempt at the lock"
     consumer._once()
     assert consumer.stats["acked"] == 1
+
+
+# ---- what is claimed, or perhaps
+
+
+class Losing(FaultyStore):
+    """A process's store, whose calls of records with such names all fail for a while."""
+
+    among, kind = None, "dropped"
+
+    def _fault(self, number, verb, request):
+        keys = [row.key for row in (request if isinstance(request, list) else [request]) if hasattr(row, "key")]
+        return Fault(self.kind) if self.among and any(self.among in key.name for key in keys) else None
+
+
+CLAIM, STAMP, ALL = "q_SHARD_0_POINTERS", "q_SHARD_0_1", "q"
+DOUBTS = [("dropped", STAMP), ("request_lost", STAMP), ("reply_lost", STAMP), ("dropped", ALL), ("reply_lost", ALL)]
+DOUBTS += [("request_lost", CLAIM), ("reply_lost", CLAIM), ("late", CLAIM)]
+
+
+def processes(clock, n=2, **options):
+    """The queue of one shard in so many processes, each of which can lose calls."""
+    inner = MemoryStore(clock)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = QueueConfig("q", **{"shards": 1, "sweep_duration": 1200, "unsafe_limits": True, **options})
+    return [QueueRegistry(Losing(inner, seams=clock), "c").create(config) for _ in range(n)]
+
+
+def ordered(queue, seen):
+    """A consumer that notes what it handles."""
+    one = queue.config.batching is None
+
+    def handle(given):
+        seen.extend(delivery.payload for delivery in ([given] if one else given))
+
+    return Consumer(queue, handle, ordered=True, upkeep=False)
+
+
+def turns(consumers, until, clock):
+    """Turns of the workers, one after the other, whatever they meet."""
+    end = clock.monotonic() + until
+    while clock.monotonic() < end:
+        for consumer in consumers:
+            try:
+                consumer._once()
+            except LatchworkError:
+                clock.advance(0.1)
+
+
+@pytest.mark.parametrize("batching", [None, BatchingConfig(2, 1)], ids=["one by one", "in batches"])
+@pytest.mark.parametrize("seconds", [0.5, 3, LEASE + 5])
+@pytest.mark.parametrize(("kind", "among"), DOUBTS)
+def test_nothing_passes_a_message_whose_claim_or_stamp_is_in_doubt(clock, kind, among, seconds, batching):
+    """Neither while this process holds the shard, nor once its lock is another's."""
+    here, there = processes(clock, batching=batching)
+    there.publish_many([1, 2, 3, 4, 5], key="k")
+    seen = []
+    first, second = ordered(here, seen), ordered(there, seen)
+    here.active.candidates(look=True)
+    here.store.among, here.store.kind = among, kind
+    clock.at(seconds, lambda: setattr(here.store, "among", None))
+    for second_turn in (0.2, 0.9, 2.0, 4.0, 8.0):
+        clock.at(second_turn, second._once)
+    turns([first, second], 3 * LEASE, clock)
+    assert list(dict.fromkeys(seen)) == [1, 2, 3, 4, 5]
+    here.store.deliver()
+    assert here.depth().ready == here.depth().sideline == 0
+
+
+def killed(queue, at):
+    """A worker that is killed while it holds the shard, at this."""
+    with pytest.raises(Crash), ShardLocks(queue).hold_one(queue.store.seams.event()) as held:
+        crash(at(held))
+    return held
+
+
+def crash(_):
+    raise Crash
+
+
+def dies_with(queue, n):
+    """A worker that is killed with the next messages in its hands."""
+    killed(queue, lambda held: held.receive(n, more=False, timeout=0))
+
+
+def test_what_a_dead_consumer_had_is_handed_out_first_once_its_lock_is_broken(clock):
+    dead, here = processes(clock)
+    here.publish_many([1, 2, 3, 4], key="k")
+    dies_with(dead, 2)
+    taken = []
+    consumer = Consumer(
+        here, lambda delivery: taken.append((delivery.payload, delivery.attempts)), ordered=True, upkeep=False
+    )
+    turns([consumer], 2 * LEASE, clock)
+    assert taken == [(1, 2), (2, 2), (3, 1), (4, 1)]
+    assert here.depth().sideline == 0
+
+
+def test_a_claim_of_a_former_holder_that_comes_late_claims_nothing(clock):
+    dead, here = processes(clock)
+    here.publish_many([1, 2], key="k")
+    held = killed(dead, lambda held: None)
+    seen = []
+    turns([ordered(here, seen)], LEASE + 2, clock)
+    assert seen == [1, 2]
+    here.publish(3, key="k")
+    assert held.receive(1, more=False, timeout=0) == []
+    assert here.depth().ready == 1
+
+
+def test_a_slot_that_a_dead_consumer_waited_for_is_given_up_and_its_publisher_goes_to_another(clock):
+    dead, here = processes(clock)
+    slot = Slot(0, here.pointers.reserve({0: 1})[0])
+    here.publish("second", key="k")
+    killed(dead, lambda held: dead.pointers.claim(0, 1, Turn(held.grant.fence, more=False)))
+    seen = []
+    turns([ordered(here, seen)], LEASE + 2, clock)
+    assert seen == ["second"]
+    assert here.pointers.write([slot], [Envelope('"first"', "m1")]) == [Written.SPENT]
+
+
+def test_a_takeover_that_fails_is_made_by_whoever_breaks_the_lock_next(clock):
+    dead, here, next_one = processes(clock, 3)
+    here.publish_many([1, 2], key="k")
+    dies_with(dead, 1)
+    seen = []
+    turns([ordered(here, seen)], LEASE - 1, clock)
+    here.store.among = "q_SHARD"
+    turns([ordered(here, seen)], 3, clock)
+    assert seen == []
+    turns([ordered(next_one, seen)], 2 * LEASE + 5, clock)
+    assert seen == [1, 2]
+
+
+def test_a_consumer_that_stops_while_a_message_is_on_its_way_leaves_it_to_the_next_holder(clock):
+    here, there = processes(clock)
+    slot = Slot(0, there.pointers.reserve({0: 1})[0])
+    there.publish("second", key="k")
+    seen = []
+    consumer = ordered(here, seen)
+    clock.at(GRACE / 2, consumer._stopping.set)
+    here._open = lambda: not consumer._stopping.is_set()
+    consumer._once()
+    assert seen == []
+    assert not here.awaits()
+    there.pointers.write([slot], [Envelope('"first"', "m1")])
+    turns([ordered(there, seen)], LEASE + 2, clock)
+    assert seen == ["first", "second"]
+
+
+def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_message_to_the_next_holder(clock):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    seen = []
+
+    def hangs(delivery):
+        here.store.among = "SIDELINE"
+        (run,) = consumer._runs._open_runs()
+        consumer._runs.abandon(run, "hangs")
+
+    consumer = Consumer(here, hangs, ordered=True, upkeep=False)
+    consumer._once()
+    turns([ordered(there, seen)], LEASE + 2, clock)
+    assert seen == [1, 2]
+
+
+def test_a_worker_does_not_release_what_somebody_else_is_still_giving_up(clock):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    seen = []
+    consumer = ordered(here, seen)
+    with consumer._locks.hold_one(clock.event()) as held:
+        run = consumer._gather(held)
+        run.abandoned = True  # as at the end of a stop's grace: its message is about to be put into the sideline
+        consumer._handle(run, held)
+        assert not held.mine()
+    turns([ordered(there, seen)], 2, clock)
+    assert seen == []
+    held.given_up(moved=False)
+    turns([ordered(there, seen)], LEASE + 2, clock)
+    assert seen == [1, 2]
+
+
+def test_a_message_costs_no_call_more_than_its_lock_a_claim_a_stamp_an_acknowledgement_and_a_look(clock):
+    queue, _ = counted(clock)
+    consumer = Consumer(queue, lambda delivery: None, ordered=True, upkeep=False)
+    for message in range(3):
+        queue.publish(message)
+        queue.store.reset()
+        consumer._once()
+    assert queue.store.calls == {"operate": 4, "delete": 1, "get_many": 2}
+
+
+@pytest.mark.parametrize("kind", ["request_lost", "reply_lost", "late"])
+def test_a_claim_in_doubt_is_gone_on_with_before_any_other(clock, kind):
+    queue, _ = processes(clock)
+    queue.publish_many([1, 2, 3])
+    queue.active.candidates(look=True)
+    queue.store.among, queue.store.kind = CLAIM, kind
+    with pytest.raises(OutcomeUnknown):
+        queue.receive(2, shards={0})
+    assert queue.awaits({0})
+    assert queue.aside.shards == {0}
+    queue.store.among = None
+    assert [delivery.payload for delivery in queue.receive(1, shards={0})] == [1]
+    queue.store.deliver()
+    assert [delivery.payload for delivery in queue.receive(5, shards={0})] == [2, 3]
+    assert not queue.awaits()
+
+
+def test_a_claim_that_stays_in_doubt_is_left_to_the_sweep_after_half_a_sweep_duration(clock):
+    queue, _ = processes(clock)
+    queue.publish_many([1, 2])
+    queue.active.candidates(look=True)
+    queue.store.among, queue.store.kind = CLAIM, "reply_lost"
+    for seconds in (0, 590, 20):
+        clock.advance(seconds)
+        with pytest.raises(OutcomeUnknown):
+            queue.receive(1, shards={0})
+    queue.store.among = None
+    assert [delivery.payload for delivery in queue.receive(1, shards={0})] == [2]
+
+
+def test_who_asks_for_any_shard_leaves_a_claim_in_doubt_to_the_sweep(clock):
+    queue, _ = processes(clock)
+    queue.publish_many([1, 2])
+    queue.active.candidates(look=True)
+    queue.store.among, queue.store.kind = CLAIM, "reply_lost"
+    with pytest.raises(OutcomeUnknown):
+        queue.receive(1)
+    queue.store.among = None
+    assert [delivery.payload for delivery in queue.receive(1)] == [2]

@@ -15,6 +15,8 @@ from .kinds import STRIKES, Fault, Kind
 
 OUTAGE = (Kind.BUSY, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE)
 """Faults that may go on for several calls of a process."""
+Script = Mapping[str, Mapping[int | str, "Fault | float | list[Fault | float]"]]
+"""What is placed where, by process: `ScriptPlan`."""
 
 
 class Plan:
@@ -170,13 +172,15 @@ def _generic(op: Any) -> str:
 class ScriptPlan(Plan):
     """Faults and delays by process: `{"a": {2: Fault(...), 3: 1.5}}` = the second call of a fails, the third waits.
 
-    A number delays the call by so many seconds before it applies; every other call takes one millisecond.
+    A number delays the call by so many seconds before it applies; every other call takes one millisecond. A text stands
+    for the calls of the process whose record or site has it (`"Add:renewals"`), a list for the first ones in a row.
     """
 
-    def __init__(self, script: Mapping[str, Mapping[int, Fault | float]]) -> None:
+    def __init__(self, script: Script) -> None:
         super().__init__()
         self.script = script
         self.calls: Counter[str] = Counter()
+        self.struck: Counter[tuple[str, str]] = Counter()
         self.held = 0.0
 
     def bind(self, world: World) -> None:
@@ -190,8 +194,19 @@ class ScriptPlan(Plan):
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
         self.calls[process.name] += 1
-        entry = self.script.get(process.name, {}).get(self.calls[process.name])
+        entry = self._entry(process.name, verb, target)
         if isinstance(entry, Fault) or entry is None:
             return entry
         self.held = entry
         return None
+
+    def _entry(self, name: str, verb: str, target: Any) -> Fault | float | None:
+        script = self.script.get(name, {})
+        for text in (key for key in script if isinstance(key, str)):
+            key, row = getattr(target, "key", target), script[text]
+            if text in f"{getattr(key, 'name', key)} {_site(verb, target)}":
+                row = row if isinstance(row, list) else [row]
+                self.struck[name, text] += 1
+                return row[self.struck[name, text] - 1] if self.struck[name, text] <= len(row) else None
+        entry = script.get(self.calls[name])
+        return None if isinstance(entry, list) else entry

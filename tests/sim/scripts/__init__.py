@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, semaphore, sharded
+from . import circular, ground, latch, ledger, lock, ordered, semaphore, sharded
 
 RULES = [
     *ground.RULES,
     *lock.RULES,
     *circular.RULES,
     *sharded.RULES,
+    *ordered.RULES,
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,

@@ -9,6 +9,7 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
+from .ordered import Ordered
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -22,6 +23,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Election,
         Circular,
         Sharded,
+        Ordered,
         Ledgers,
         SemaphoreScenario,
         Limiter,

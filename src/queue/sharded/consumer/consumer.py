@@ -9,10 +9,11 @@ from typing import Any, cast
 
 from ....background import TROUBLE, Activity, Troubles
 from ....deadline import Deadline
-from ....errors import InvalidMessageHandler, InvalidRequest
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....inputs import checked_kind
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
+from ..delivery import Delivery
 from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
@@ -48,11 +49,12 @@ class Consumer:
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails, or is given up, which leaves the shard to others at once, or gets to the store more than 250 ms
-    later than one behind it, as in `publish_many` a row that has to be sent again may; a consumer of the same queue
-    that is not ordered breaks that.  grace: seconds that `stop` gives handlers to finish.  upkeep: whether this process
-    takes part in the upkeep of its client's queues while the consumer runs: one elected process sweeps what dead
-    consumers had, and brings back what failed.  `with` starts and stops it.
+    unless one fails, or is given up, or gets to the store more than 250 ms later than one behind it, as in
+    `publish_many` a row that has to be sent again may; a consumer of the same queue that is not ordered breaks that.
+    What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
+    where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
+    whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
+    sweeps what dead consumers had, and brings back what failed.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
     """
@@ -270,8 +272,7 @@ class Consumer:
                 troubles = 0
             except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
-                self._troubled(failure)
-                self._stopping.wait(TROUBLE.pause(troubles, self._seams))
+                self._pause(failure, troubles)
             except BaseException:
                 self._count(-1)
                 raise
@@ -281,46 +282,61 @@ class Consumer:
             self._handle(self._gather(None))
             return
         with self._locks.hold_one(self._stopping) as held:
+            troubles = 0
             while held is not None and held.mine() and self._may_take(held):
-                run = self._gather(held)
+                try:
+                    run = self._gather(held)
+                    troubles = 0
+                except LatchworkError as failure:
+                    if not held.awaits():
+                        raise
+                    troubles += 1  # whoever is next would handle what is behind that: the shard is kept
+                    self._pause(failure, troubles)
+                    continue
                 if run is None and not held.awaits():
                     return
-                self._handle(run)
+                self._handle(run, held)
 
     def _gather(self, held: HeldShard | None) -> Run | None:
         """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
         batching = self.queue.config.batching
-        shards, end, wait = (None, None, ASK) if held is None else ({held.shard}, held.end, 0.0)
-        wanted = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
-        first = self.queue.await_messages(wanted, wait, shards)
+        most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
+        first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
         if not first:
             return None
-        run = self._runs.open(first, end)
+        run = self._runs.open(first, None if held is None else held.given_up)
         if batching is not None:
             self._fill(run, batching, held)
         return run
 
     def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
-        shards, ask = (None, ASK) if held is None else ({held.shard}, HEED)
+        ask = ASK if held is None else HEED
         while len(run.deliveries) < batching.max_size and self._may_take(held):
             left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
             if left <= 0:
                 return
             wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                more = self.queue.await_messages(wanted, min(left, ask), shards)
+                more = self._receive(wanted, held, more=True, timeout=min(left, ask))
             except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
                 self._troubled(failure)
                 return  # what has come is handled; the next look meets the same trouble
             self._runs.add(run, more)
 
+    def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
+        if held is None:
+            return self.queue.await_messages(most, timeout, None)
+        return held.receive(most, more=more, timeout=timeout)
+
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken; in order, not once others may have the shard."""
-        lost = held is not None and held.grant.lost.is_set()
-        return not (lost or self.saturated or self._ends())
+        return not ((held is not None and held.lost) or self.saturated or self._ends())
 
-    def _handle(self, run: Run | None) -> None:
+    def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
         if run is None:
+            return
+        if held is not None and held.lost:
+            self._leave(run, held)
             return
         verdicts: list[Verdict] = []
         try:
@@ -332,6 +348,21 @@ class Consumer:
             ours = self._runs.close(run)
         if ours:
             self._runs.settle(run.deliveries, verdicts)
+        elif held is not None:
+            held.is_given_up = True
+
+    def _leave(self, run: Run, held: HeldShard) -> None:
+        """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""
+        held.leave()
+        if self._runs.close(run):
+            log.warning(
+                "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
+            )
+
+    def _pause(self, failure: Exception, troubles: int) -> None:
+        """After so many failures in a row."""
+        self._troubled(failure)
+        self._stopping.wait(TROUBLE.pause(troubles, self._seams))
 
     def _troubled(self, failure: Exception) -> None:
         self._tally.add("troubles")

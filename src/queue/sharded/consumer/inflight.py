@@ -114,11 +114,11 @@ class Calls:
 class Run:
     """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
 
-    given_up: called once its messages are in the sideline, where the run is given up.
+    given_up: called where the run is given up, with whether its messages are in the sideline.
     """
 
     def __init__(
-        self, deliveries: Sequence[Delivery], received: float, given_up: Callable[[], object] | None = None
+        self, deliveries: Sequence[Delivery], received: float, given_up: Callable[[bool], object] | None = None
     ) -> None:
         self.deliveries, self.given_up = list(deliveries), given_up
         self.received = self.extended = received
@@ -148,7 +148,7 @@ class Runs:
         """Calls of the handler that have not ended, or not begun."""
         return len(self._runs)
 
-    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[], object] | None = None) -> Run:
+    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[bool], object] | None = None) -> Run:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         run = Run(deliveries, self._seams.monotonic(), given_up)
         with self._lock:
@@ -204,17 +204,22 @@ class Runs:
             if run.abandoned or run not in self._runs:
                 return False
             run.abandoned = True
-        self._give_up(run.deliveries, why)
-        if run.given_up is not None:
-            run.given_up()
+        moved = False
+        try:
+            moved = self._give_up(run.deliveries, why)
+        finally:
+            if run.given_up is not None:
+                run.given_up(moved)
         return True
 
-    def _give_up(self, deliveries: Sequence[Delivery], why: str) -> None:
+    def _give_up(self, deliveries: Sequence[Delivery], why: str) -> bool:
+        """Whether nothing is left of them here."""
         left = _open(deliveries)
-        if left:
-            self._tally.add("timed_out", len(left))
-            log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
-            self._fail(left, [(Reason.TIMEOUT, why)] * len(left))
+        if not left:
+            return True
+        self._tally.add("timed_out", len(left))
+        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
+        return self._fail(left, [(Reason.TIMEOUT, why)] * len(left))
 
     def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
         """Acknowledge the messages, or put them into the sideline, by their verdicts.
@@ -249,10 +254,12 @@ class Runs:
         self._tally.add("acked", rows.count(True))
         self._unsettled(rows, "acknowledged")
 
-    def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> None:
-        """Put messages into the sideline, a thousand at once; where that fails they stay for the sweeper."""
+    def _fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
+        """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
         self._tally.add("failed", len(deliveries))
-        self._unsettled(self._queue.fail_many(deliveries, why), "put into the sideline")
+        rows = self._queue.fail_many(deliveries, why)
+        self._unsettled(rows, "put into the sideline")
+        return not any(isinstance(row, LatchworkError) for row in rows)
 
     def _unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count what could not be settled; the sweeper, or whoever has it now, sees to it."""

@@ -11,7 +11,10 @@ from functools import partial
 from ....coord.lock import FencedLock, Grant
 from ....errors import LatchworkError
 from ....seams import Event
+from ..delivery import Delivery
 from ..queue import ShardedQueue
+from ..shards import Turn
+from ..subqueue import MAX_RECEIVE
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +26,13 @@ ASK = 1.0
 """Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeldShard:
     """A shard that this worker has to itself, until its turn is over.
 
-    end: lets others have it, now rather than at the end of the turn; harmless when repeated.
+    end: lets others have it, now rather than at the end of the turn; harmless when repeated.  leave: the same where
+    this process is not done with what it has claimed: the lock is left to its lease, and whoever breaks it is given
+    that first.  is_given_up: somebody else gives its messages up, and ends it then.
     """
 
     shard: int
@@ -35,6 +40,21 @@ class HeldShard:
     until: float
     queue: ShardedQueue
     end: Callable[[], None]
+    leave: Callable[[], None]
+    is_given_up: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may have it by now."""
+        return self.grant.lost.is_set()
+
+    def receive(self, most: int, *, more: bool, timeout: float) -> list[Delivery]:
+        """The next messages of the shard; `more`: beside some that are in hand and not handled yet."""
+        return self.queue.await_messages(most, timeout, {self.shard}, Turn(self.grant.fence, more))
+
+    def given_up(self, moved: bool) -> None:
+        """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline."""
+        self.end() if moved else self.leave()
 
     def mine(self) -> bool:
         """Whether the next message may be taken.
@@ -43,10 +63,10 @@ class HeldShard:
         later ones before it.
         """
         in_turn = self.queue.store.seams.monotonic() < self.until
-        return not self.grant.lost.is_set() and (in_turn or self.awaits())
+        return not (self.lost or self.is_given_up) and (in_turn or self.awaits())
 
     def awaits(self) -> bool:
-        """Whether a message of the shard is claimed, not there yet, and will be asked for."""
+        """Whether a message of the shard is claimed, or perhaps, was not read yet, and will be asked for."""
         return self.queue.concurrency > 0 and self.queue.awaits({self.shard})
 
 
@@ -56,6 +76,8 @@ class ShardLocks:
     def __init__(self, queue: ShardedQueue) -> None:
         self._queue, self._seams = queue, queue.store.seams
         self._guard = self._seams.lock()
+        batching = queue.config.batching
+        self._most = max(MAX_RECEIVE, batching.max_size if batching else 0)
         self._busy: dict[int, Grant | None] = {}
         self._locks: dict[int, FencedLock] = {}
 
@@ -73,7 +95,13 @@ class ShardLocks:
             return
         try:
             yield held
-        finally:
+        except LatchworkError:
+            held.end()
+            raise
+        except BaseException:  # whatever it was, this worker may not be done with what it has claimed
+            held.leave()
+            raise
+        if not held.is_given_up:
             held.end()
 
     def _candidates(self) -> list[int]:
@@ -89,22 +117,50 @@ class ShardLocks:
                 continue
             grant = None
             try:
-                grant = self._lock_of(shard).try_acquire(keep_alive=True)
+                grant = self._acquired(shard)
             finally:
                 self._settle(shard, grant)
             if grant is not None:
-                end = partial(self._end, shard, grant)
-                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._queue, end)
+                end, leave = partial(self._end, shard, grant), partial(self._leave, shard, grant)
+                return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._queue, end, leave)
         return None
 
-    def _end(self, shard: int, grant: Grant) -> None:
-        with self._guard:
-            if self._busy.get(shard) is grant:  # else it ended before, and may be under another grant by now
-                del self._busy[shard]
+    def _acquired(self, shard: int) -> Grant | None:
+        """The lock; where it was broken, whoever had it may have left something, which comes first (P5)."""
+        grant = self._lock_of(shard).try_acquire()
+        if grant is None:
+            return None
+        grant.gives_back_late = False
         try:
-            grant.release()
-        except LatchworkError as failure:
-            log.warning("the lock of shard %d is left to its lease (%s): %s", shard, failure.code, failure)
+            grant.keep_alive()
+            if grant.broken:
+                self._queue.take_over(shard, grant.fence, self._most)
+        except BaseException:
+            grant.give_up()  # not released: the next one must take over, too
+            raise
+        return grant
+
+    def _end(self, shard: int, grant: Grant) -> None:
+        if self._queue.awaits({shard}):  # whoever is next would handle what is behind that
+            self._leave(shard, grant)
+        elif self._forget(shard, grant):
+            try:
+                grant.release()
+            except LatchworkError as failure:
+                log.warning("the lock of shard %d is left to its lease (%s): %s", shard, failure.code, failure)
+
+    def _leave(self, shard: int, grant: Grant) -> None:
+        grant.give_up()
+        if self._forget(shard, grant):
+            self._queue.aside.drop(shard)
+
+    def _forget(self, shard: int, grant: Grant) -> bool:
+        """The shard may be taken again; False where it ended before, and may be under another grant by now."""
+        with self._guard:
+            mine = self._busy.get(shard) is grant
+            if mine:
+                del self._busy[shard]
+            return mine
 
     def _reserve(self, shard: int) -> bool:
         with self._guard:
