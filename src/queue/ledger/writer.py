@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...errors import LatchworkError, NotFound, Refused, Unavailable
-from ...store import NEVER, Add, Compute, Exists, Param, Put, Read, Update, exists, missing
+from ...store import Compute, Param, Put, Update, exists, missing
 from ...store.model.expr import Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.shards import FIRE, LOAD, SEEN, Slot, Written
+from ..sharded.hands import SEEN
+from ..sharded.shards import Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -175,20 +176,11 @@ class ChunkWriter:
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
         """A slot for each message. One call."""
         counts = Counter(shards.values())
-        rows = [
-            Update(
-                self._pointers.pointers_key(shard),
-                (Add(LOAD, n), Add(FIRE, 0), Read(LOAD)),
-                exists=Exists.ANY,
-                ttl=NEVER,
-            )
-            for shard, n in counts.items()
-        ]
         following: dict[int, int] = {}
-        for (shard, n), row in zip(counts.items(), settle(self._queue.store, rows), strict=True):
-            if isinstance(row, LatchworkError):
-                raise row
-            following[shard] = row[0] - n + 1
+        for shard, first in self._pointers.reserve(counts).items():
+            if isinstance(first, LatchworkError):
+                raise first
+            following[shard] = first
         return _slots(shards, following)
 
 

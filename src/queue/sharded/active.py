@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from weakref import WeakSet
 
 from ...deadline import call_time
 from ...errors import QueueOwned, Unavailable
@@ -29,6 +30,7 @@ class ActiveShards:
         self._queue, self._looks = queue, Poll(low=0.05, high=idle_look, factor=2.0, jitter=0.0)
         self._seams = queue.store.seams
         self._turn = 0
+        self.followers: WeakSet[ActiveShards] = WeakSet()
         self.begin_anew()
         renew_in_child(self)
 
@@ -75,13 +77,16 @@ class ActiveShards:
         if refused:
             self._next_look = min(self._next_look, self._seams.monotonic() + self._looks.low)
 
-    def loaded(self, shards: Iterable[int]) -> None:
-        """Take note that this process has just published to these shards."""
+    def loaded(self, shards: Collection[int]) -> None:
+        """Take note that this process has just published to these shards; the groups that follow do as well."""
         with self._lock:
             self._active.update(dict.fromkeys(shards))
             self._next_look = min(self._next_look, self._seams.monotonic() + BUSY)
             if not self._wake.is_set():  # far cheaper to ask than to set
                 self._wake.set()
+        if self.followers:
+            for follower in tuple(self.followers):
+                follower.loaded(shards)
 
     def wake(self) -> None:
         """Let those that wait ask again now; not even a look that hangs keeps this waiting."""

@@ -7,22 +7,26 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
-from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
+from .config import PARKED, SIDELINE, GroupConfig, QueueConfig, check_concurrency, stored_name, whole_seconds
 from .delayed import DelayedMessages, Due, checked_due
 from .delivery import Delivery, lost
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .groups.pointers import GroupPointers, SharedPointers
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
 from .shards import PointerQueue, ShardState, Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
+
+if TYPE_CHECKING:
+    from .groups.group import QueueGroup
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
@@ -64,6 +68,11 @@ class Registry(Protocol):
     def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
     def resume(self, queue: ShardedQueue) -> None: ...
     def last_sweep(self, name: str) -> LastSweep: ...
+    def make_group(
+        self, queue: ShardedQueue, name: str, start: str | datetime, settings: Mapping[str, Any]
+    ) -> QueueGroup: ...
+    def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]: ...
+    def forget(self, group: QueueGroup) -> None: ...
 
 
 class ShardedQueue(QueueView):
@@ -212,7 +221,8 @@ class ShardedQueue(QueueView):
         if delivery.settled:
             raise lost([delivery])
         name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
-        failure = self.delayed.publish([envelope], [held.slot.shard], due, names=[name])[0]
+        place = self.pointers.home(held.slot.shard)
+        failure = self.delayed.publish([envelope], [place], due, names=[name])[0]
         if failure is not None:
             raise failure
         outcomes = self.pointers.remove([held])
@@ -337,6 +347,31 @@ class ShardedQueue(QueueView):
         """
         return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
+    # ---- groups
+
+    def group(self, name: str, *, start: str | datetime = "now", **settings: Any) -> QueueGroup:
+        """The group of this name: a durable subscription that gets every message, as other groups do; made if need be.
+
+        name: 1 to 64 characters.
+        start: where a group begins that is made by this: "now"; "oldest", with the messages that are still there; or an
+            aware datetime, in each shard with the first one published then or later. Of a group that is there it says
+            nothing.
+        settings: of a group that is made by this: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`,
+            `backoff`, `shovel`, `batching`, where it is not to have those of the queue.
+
+        One call where it is there, some eight where it is made, whatever the number of shards. What is published from
+        then on waits for it, until it acknowledges, expires, or is dropped. Publishing costs no call more for it. The
+        queue's own consumers are as one more group: where it has none, its messages stay until they expire.
+
+        Raises `InvalidRequest`; `Refused` while one of that name is being dropped; `AlreadyExists` where a queue has
+        the name `{queue}@{name}`; the store's errors: then the same call again completes it.
+        """
+        return self.registry.make_group(self, name, start, settings)
+
+    def groups(self) -> list[QueueGroup]:
+        """The groups of this queue, by name. Two calls."""
+        return self.registry.groups_of(self)
+
     # ---- the number of consumers
 
     @property
@@ -367,10 +402,14 @@ def pointer_queues(
     """The main queue, the sideline and the parked messages of a queue."""
     sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
     lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
+    name = stored_name(config)
     main, sideline, parked = (
-        PointerQueue(store, client_id, config.name + suffix, config.shards, ttl=ttl, sweep=sweep)
+        PointerQueue(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep)
         for suffix, ttl in lives.items()
     )
+    if isinstance(config, GroupConfig):
+        shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)
+        main = GroupPointers(config.name, shared, main)
     return main, sideline, parked
 
 

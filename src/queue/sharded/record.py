@@ -15,7 +15,7 @@ from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.model.expr import SERVER_NOW
 from ...store.model.ops import Op
-from .config import BatchingConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
+from .config import BatchingConfig, GroupConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
 
 log = logging.getLogger(__name__)
 
@@ -187,8 +187,10 @@ def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
         "codec": _codec(extra.get("codec", "json")),
         "unsafe_limits": bool(extra.get("unsafe", 0)),
     }
+    if "groupOf" in bins:
+        values |= {"of": bins["groupOf"], "tag": bins["tag"]}
     # The limits were checked when the queue was made; checking again would warn again.
-    config = object.__new__(QueueConfig)
+    config = object.__new__(GroupConfig if "groupOf" in bins else QueueConfig)
     for field, value in values.items():
         object.__setattr__(config, field, value)
     return config
@@ -219,7 +221,9 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
     }
     if backoff is not None:
         settings["backoff"] = [float(n) for n in (backoff.low, backoff.high, backoff.factor, backoff.jitter)]
+    group = (Put("groupOf", config.of), Put("tag", config.tag)) if isinstance(config, GroupConfig) else ()
     return (
+        *group,
         Put("handlerType", config.handler_type or ""),
         Put("shards", config.shards),
         Put("queueExpiry", whole_seconds(config.queue_expiry)),

@@ -12,12 +12,29 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
+from ...store import (
+    NEVER,
+    Add,
+    Bin,
+    Exists,
+    Key,
+    Once,
+    Param,
+    Put,
+    Read,
+    Record,
+    RecordStore,
+    Removal,
+    Update,
+    missing,
+)
 from ...store.model.expr import Bound, ListOf, smallest
 from ...store.model.form import Form, plain
-from ...store.model.ops import ReadAll
 from ..rows import delete_rows, settle
-from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
+from .envelope import BINS, CONTENT, Envelope, bare_update, from_bins, kept_for, tombstone
+from .groups.members import Members, names
+from .groups.parting import Parting, finish, part
+from .hands import ALONE, GROUPS, OWN, THE_QUEUES_OWN, Hands, let_go
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -25,36 +42,28 @@ CLAIMS = 64
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), exists=Exists.ANY, ttl=NEVER)
+_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(GROUPS), exists=Exists.ANY, ttl=NEVER)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
-_ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
-_CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
-_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
-_NOT_SEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
+ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
+CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
+_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, ADVANCED), when=_UNFIRED, ttl=NEVER, once=CLAIM)
+UNSEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
 _IN_TURN = {
     more: Form(
         Put(FROM, Bin(FIRE)),
         *([] if more else [Put(IN_HAND, Bin(FIRE))]),
-        Put(FIRE, _ADVANCED),
-        when=_UNFIRED & _NOT_SEALED,
+        Put(FIRE, ADVANCED),
+        when=_UNFIRED & UNSEALED,
         ttl=NEVER,
-        once=_CLAIM,
+        once=CLAIM,
     )
     for more in (False, True)
 }
 
-SEEN = "seen"
-"""The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
-MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
-_NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
-_STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
-_STAMPING = {
-    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
-}
-_COUNTING_ANEW = Form(*_STAMP, Put("attempts", 1), ReadAll(), when=_NOT_MINE)
-"""The stamp of a message whose attempts cannot be counted on from: the bin is damaged."""
+MINE = THE_QUEUES_OWN.mine
 _ANY_KEY = Key("set", "name")
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
+_ALONE = MINE & ALONE
 
 
 class Slot(NamedTuple):
@@ -121,6 +130,8 @@ class Held(NamedTuple):
 class PointerQueue:
     """The records of one pointer queue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
 
+    hands: Hands = THE_QUEUES_OWN
+
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
@@ -131,6 +142,11 @@ class PointerQueue:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self.members = Members(store, self.pointers_key, LOAD)
+
+    def home(self, shard: int) -> int:
+        """The shard to which a message from a shard of another queue comes."""
+        return shard % self.shards
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
@@ -148,14 +164,14 @@ class PointerQueue:
         """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0."""
         numbers = range(self.shards) if shards is None else shards
         records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
-        found = [record.bins if record else {} for record in records]
-        return [
-            ShardState(
-                n, bins.get(LOAD, 0), bins.get(FIRE, 0), bins.get(STREAM), bins.get(EXPIRED, 0),
-                LOAD in bins and FIRE not in bins,
-            )
-            for n, bins in zip(numbers, found, strict=True)
-        ]  # fmt: skip
+        return [self.state_of(n, record) for n, record in zip(numbers, records, strict=True)]
+
+    def state_of(self, shard: int, record: Record | None) -> ShardState:
+        """The pointers in the record of a shard."""
+        bins = record.bins if record else {}
+        loaded, fired = bins.get(LOAD, 0), bins.get(FIRE, 0)
+        begun = LOAD not in bins or FIRE in bins
+        return ShardState(shard, loaded, fired, bins.get(STREAM), bins.get(EXPIRED, 0), not begun)
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
         """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
@@ -174,10 +190,14 @@ class PointerQueue:
         It needs no token: a reservation made twice leaves holes, which are harmless (P1).
         """
         rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
-        return {
-            shard: row if isinstance(row, LatchworkError) else row[0] - n + 1
-            for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True)
-        }
+        first: dict[int, int | LatchworkError] = {}
+        for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True):
+            if isinstance(row, LatchworkError):
+                first[shard] = row
+            else:
+                first[shard] = row[0] - n + 1
+                self.members.note(shard, *row)
+        return first
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
@@ -188,13 +208,17 @@ class PointerQueue:
         """
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
-        if len(slots) == 1 and envelopes[0].bare and not fired:
+        waiting = self.members.waiting(slots)
+        if len(slots) == 1 and envelopes[0].bare and not fired and not waiting[0]:
             rows = [bare_update(self.key(slots[0]), envelopes[0], now, self.ttl)]
         else:
             rows = [
-                Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
-                for slot, envelope in zip(slots, envelopes, strict=True)
-            ]
+                Update(
+                    self.key(slot), envelope.ops(now) + stamp + names(tags, envelope, moved=fired),
+                    exists=Exists.CREATE, ttl=self.ttl,
+                )
+                for slot, envelope, tags in zip(slots, envelopes, waiting, strict=True)
+            ]  # fmt: skip
         outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
@@ -235,7 +259,7 @@ class PointerQueue:
         It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
         """
         seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
-        when = Bound(_NOT_SEALED, {"fence": fence})
+        when = Bound(UNSEALED, {"fence": fence})
         try:
             hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
         except (Refused, NotFound):
@@ -251,20 +275,20 @@ class PointerQueue:
         counts nothing, reads the same, and lets the sweep clock begin again.
         """
         ids = [me] * len(slots) if isinstance(me, str) else me
-        found = settle(self.store, self._stamps(slots, ids, count))
-        return [self._stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
+        found = settle(self.store, self.stamps(slots, ids, count))
+        return [self.stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
 
-    def _stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
-        form, now = _STAMPING[count], self.now_ms()
+    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
+        form, now = self.hands.stamping[count], self.now_ms()
         if len(slots) == 1:
             return [form.fill(self.key(slots[0]), me=ids[0], now=now)]
         # The rows of a batch with the same id share their operations, which are compiled once.
         stamps = {one: plain(form.fill(_ANY_KEY, me=one, now=now)) for one in set(ids)}
         return [Update(self.key(slot), stamps[one].ops, stamps[one].when) for slot, one in zip(slots, ids, strict=True)]
 
-    def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         if not isinstance(row, LatchworkError):
-            return from_bins(row[0]) or Found.TAKEN
+            return self.hands.envelope(row) or Found.TAKEN
         if isinstance(row, NotFound):
             return Found.ABSENT
         if isinstance(row, BinMismatch):
@@ -273,19 +297,20 @@ class PointerQueue:
 
     def _counted_anew(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """The stamp of a message whose number of attempts is damaged: this one is the first that is known of."""
-        (row,) = settle(self.store, [_COUNTING_ANEW.fill(self.key(slot), me=me, now=self.now_ms())])
-        return row if isinstance(row, BinMismatch) else self._stamped(slot, me, row)
+        (row,) = settle(self.store, [self.hands.counting_anew.fill(self.key(slot), me=me, now=self.now_ms())])
+        return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
 
     def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """After a refused stamp: mine from an earlier attempt, whose time begins again now; or not for us."""
-        renew, guard = Put("fireTS", self.now_ms()), Bound(MINE, {"me": me})
-        try:
-            (bins,) = self.store.operate(self.key(slot), renew, ReadAll(), when=guard, repeatable=True)
-        except (Refused, NotFound):
-            return Found.TAKEN
-        except LatchworkError as failure:
-            return failure
-        return from_bins(bins) or Found.TAKEN
+        (row,) = settle(self.store, [self.hands.renewing.fill(self.key(slot), me=me, now=self.now_ms())])
+        if isinstance(row, LatchworkError):
+            return Found.TAKEN if isinstance(row, Refused | NotFound) else row
+        return self.hands.envelope(row) or Found.TAKEN
+
+    def look(self, slots: Sequence[Slot]) -> list[Envelope | None]:
+        """The messages in these slots, None where there is none; nothing changes. One call."""
+        records = self.store.get_many([self.key(slot) for slot in slots], *BINS)
+        return [from_bins(record.bins) if record else None for record in records]
 
     def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
         """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
@@ -309,12 +334,14 @@ class PointerQueue:
 
     def extend(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
         """Start the sweep clock of each again: True = done, False = absent or somebody else's. One call."""
-        renew = (Put("fireTS", self.now_ms()),)
-        rows = settle(self.store, [Update(self.key(h.slot), renew, Bound(MINE, {"me": h.delivery})) for h in held])
+        rows = settle(self.store, [self.extending(h) for h in held])
         return [
             False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
             for row in rows
         ]
+
+    def extending(self, held: Held) -> Update:
+        return plain(self.hands.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms()))
 
     # ---- the one place that deletes
 
@@ -324,7 +351,18 @@ class PointerQueue:
         A message with `keep_id` loses its payload, and its id stays for so many seconds (P6): a late retry of its
         publisher finds it done. Tombstones are never deleted.
         """
-        guards = {me: Bound(MINE, {"me": me}) for me in {h.delivery for h in held}}
+        among = [h for h in held if h.envelope.groups is not None]
+        outcomes = dict(zip((h.slot for h in among), self._let_go(among), strict=True))
+        alone = [h for h in held if h.envelope.groups is None]
+        outcomes.update(zip((h.slot for h in alone), self._removed(alone), strict=True))
+        # A group may have adopted it since it was stamped.
+        refused = [h for h in alone if outcomes[h.slot] is False]
+        outcomes.update(zip((h.slot for h in refused), self._let_go(refused), strict=True))
+        return [outcomes[h.slot] for h in held]
+
+    def _removed(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Those that no group waits for."""
+        guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in held}}
         marked = [h for h in held if h.envelope.keep_id]
         if not marked:
             return self._deleted(held, guards)
@@ -332,6 +370,32 @@ class PointerQueue:
         outcomes = dict(zip((h.slot for h in plain), self._deleted(plain, guards), strict=True))
         outcomes.update(zip((h.slot for h in marked), self._stripped(marked, guards), strict=True))
         return [outcomes[h.slot] for h in held]
+
+    def _let_go(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """The queue's own consumers are done with these, groups may not be (P17)."""
+        if not held:
+            return []
+        partings = [
+            Parting(let_go(self.key(h.slot), h.envelope.data, h.delivery), h.delivery, h.envelope.keep_id) for h in held
+        ]
+        return part(self.store, partings, OWN)
+
+    def let_go(self, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+        """The queue's own stream is done with these, which groups may wait for. No call, or two or three."""
+        me = self.store.seams.unique()
+        found = dict(zip(slots, self.look(slots), strict=True)) if slots else {}
+        partings = [
+            Parting(let_go(self.key(slot), one.data, me, whoever=True), me, one.keep_id)
+            for slot, one in found.items()
+            if one is not None
+        ]
+        return part(self.store, partings, OWN)
+
+    def finish(self, slots: Sequence[Slot]) -> None:
+        """Delete messages for which nobody waits any more, whose last acknowledger died before it did. Rare."""
+        keys = [self.key(slot) for slot in slots]
+        records = self.store.get_many(keys, "keepId")
+        finish(self.store, [(key, kept_for(r.bins.get("keepId"))) for key, r in zip(keys, records, strict=True) if r])
 
     def _deleted(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
         if not held:

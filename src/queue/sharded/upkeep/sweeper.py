@@ -14,12 +14,14 @@ from ....store import KEEP, Compute, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ...rows import settle
 from ..config import milliseconds
+from ..groups.group import QueueGroup
+from ..groups.making import DROPPED
 from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..shards import FIRE
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
-from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sweep_shards
+from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sides, sweep_shards
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +162,9 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
+        if isinstance(queue, QueueGroup) and DROPPED in bins:
+            queue.drop()  # whoever began it has died, or is at it
+            return SweepReport(leadership.epoch, (queue.name,))
         tasks = self.tasks(queue, bins)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
@@ -206,12 +211,10 @@ class Sweeper:
 
     def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
         """The fire pointers of all pointer queues, and the server's time when they were read."""
-        sides = {
-            Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers, Kind.PARKED: queue.parked.pointers,
-        }  # fmt: skip
-        places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
+        queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
+        places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
         ops = (Read(FIRE), Compute(SERVER_NOW))
-        rows = settle(self.registry.store, [Update(sides[kind].pointers_key(shard), ops) for kind, shard in places])
+        rows = settle(self.registry.store, [Update(queues[kind].pointers_key(shard), ops) for kind, shard in places])
         for row in rows:
             if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
                 raise row

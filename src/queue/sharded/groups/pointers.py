@@ -1,0 +1,246 @@
+"""The pointers of a group: in the slots of the queue that it reads, and in those of its own (docs/protocols.md P17)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ....errors import LatchworkError, NotFound, Refused
+from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update
+from ....store.model.expr import largest
+from ....store.model.form import Form, plain
+from ...rows import settle
+from ..envelope import Envelope
+from ..hands import hands_of, parting_of
+from ..shards import (
+    ADVANCED,
+    CLAIM,
+    EXPIRED,
+    FIRE,
+    FROM,
+    IN_HAND,
+    LOAD,
+    STREAM,
+    UNSEALED,
+    Claim,
+    Found,
+    Held,
+    PointerQueue,
+    ShardState,
+    Slot,
+    Turn,
+    Written,
+)
+from .members import Members
+from .parting import Parting, part
+
+JOINED, FIRST = "joined", "first"
+"""The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
+
+_LOADED = Param("loaded")
+_BEHIND = Bin(FIRE) < _LOADED
+
+
+def _claiming(turn: bool | None) -> Form:
+    """A claim of a group; of a holder of the shard's lock, with more in hand or not, where `turn` says so."""
+    hand = (Put(IN_HAND, Bin(FIRE)),) if turn is False else ()
+    return Form(
+        Put(LOAD, largest(Bin(LOAD), _LOADED)), Put(FROM, Bin(FIRE)), *hand, Put(FIRE, ADVANCED),
+        when=_BEHIND if turn is None else _BEHIND & UNSEALED, ttl=NEVER, once=CLAIM,
+    )  # fmt: skip
+
+
+_CLAIMING = {turn: _claiming(turn) for turn in (None, False, True)}
+
+
+class SharedPointers(PointerQueue):
+    """A group's pointers in the slots of the queue that it reads: messages there are the queue's, pointers its own.
+
+    of, tag: the queue's name, and the group's tag.
+    """
+
+    def __init__(
+        self, store: RecordStore, client_id: str, of: str, tag: str, shards: int, *, ttl: int, sweep: float
+    ) -> None:
+        super().__init__(store, client_id, of, shards, ttl=ttl, sweep=sweep)
+        self.tag, self.hands = tag, hands_of(tag)
+        self._parting = parting_of(tag)
+        self._loaded: dict[int, int] = {}
+        self._joined_at: dict[int, int] = {}
+
+    def pointers_key(self, shard: int) -> Key:
+        """Where the group's pointers of a shard are."""
+        return Key(self._meta_set, f"{self.name}@{self.tag}_SHARED_SHARD_{shard}_POINTERS")
+
+    def queue_key(self, shard: int) -> Key:
+        """Where the queue's own are."""
+        return super().pointers_key(shard)
+
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+        """What the queue has loaded and the group has fired: one batch read. Raises `NotFound` once it is dropped."""
+        numbers = range(self.shards) if shards is None else shards
+        return self.states_of(numbers, self.store.get_many(self.state_keys(numbers), *STATE_BINS))
+
+    def state_keys(self, shards: Sequence[int]) -> list[Key]:
+        """What `states_of` is to be given the records of, with `STATE_BINS`."""
+        return [key for shard in shards for key in (self.queue_key(shard), self.pointers_key(shard))]
+
+    def states_of(self, shards: Sequence[int], records: Sequence[Record | None]) -> list[ShardState]:
+        """The states of these shards. Raises `NotFound` where the group has none: it was dropped."""
+        states = []
+        for shard, queues, groups in zip(shards, records[::2], records[1::2], strict=True):
+            if groups is None:
+                raise NotFound(f"the group {self.tag!r} of queue {self.name!r} was dropped: ask for it again")
+            loaded = queues.bins.get(LOAD, 0) if queues else 0
+            self._loaded[shard] = max(loaded, self._loaded.get(shard, 0))
+            self._joined_at[shard] = groups.bins[JOINED]
+            fired, expired = groups.bins.get(FIRE, 0), groups.bins.get(EXPIRED, 0)
+            states.append(ShardState(shard, max(loaded, fired), fired, None, expired))
+        return states
+
+    def follow(self, members: Members) -> None:
+        """Know what a publisher of this process has reserved."""
+        self.members = members
+
+    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
+        """As `PointerQueue.claim`, of what this process knows to be reserved. One call."""
+        if shard not in self._loaded or shard not in self._joined_at:
+            self.states([shard])
+        loaded = max(self._loaded[shard], self.members.loaded(shard))
+        fence = {} if turn is None else {"fence": turn.fence}
+        form = _CLAIMING[None if turn is None else turn.more]
+        update = form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
+        try:
+            (result,) = self.store.once(update, token=token)
+        except (Refused, NotFound):
+            return None
+        return Claim(*result)
+
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+        """As of any queue; an empty slot from before the group joined is nobody's here."""
+        found = super().stamped(slot, me, row)
+        return Found.TAKEN if found is Found.ABSENT and slot.pointer <= self._joined_at.get(slot.shard, 0) else found
+
+    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """The group is done with these messages; those that nobody waits for go. One call, or two."""
+        partings = [
+            Parting(plain(self._parting.fill(self.key(h.slot), me=h.delivery)), h.delivery, h.envelope.keep_id)
+            for h in held
+        ]
+        return part(self.store, partings, self.tag)
+
+
+STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, JOINED)
+
+
+class GroupPointers(PointerQueue):
+    """All shards of a group: those of the queue, and behind them as many of its own.
+
+    name: of the group, as people see it.
+    """
+
+    def __init__(self, name: str, shared: SharedPointers, own: PointerQueue) -> None:
+        super().__init__(own.store, own.client_id, name, shared.shards + own.shards, ttl=own.ttl, sweep=own.sweep)
+        self.shared, self.own = shared, own
+
+    def home(self, shard: int) -> int:
+        """What comes from elsewhere comes to the group's own."""
+        return self.shared.shards + shard % self.own.shards
+
+    def _part(self, shard: int) -> tuple[PointerQueue, int]:
+        """The queue of pointers that a shard belongs to, and its number there."""
+        first = self.shared.shards
+        return (self.shared, shard) if shard < first else (self.own, shard - first)
+
+    def _inner(self, slot: Slot) -> tuple[PointerQueue, Slot]:
+        part_, shard = self._part(slot.shard)
+        return part_, Slot(shard, slot.pointer)
+
+    def _outer(self, shard: int) -> int:
+        return self.shared.shards + shard
+
+    def key(self, slot: Slot) -> Key:
+        """Where the data record of a slot is."""
+        part_, inner = self._inner(Slot(*slot))
+        return part_.key(inner)
+
+    def pointers_key(self, shard: int) -> Key:
+        """Where the group's pointers of a shard are."""
+        part_, inner = self._part(shard)
+        return part_.pointers_key(inner)
+
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+        """The pointers of these shards, or of all: one batch read. Raises `NotFound` once the group is dropped."""
+        numbers = range(self.shards) if shards is None else shards
+        first = self.shared.shards
+        shared, own = [n for n in numbers if n < first], [n - first for n in numbers if n >= first]
+        keys = [*self.shared.state_keys(shared), *(self.own.pointers_key(n) for n in own)]
+        records = self.store.get_many(keys, *STATE_BINS)
+        found = self.shared.states_of(shared, records[: 2 * len(shared)])
+        found += [
+            self.own.state_of(n, record)._replace(shard=self._outer(n))
+            for n, record in zip(own, records[2 * len(shared) :], strict=True)
+        ]
+        by_shard = {state.shard: state for state in found}
+        return [by_shard[n] for n in numbers]
+
+    # ---- the producer's side: what comes back
+
+    def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
+        """Reserve pointers of the group's own shards. One call."""
+        first = self.shared.shards
+        return {self._outer(n): row for n, row in self.own.reserve({s - first: n for s, n in counts.items()}).items()}
+
+    def write(
+        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
+    ) -> list[Written | LatchworkError]:
+        """Create data records in the group's own shards."""
+        return self.own.write([self._inner(slot)[1] for slot in slots], envelopes, fired=fired)
+
+    # ---- the consumer's side
+
+    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
+        """As `PointerQueue.claim`."""
+        part_, inner = self._part(shard)
+        return part_.claim(inner, n, turn, token=token)
+
+    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
+        """What stamps these slots, in order."""
+        rows: dict[Slot, Update] = {}
+        for part_ in (self.shared, self.own):
+            mine = [(slot, me) for slot, me in zip(slots, ids, strict=True) if self._part(slot.shard)[0] is part_]
+            if mine:
+                inner = [self._inner(slot)[1] for slot, _ in mine]
+                made = part_.stamps(inner, [me for _, me in mine], count)
+                rows.update(zip((slot for slot, _ in mine), made, strict=True))
+        return [rows[slot] for slot in slots]
+
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+        """What a stamp found."""
+        part_, inner = self._inner(slot)
+        return part_.stamped(inner, me, row)
+
+    def extending(self, held: Held) -> Update:
+        """What extends a delivery."""
+        part_, inner = self._inner(held.slot)
+        return part_.extending(held._replace(slot=inner))
+
+    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """As `PointerQueue.remove`, one call for each of the two that has any of them."""
+        outcomes: dict[Slot, bool | LatchworkError] = {}
+        for part_ in (self.shared, self.own):
+            mine = [h for h in held if self._part(h.slot.shard)[0] is part_]
+            if mine:
+                rows = part_.remove([h._replace(slot=self._inner(h.slot)[1]) for h in mine])
+                outcomes.update(zip((h.slot for h in mine), rows, strict=True))
+        return [outcomes[h.slot] for h in held]
+
+    def look(self, slots: Sequence[Slot]) -> list[Envelope | None]:
+        """The messages in these slots."""
+        keys = [self.key(slot) for slot in slots]
+        reads = [self._part(slot.shard)[0].hands.reads for slot in slots]
+        rows = settle(self.store, [Update(key, ops) for key, ops in zip(keys, reads, strict=True)])
+        return [
+            None if isinstance(row, LatchworkError) else self._part(slot.shard)[0].hands.envelope(row)
+            for slot, row in zip(slots, rows, strict=True)
+        ]
