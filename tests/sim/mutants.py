@@ -409,8 +409,12 @@ def _any_epoch() -> Any:
     return stack
 
 
+def _hands(**changes: Any) -> Callable[[], Any]:
+    return _swap(pointers.PointerQueue, "hands", replace(pointers.PointerQueue.hands, **changes))
+
+
 SHARDED_RULES = (
-    ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "MINE", exists("data"))),
+    ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "_ALONE", exists("data"))),
     ("deleted before it is loaded", "P5: load, then delete", lambda: _moved_by(_deleted_first)),
     ("deleted although it was not loaded", "P5: a failed load leaves the record", lambda: _moved_by(_deleted_anyway)),
     ("the sweep passes empty slots at once", "P5: passed only below the FIRE of a sweep duration ago",
@@ -423,11 +427,11 @@ SHARDED_RULES = (
     ("a write in doubt counts as done", "P5: acknowledged only when created",
      _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
     ("the sweep takes what is in somebody's hands", "P5: since-update exceeds the duration",
-     _swap(sweeping, "_ABANDONED", exists("data") & exists("delivery"))),
+     _hands(abandoned=exists("data") & exists("delivery"))),
     ("only what the server's clock says is abandoned", "P5: or left alone for a duration by the leader's clock",
      _swap(sweeper.Sweeper, "_abandoned", lambda self, *args: frozenset())),
     ("what was left alone is taken as it is now", "P5: guarded by the delivery and its stamp as they were seen",
-     _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
+     _hands(left_alone=exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
 )  # fmt: skip

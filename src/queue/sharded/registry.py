@@ -195,7 +195,7 @@ class QueueRegistry:
 
     def make_group(self, queue: ShardedQueue, name: str, start: Start, settings: Mapping[str, Any]) -> QueueGroup:
         """What `ShardedQueue.group` does."""
-        wanted = group_config(queue.config, name, f"{name}~{self.store.seams.unique()[:8]}", settings)
+        wanted = group_config(queue.config, name, f"{name}~{self.store.seams.unique()[-12:]}", settings)
         checked_start(start)
         self._ensure_index()
         record = self.records.find(wanted.name)
@@ -213,7 +213,9 @@ class QueueRegistry:
         assert isinstance(group, QueueGroup)  # noqa: S101 - its record says so
         if MADE in record.bins:
             self.records.renew(config, record)
-        elif not complete(self.records, config, group.pointers.shared, start, self._oldest(queue)):
+            return group
+        oldest = [] if start == "now" else self._oldest(queue)
+        if not complete(self.records, config, group.pointers.shared, start, oldest):
             raise gone
         return group
 
