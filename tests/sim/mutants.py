@@ -57,7 +57,7 @@ from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
 from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
-from .queue_mutants import ORDERED_RULES
+from .queue_mutants import GROUP_RULES, ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -437,6 +437,7 @@ SHARDED_RULES = (
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
+GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -512,4 +513,6 @@ BATCHES = tuple(
     for primitive in ("circular", "sharded", "ledger")
 )  # fmt: skip
 
-MUTANTS = STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER + SEMAPHORE + LIMITER + BATCHES
+MUTANTS = (
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER + SEMAPHORE + LIMITER + BATCHES
+)

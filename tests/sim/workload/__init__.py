@@ -5,6 +5,7 @@ from __future__ import annotations
 from .base import Scenario
 from .circular import Circular
 from .election import Election
+from .groups import Groups
 from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
@@ -24,6 +25,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Groups,
         Ledgers,
         SemaphoreScenario,
         Limiter,

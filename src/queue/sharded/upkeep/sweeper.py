@@ -15,7 +15,7 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ...rows import settle
 from ..config import milliseconds
 from ..groups.group import QueueGroup
-from ..groups.making import DROPPED
+from ..groups.making import DROPPED, MADE
 from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
@@ -202,6 +202,8 @@ class Sweeper:
         fired = self._fired(queue)
         tasks = []
         for (kind, shard), (fire, now) in fired.items():
+            if kind is Kind.SHARED and MADE not in bins:
+                continue  # where the group begins was not known when its record was read
             swept = (bins.get(pointer_bin(kind)) or {}).get(str(shard), 0)
             if swept < fire:
                 tasks.append(
