@@ -1,4 +1,4 @@
-"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: those of ordered consumers (P5) and of groups (P17)."""
+"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order (P5) and groups (P17)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _deleted_by_its_own() -> Any:
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(parting, "LAST", exists("msgId")))
-    stack.enter_context(mock.patch.object(parting, "_none", lambda waiting: True))
+    stack.enter_context(mock.patch.object(parting, "_none", return_value=True))
     return stack
 
 
