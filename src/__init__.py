@@ -23,6 +23,7 @@ from .errors import (
     NonDeterministicInput,
     NotFound,
     OutcomeUnknown,
+    PartyLost,
     QueueFull,
     QueueOwned,
     RecordTooBig,
@@ -45,9 +46,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 __all__ = [
     "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BinMismatch", "Corrupt",
     "Expired", "FencedOut", "InvalidMessageHandler", "InvalidRequest", "InvalidShovelInterval", "LeaseLost",
-    "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "QueueFull",
-    "QueueOwned", "RecordTooBig", "Refused", "StorageFailed", "TooManyConsumers", "Unavailable", "Unreadable",
-    "WaitTimeout",
+    "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "PartyLost",
+    "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed", "TooManyConsumers", "Unavailable",
+    "Unreadable", "WaitTimeout",
 ]  # fmt: skip
 
 # the C client is loaded only where it is used, and a command that needs no store loads none

@@ -9,6 +9,7 @@
     |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is somebody else's now
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
+    |-- PartyLost                     PARTY_LOST         a party that others wait for died
     |-- QueueFull                     QUEUE_FULL
     |-- QueueOwned                    QUEUE_OWNED        a stream owns the queue
     |-- OutcomeUnknown                OUTCOME_UNKNOWN    the write may have landed, or may still land
@@ -104,6 +105,17 @@ class WaitTimeout(LatchworkError, TimeoutError):
     """The condition did not come true within the timeout."""
 
     code = "WAIT_TIMEOUT"
+
+
+class PartyLost(LatchworkError):
+    """A party that others wait for died; `parties` names those."""
+
+    code = "PARTY_LOST"
+
+    @property
+    def parties(self) -> list[str]:
+        """The names of the dead."""
+        return list(self.details.get("parties", ()))
 
 
 class QueueFull(LatchworkError):

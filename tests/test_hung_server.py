@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, LeaseElection, Semaphore
+from latchwork.coord import CountDownLatch, FencedLock, LeaseElection, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.errors import LatchworkError
 from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, Put
@@ -83,6 +83,9 @@ VERBS = {
     "lock.try_acquire": (lambda s: FencedLock(s, "hung"), lambda it: it.try_acquire(), 0),
     "semaphore.acquire": (lambda s: Semaphore(s, "hung", permits=2), lambda it: it.acquire(timeout=1), 1),
     "semaphore.try_acquire": (lambda s: Semaphore(s, "hung", permits=2), lambda it: it.try_acquire(), 0),
+    "rwlock.read": (lambda s: ReadWriteLock(s, "hung"), lambda it: it.read(1), 1),
+    "rwlock.write": (lambda s: ReadWriteLock(s, "hung"), lambda it: it.write(1), 1),
+    "limiter.acquire": (lambda s: RateLimiter(s, "hung", 5, 60), lambda it: it.acquire(1), 1),
     "election.run": (lambda s: LeaseElection(s, "hung"), lambda it: it.run(print, timeout=1), 1),
     "large.enqueue": (large, lambda it: it.enqueue(1, timeout=1), 1),
     "large.dequeue": (large, lambda it: it.dequeue(timeout=1), 1),

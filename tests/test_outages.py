@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, LatchLevel, Semaphore
+from latchwork.coord import CountDownLatch, FencedLock, LatchLevel, ReadWriteLock, Semaphore
 from latchwork.deadline import LATE, call_time
 from latchwork.errors import LockUnavailable, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
@@ -49,6 +49,8 @@ WAITS = {
         lambda store: Semaphore(store, "permits", permits=3),
         lambda it, timeout: it.acquire(2, timeout=timeout).fence,
     ),
+    "rwlock.read": (lambda store: ReadWriteLock(store, "rw"), lambda it, timeout: it.read(timeout).fence),
+    "rwlock.write": (lambda store: ReadWriteLock(store, "rw"), lambda it, timeout: it.write(timeout).fence),
     "large.enqueue": (large, lambda it, timeout: it.enqueue(4, timeout=timeout) == 3),
     "large.dequeue": (large, lambda it, timeout: it.dequeue(timeout=timeout).value == 1),
     "large.transaction": (large, lambda it, timeout: it.transaction("t", timeout=timeout).offsets == range(3)),

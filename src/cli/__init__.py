@@ -24,10 +24,12 @@ FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {
-    ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"),
+    ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("group", "run"),
+    ("rwlock", "read"), ("rwlock", "write"),
 }  # fmt: skip
 """Those that take a command to run behind their one name."""
-VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace"}
+VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
+          "--as", "--meta"}  # fmt: skip
 """Their options that take the next word."""
 
 

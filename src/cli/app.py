@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ..store.connect import hidden
-from . import large, latch, leader, limit, lock, messages, outbox, queue, schedule, semaphore
+from . import group, large, latch, leader, limit, lock, messages, outbox, queue, rwlock, schedule, semaphore
 from .demo import demo
 from .doctor import doctor
 from .session import Session, note
@@ -25,7 +25,9 @@ app = typer.Typer(
 )
 app.add_typer(latch.app, name="latch")
 app.add_typer(lock.app, name="lock")
+app.add_typer(group.app, name="group")
 app.add_typer(semaphore.app, name="semaphore")
+app.add_typer(rwlock.app, name="rwlock")
 app.add_typer(limit.app, name="limit")
 app.add_typer(leader.app, name="leader")
 messages.add_to(queue.app)

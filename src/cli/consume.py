@@ -38,7 +38,8 @@ def consume(
     limit: Annotated[int, typer.Option("--max", min=1, help="stop after so many")] = 10,
     timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
     follow: Annotated[
-        bool, typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the consumers asked for")
+        bool,
+        typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the worker threads that the queue asks for"),
     ] = False,
     farm: Farm = None,
 ) -> None:

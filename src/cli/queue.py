@@ -55,7 +55,7 @@ def create(
     name: Name,
     client: Client,
     shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
-    concurrency: Annotated[int, typer.Option(help="consumers, 0 to 100")] = 1,
+    concurrency: Annotated[int, typer.Option(help="worker threads of each consumer process, 0 to 100")] = 1,
     expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
     sweep_minutes: Annotated[float, typer.Option(help="after which an unacknowledged one is given up, 5 to 300")] = 20,
     max_deliveries: Annotated[int, typer.Option(help="after which one is parked")] = 5,
@@ -115,28 +115,35 @@ def pause(context: typer.Context, name: Name, client: Client, farm: Farm = None)
 
 @app.command()
 def resume(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Go on with the consumers that were last asked for.
+    """Go on with the worker threads that were last asked for.
 
     Example: latchwork queue resume orders --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     queue.resume()
-    session.say(f"resumed {name} with {queue.concurrency} consumers", queue=name, consumers=queue.concurrency)
+    session.say(
+        f"resumed {name}: {queue.concurrency} worker threads in each consumer process",
+        queue=name,
+        consumers=queue.concurrency,
+    )
 
 
 @app.command()
 def scale(
-    context: typer.Context, name: Name, n: Annotated[int, typer.Argument(help="consumers, 0 to 100")], client: Client,
+    context: typer.Context,
+    name: Name,
+    n: Annotated[int, typer.Argument(help="worker threads, 0 to 100")],
+    client: Client,
     farm: Farm = None,
-) -> None:  # fmt: skip
-    """Ask for another number of consumers.
+) -> None:
+    """Ask for another number of worker threads in each process that consumes the queue.
 
     Example: latchwork queue scale orders 8 --client shop
     """
     session: Session = context.obj
     queue_of(session, name, client, farm).scale(n)
-    session.say(f"{name} is to have {n} consumers", queue=name, consumers=n)
+    session.say(f"{name}: {n} worker threads in each consumer process", queue=name, consumers=n)
 
 
 @app.command()

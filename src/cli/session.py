@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import InvalidRequest
-from ..store.connect import VARIABLE, connect, hidden
+from ..store.connect import VARIABLE, connect, embedded, hidden
 from ..store.port import RecordStore
 from .jsontext import one_line, to_json
+
+WIDEST = 10_000
+"""Columns that a table may ask for, to learn how wide it would be."""
 
 
 class Session:
@@ -30,13 +36,15 @@ class Session:
 
     @cached_property
     def store(self) -> RecordStore:
-        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one."""
-        return connect(self._url)
+        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one, which stderr then names."""
+        if self._url is None:
+            note(f"the store is {self.where}; --store or ${VARIABLE} name another")
+        return connect(self._url or embedded())
 
     @property
     def where(self) -> str:
         """The store that is used, for a message: without its password."""
-        return hidden(self._url) if self._url else "the embedded store"
+        return hidden(self._url or embedded())
 
     @property
     def is_remote(self) -> bool:
@@ -64,7 +72,7 @@ class Session:
         elif not rows:
             print(empty)  # noqa: T201 - the command's output
         elif sys.stdout.isatty():
-            terminal().print(as_table(rows, title))
+            terminal().print(RowsOnTerminal(rows, title))
         else:
             print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
 
@@ -79,19 +87,58 @@ def terminal() -> Console:
     return Console(markup=False, emoji=False, highlight=False)
 
 
-def as_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> Table:
-    """Rows of the same keys as a table for a terminal; columns without a value are left out."""
-    shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    rows = [{name: row[name] for name in shown} for row in rows]
-    names, *lines = _cells(rows)
-    heading = Text(one_line(title), style="table.title") if title else None
-    table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
-    for name, value in zip(names, rows[0].values(), strict=True):
-        numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
-    for cells in lines:
-        table.add_row(*map(Text, cells))  # a Text is no markup
-    return table
+class RowsOnTerminal:
+    """Rows of the same keys for a terminal: a table, or where that is too narrow for it a paragraph a row.
+
+    Columns without a value are left out.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+        shown = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        self._rows, self._title = [{name: row[name] for name in shown} for row in rows], one_line(title)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        if Measurement.get(console, options.update(width=WIDEST), table).maximum <= options.max_width:
+            yield table
+        else:
+            yield from self._paragraphs(options.max_width)
+
+    def _table(self) -> Table:
+        names, *lines = _cells(self._rows)
+        heading = Text(self._title, style="table.title") if self._title else None
+        table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
+        for name, value in zip(names, self._rows[0].values(), strict=True):
+            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
+        for cells in lines:
+            table.add_row(*map(Text, cells))  # a Text is no markup
+        return table
+
+    def _paragraphs(self, width: int) -> Iterator[RenderableType]:
+        """The first column's value in a line, below it those of the others, as many in a line as fit."""
+        names, *lines = _cells(self._rows)
+        if self._title:
+            yield Text(self._title, style="table.title")
+        for first, *cells in lines:
+            yield Text(first, style="bold", overflow="fold")
+            facts = [f"{name}: {cell}" for name, cell in zip(names[1:], cells, strict=True) if cell != "-"]
+            yield from (
+                Padding(Text(line, overflow="fold"), (0, 0, 0, 2), expand=False) for line in _filled(facts, width - 2)
+            )
+
+
+def _filled(facts: Sequence[str], width: int) -> list[str]:
+    """Lines of so many columns at most, each broken between two facts; a fact that is wider has its own line."""
+    lines = [""]
+    for fact in facts:
+        longer = f"{lines[-1]}, {fact}" if lines[-1] else fact
+        if lines[-1] and cell_len(longer) >= width:
+            lines[-1] += ","
+            lines.append(fact)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

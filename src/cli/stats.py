@@ -12,7 +12,7 @@ from ..queue import QueueRegistry
 from ..queue.sharded.upkeep.upkeep import election_name
 from .elections import lease_of
 from .options import Client, Farm, checked_every
-from .session import Session, as_table, terminal
+from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
 
 COLUMNS = {
@@ -74,7 +74,7 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
-            live.update(as_table(_titled(rows), _title(watcher.leader())) if rows else empty, refresh=True)
+            live.update(RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else empty, refresh=True)
             watcher.seams.sleep(every)
 
 

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
     from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
+    from .presence import Change, Group, Member, Membership
+    from .rwlock import ReadGrant, ReadWriteLock, WriteGrant
     from .semaphore import Holder, Permits, Semaphore
 
 __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
-    "RateLimiter", "Decision",
+    "Group", "Membership", "Member", "Change", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -26,6 +28,8 @@ __getattr__, __dir__ = offer(
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
         ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
+        ".presence": "Group Membership Member Change",
+        ".rwlock": "ReadWriteLock ReadGrant WriteGrant",
         ".semaphore": "Semaphore Permits Holder",
     },
 )

@@ -141,7 +141,7 @@ class Semaphore:
         """How many there are. One read. Raises `NotFound` where nobody has used the semaphore yet."""
         record = self._store.get(self._crowd.key, PERMITS)
         if record is None or PERMITS not in record.bins:
-            raise NotFound(f"nobody has used the semaphore {self.name!r} yet", key=self._crowd.key)
+            raise NotFound(f"nobody has used the semaphore {self.name!r} in {self._store!r} yet", key=self._crowd.key)
         return int(record.bins[PERMITS])
 
     def holders(self) -> list[Holder]:

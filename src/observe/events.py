@@ -85,7 +85,7 @@ EVENTS: Mapping[str, Event] = _named(
         "waits",
         Kind.HISTOGRAM,
         "Waits for a latch, released ones included, and for a lock, a semaphore or a limit that had to be waited for",
-        {"kind": ("latch", "lock", "semaphore", "limit"), "outcome": ("done", "timed_out", "failed")},
+        {"kind": ("latch", "lock", "rwlock", "semaphore", "limit"), "outcome": ("done", "timed_out", "failed")},
         "seconds",
     ),
     Event(

@@ -47,6 +47,22 @@ class Share(api.InputPartition):
     owner: ranges.Owner | None = None
 
 
+class _MayPush:
+    """A `pushFilters` that Spark does not take for an override of its own.
+
+    Where `spark.sql.python.filterPushdown.enabled` is off, Spark fails every query of a reader that overrides it. This
+    source is only faster with filters, so it has to work without as well.
+    """
+
+    __func__ = staticmethod(api.DataSourceReader.pushFilters)
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
+        return self._reader.take_filters(filters)
+
+
 class BatchReader(api.DataSourceReader):
     """A snapshot of what nobody has received yet. Reads only; what is received meanwhile may be missing."""
 
@@ -56,7 +72,12 @@ class BatchReader(api.DataSourceReader):
         self._since: datetime | None = None
         self._until: datetime | None = None
 
-    def pushFilters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:  # noqa: N802 - Spark's name
+    @property
+    def pushFilters(self) -> _MayPush:  # noqa: N802 - Spark's name
+        """Takes filters where Spark gives any."""
+        return _MayPush(self)
+
+    def take_filters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
         """Read only the shards, and pass on only the times, that are asked for; what is left to Spark."""
         for one in filters:
             column = getattr(one, "attribute", None)

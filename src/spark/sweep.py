@@ -22,6 +22,7 @@ from ..errors import FencedOut, LatchworkError, Refused
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.upkeep.lives import tasks_of
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
 from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, pointer_bin, sweep_shards
 from ..queue.sharded.upkeep.sweeper import Leads, Sweeper
@@ -107,7 +108,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
     for queue, bins in registry.listed(active=None):
         try:
             leadership.check()
-            plans.append(Plan(queue, sweeper.tasks(queue, bins)))
+            plans.append(Plan(queue, tasks_of(queue, bins, leadership.epoch, sweeper.tasks)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
         except Exception as failure:  # a defect in one queue must not stop the others' sweep

@@ -114,6 +114,7 @@ class Table:
 
 
 Column = Callable[[int, int, Envelope], Any]
+_DECODE = Codec().decode
 _MISFITS = (Unreadable, pa.ArrowException, ValueError, TypeError, ArithmeticError, AttributeError)
 """What conversions to a type raise for values that are not of it."""
 
@@ -133,15 +134,22 @@ def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) ->
 
 
 def _stored(_shard: int, _pointer: int, envelope: Envelope) -> Any:
-    return envelope.data
+    """The payload as it is stored; but a text as it was published, without the quotes of JSON, and null as none."""
+    data = envelope.data
+    if data == "null":
+        return None
+    if isinstance(data, str) and data.startswith('"'):
+        try:
+            return _DECODE(data)
+        except Unreadable:
+            return data  # another program's
+    return data
 
 
 def _typed(convert: Callable[[Any], Any]) -> Column:
-    decode = Codec().decode
-
     def payload(shard: int, pointer: int, envelope: Envelope) -> Any:
         try:
-            return convert(decode(envelope.data))
+            return convert(_DECODE(envelope.data))
         except _MISFITS as failure:
             raise _unlike(shard, pointer, envelope, failure) from failure
 
@@ -189,8 +197,8 @@ def _of_key(kind: t.DataType) -> Callable[[Any], Any]:
             f"'payloadSchema' has a map with keys of the type {kind.simpleString()}, and in JSON keys are text: use "
             "another key, or leave the option out to read payloads as text"
         )
-    convert, decode = _inner(kind), Codec().decode
-    return (lambda key: convert(decode(key))) if isinstance(kind, _UNQUOTED) else convert
+    convert = _inner(kind)
+    return (lambda key: convert(_DECODE(key))) if isinstance(kind, _UNQUOTED) else convert
 
 
 def _of_field(field: t.StructField) -> Callable[[Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from .local.memory import MemoryStore
 from .port import RecordStore
 from .sqlite.store import SQLiteStore
 
+log = logging.getLogger(__name__)
+
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]{1,5})?")
@@ -26,11 +29,14 @@ def connect(url: str | None = None) -> RecordStore:
 
     Nothing is opened yet: the first call does that, in each process anew. Each `memory:` is a new, empty store.
     `sqlite:PATH[?synchronous=full|normal|off&busy_timeout=SECONDS]` takes a relative, absolute or `~` path; a `?` or
-    `%` in it is written `%3F`, `%25`.
+    `%` in it is written `%3F`, `%25`.  Where nothing names a store, the log says at INFO which one is used.
 
     Raises `InvalidRequest` for a URL that no backend understands.
     """
-    url = url or os.environ.get(VARIABLE) or _default()
+    url = url or os.environ.get(VARIABLE)
+    if not url:
+        url = embedded()
+        log.info("no store is named, in connect(...) or in $%s: %s is used", VARIABLE, url)
     if not isinstance(url, str):
         raise InvalidRequest(f"the store's URL is a {type(url).__name__}; use {EXAMPLES}")
     scheme, colon, rest = url.partition(":")
@@ -78,7 +84,8 @@ def hidden(url: str) -> str:
     return url if all(map(_HOST.fullmatch, hosts)) else f"{start}***"
 
 
-def _default() -> str:
+def embedded() -> str:
+    """The URL of the store that is used where none is named. Makes its folder. Raises `Misconfigured`."""
     folder = Path(platformdirs.user_data_dir("latchwork", appauthor=False))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -25,6 +25,8 @@ SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.
 RUNNERS = {
     "lock": ("lock", "run", "n", "--lease", "4", "--grace", "1", "--"),
     "leader": ("leader", "run", "n", "--lease", "4", "--grace", "1", "--"),
+    "group": ("group", "run", "n", "--lease", "4", "--grace", "1", "--"),
+    "rwlock": ("rwlock", "write", "n", "--lease", "4", "--grace", "1", "--"),
     "semaphore": ("semaphore", "run", "n", "--permits", "1", "--lease", "4", "--grace", "1", "--"),
 }
 WRITES = "while :; do echo {0} >> $OUT; sleep 0.02; done"
@@ -36,7 +38,13 @@ JOBS = {
     "daemon": f"setsid sh -c '{WRITES.format('one')}' & (setsid nohup sh -c '{WRITES.format('two')}' &) ; "
     f"{WRITES.format('three')}",
 }
-PAIRS = [*(("lock", job) for job in JOBS), ("leader", "daemon"), ("semaphore", "daemon")]
+PAIRS = [
+    *(("lock", job) for job in JOBS),
+    ("leader", "daemon"),
+    ("semaphore", "daemon"),
+    ("rwlock", "daemon"),
+    ("group", "daemon"),
+]
 
 
 class Running:
@@ -68,7 +76,7 @@ class Running:
 
     def lost(self, url, name="n"):
         store = connect(url)
-        for set_name in (LOCKS, "latchwork_semaphores"):
+        for set_name in (LOCKS, "latchwork_rwlocks", "latchwork_semaphores", "latchwork_groups"):
             store.delete(Key(set_name, name))
         store.close()
 

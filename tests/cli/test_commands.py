@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.cli import hoist
+from latchwork.cli import hoist, main
 from latchwork.cli.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import Unavailable
@@ -668,10 +668,12 @@ def test_remedies_are_those_of_the_command(lw):
 def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     from rich.console import Console
 
-    from latchwork.cli.session import as_table
+    from latchwork.cli.session import RowsOnTerminal
 
     console = Console(width=30, file=io.StringIO())
-    console.print(as_table([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}]))
+    console.print(
+        RowsOnTerminal([{"queue": "orders-of-today", "why": "one or other long reason", "sweep error": "x" * 40}])
+    )
     assert "orders-of-today" in console.file.getvalue()
 
 
@@ -865,3 +867,15 @@ def test_a_name_that_the_output_cannot_write_is_escaped(lw, sqlite_url, monkeypa
 def test_a_typer_that_is_too_old_is_not_called_missing(lw, monkeypatch):
     monkeypatch.setitem(sys.modules, "typer", types.ModuleType("typer"))
     assert "typer is of another version than needed" in lw("stats", *SHOP).code
+
+
+def test_the_command_says_on_stderr_which_store_it_uses_where_none_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("LATCHWORK_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(SystemExit):
+        main(["--json", "stats", "--client", "shop"])
+    said = capsys.readouterr()
+    assert json.loads(said.out) == []
+    assert said.err == (
+        f"latchwork: the store is sqlite:{tmp_path}/latchwork/store.db; --store or $LATCHWORK_STORE name another\n"
+    )

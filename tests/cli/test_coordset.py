@@ -1,10 +1,10 @@
-"""The commands of the coordination set: semaphores, read-write locks, rate limiters."""
+"""The commands of the coordination set: groups, semaphores, read-write locks, rate limiters."""
 
 from __future__ import annotations
 
 from latchwork import connect
 from latchwork.cli import hoist
-from latchwork.coord import Semaphore
+from latchwork.coord import Group, ReadWriteLock, Semaphore
 
 
 def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
@@ -47,3 +47,37 @@ def test_a_limiter_is_asked_or_waited_for_from_a_script(lw):
     assert lw("limit", "try", "l", "--limit", "0", "--per", "1").code == 2
     assert lw("limit", "wait", "m", "--limit", "1", "--per", "60").out == "let through, 0 left\n"
     assert lw("limit", "wait", "m", "--limit", "1", "--per", "60", "--timeout", "1").code == 4
+
+
+def test_a_command_runs_while_reading_or_writing(lw, run, sqlite_url):
+    script = "echo $LATCHWORK_FENCE; exit 5"
+    wrote = run("rwlock", "write", "l", "sh", "-c", script)
+    read = run("rwlock", "read", "l", "--", "sh", "-c", script)
+    assert (wrote.code, read.code, read.out) == (5, 5, wrote.out)
+    store = connect(sqlite_url)
+    with ReadWriteLock(store, "m", owner="me").read(1):
+        assert lw("rwlock", "read", "m", "--timeout", "0.1", "--", "true").code == 0
+        assert lw("rwlock", "write", "m", "--timeout", "0.1", "--", "true").code == 4
+        shown = lw("rwlock", "show", "m", "--json").json
+        assert [(one["owner"], one["mode"]) for one in shown["holders"]] == [("me", "read")]
+        assert "me has it to read" in lw("rwlock", "show", "m").out
+    assert lw("rwlock", "show", "m").out == "m: nobody reads or writes\n"
+
+
+def test_a_command_runs_as_a_member_of_a_group(lw, run, sqlite_url):
+    done = run(
+        "group", "run", "g", "--as", "p", "--meta", '{"x": 1}', "sh", "-c", "echo $LATCHWORK_MEMBER $LATCHWORK_FENCE"
+    )
+    name, fence = done.out.split()
+    assert (done.code, name, int(fence) > 0) == (0, "p", True)
+    store = connect(sqlite_url)
+    group = Group(store, "g", farm_id="a")
+    with group.join("q", meta={"host": "h"}):
+        (row,) = lw("group", "members", "g", "--json").json
+        assert (row["member"], row["farm"], row["meta"]) == ("q", "a", {"host": "h"})
+        assert lw("group", "watch", "g", "--timeout", "0").out == "joined a/q\n"
+    assert "nobody" in lw("group", "members", "g").out
+    assert lw("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
+    assert group.lost() == {"a/p"}
+    assert lw("group", "run", "g", "--meta", "no json", "--", "true").code == 2
+    store.close()

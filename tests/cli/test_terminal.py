@@ -80,6 +80,28 @@ def test_a_narrow_terminal_folds_instead_of_breaking(terminal, sqlite_url):
     assert "Traceback" not in child.before
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_table_that_is_wider_than_the_terminal_becomes_a_paragraph_a_row_and_no_word_is_broken(
+    terminal, sqlite_url, columns
+):
+    registry = QueueRegistry(connect(sqlite_url), "shop")
+    for name in ("orders", "payments-of-the-night"):
+        queue = registry.create(QueueConfig(name, shards=1))
+        queue.publish_many(list(range(12)))
+        queue.fail_many(queue.receive(2), [("rejected", None), ("exception", "no")])
+    shown = _shown(terminal("stats", "--client", "shop", columns=columns))
+    assert max(map(len, shown.splitlines())) <= columns
+    for fact in ("ready: 10", "in flight: 0", "why: rejected 1, exception 1", "oldest s: ", "balance: 1.0"):
+        assert shown.count(fact) == 2
+    assert "\npayments-of-the-night\n  " in shown
+
+
+def test_a_table_that_fits_the_terminal_is_one(terminal, sqlite_url):
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
+    shown = _shown(terminal("stats", "--client", "shop", columns=140))
+    assert re.search(r"\nqueue +ready +in flight .*\norders +0 +0 ", shown)
+
+
 def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):
     CountDownLatch.create(connect(sqlite_url), "shop", "n", 1, farm_id="dc1")
     child = terminal("latch", "wait", "n", "--client", "shop", "--farm", "dc1")

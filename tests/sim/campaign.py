@@ -71,4 +71,4 @@ def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
 def expected_kinds(primitive: str) -> tuple[Kind, ...]:
     """The kinds of fault that a long campaign on the primitive must have fired."""
     kind = SCENARIOS[primitive]
-    return (*kind.kinds, *kind.environment, Kind.WRAP, Kind.CONNECTION, Kind.NO_NODE)
+    return (*kind.kinds, *kind.environment, *kind.rare, Kind.WRAP, Kind.CONNECTION, Kind.NO_NODE)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import contender, holders, lease, limiter, semaphore
+from latchwork.coord import contender, fencing, holders, lease, limiter, members, presence, rwlock, semaphore
 from latchwork.store import RecordStore
-from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, exists
+from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, all_of, exists, has, lacks, missing
 from latchwork.store.model.form import Form, plain
 from latchwork.store.model.ops import Compute, MapPut, MapTrim, Put
 
@@ -123,4 +124,73 @@ LIMITER_RULES: tuple[Rule, ...] = (
      _swap(limiter, "_IS_LAST", exists(limiter.LAST))),
     ("forgotten before a window was watched", "P13.4: nothing let through for a window of one's own clock",
      _swap(limiter.RateLimiter, "_time_stands_still", lambda self: self._watched[0] != "")),
+)  # fmt: skip
+
+
+# ---- read-write locks (P12)
+
+_ROOM = rwlock._COUNT < rwlock.MAX_READERS
+_ANEW = lacks(holders.HOLDERS, holders.ID)
+
+
+def _reading(guard: Any, fence: Any = rwlock._LAST_FENCE) -> Callable[[], Any]:
+    return _swap(rwlock, "_READ", rwlock._acquisition(rwlock.Mode.READ, fence, guard))
+
+
+def _writing(guard: Any, fence: Any = rwlock.NEXT_FENCE) -> Callable[[], Any]:
+    more = (Put(rwlock.WRITER, holders.ID), Put(rwlock.WISH, None))
+    return _swap(rwlock, "_WRITE", rwlock._acquisition(rwlock.Mode.WRITE, fence, guard, *more))
+
+
+RWLOCK_RULES: tuple[Rule, ...] = (
+    *HELD_RULES,
+    ("readers are let in beside a writer", "P12.1: nobody writes",
+     _reading(all_of(_ROOM, _ANEW, holders.NOT_HELD_OFF))),
+    ("a writer is let in beside readers", "P12.1: nobody holds it",
+     _writing(missing(rwlock.WRITER) & holders.NOT_HELD_OFF)),
+    ("the next fence is the last one", "P12.1: max(fencing-ctr + 1, server time)",
+     _writing(rwlock._COUNT.eq(0) & holders.NOT_HELD_OFF, rwlock._LAST_FENCE)),
+    ("a reader's generation is the time", "P12.3: the fence of the last writer",
+     _reading(all_of(missing(rwlock.WRITER), _ROOM, _ANEW, holders.NOT_HELD_OFF), lease.NOW_US)),
+    ("a dead writer leaves no mark", "P12.4: abandoned = its fence",
+     _swap(rwlock._Users, "gone", lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
+    ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
+     _swap(fencing, "_fenced", lambda bin, when: TRUE if when is None else when)),
+)  # fmt: skip
+
+
+# ---- presence (P9)
+
+_MEMBER = Param("member", str)
+
+
+def _bins(**changes: Callable[[Any], Any]) -> Callable[[], Any]:
+    """With other guards and updates of a farm."""
+
+    def bins_of(farm: str, ttl: int, real: Any = members.bins_of) -> Any:
+        bins = real(farm, ttl)
+        return replace(bins, **{name: make(bins) for name, make in changes.items()})
+
+    return _swap(presence, "bins_of", bins_of)
+
+
+def _joining(guard: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda bins: Form(*bins.join.ops, when=guard(bins), exists=bins.join.exists, or_absent=True, ttl=bins.ttl)
+
+
+def _there(bins: Any) -> Any:
+    return has(members.ID + bins.farm, _MEMBER)
+
+
+PRESENCE_RULES: tuple[Rule, ...] = (
+    ("called dead though it was heard of", "P9.4: guarded by the stamp that was seen",
+     _bins(still=lambda bins: bins.held), True),
+    ("called dead by the watcher's lease", "P9.4: the member's whole lease",
+     _swap(lease.Standstill, "lasts", _lasts_a_moment)),
+    ("a joining asks for nothing", "P9.2: as it was read", _bins(join=_joining(lambda bins: TRUE))),
+    ("any heartbeat will do", "P9.3: heartbeats guarded by the id",
+     _bins(heartbeat=lambda bins: Form(*bins.heartbeat.ops, when=_there(bins), ttl=bins.ttl))),
+    ("leaving needs no id", "P9.3: leaving guarded by the id", _bins(held=_there)),
+    ("belief without end", "P9.3: start of the first attempt + lease - drift",
+     _swap(presence, "believed_until", lambda began, lease: began + 1e9)),
 )  # fmt: skip

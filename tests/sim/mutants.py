@@ -56,7 +56,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, SEMAPHORE_RULES
+from .coord_mutants import LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import GROUP_RULES, ORDERED_RULES
 
 TRUE = Const(True)
@@ -413,6 +413,22 @@ def _hands(**changes: Any) -> Callable[[], Any]:
     return _swap(pointers.PointerQueue, "hands", replace(pointers.PointerQueue.hands, **changes))
 
 
+def _settled_at_fire(self: Any) -> list[int]:
+    return [state.fired for state in self.states()]
+
+
+def _tasks_alone(queue: Any, bins: Any, epoch: int, plan: Any) -> Any:
+    return plan(queue, bins)
+
+
+def _lost_unnoticed() -> Any:
+    """A queue whose record was lost, or whose pointers were, as it was before there were rules for that."""
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(pointers.PointerQueue, "settled", _settled_at_fire))
+    stack.enter_context(mock.patch.object(sweeper, "tasks_of", _tasks_alone))
+    return stack
+
+
 SHARDED_RULES = (
     ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "_ALONE", exists("data"))),
     ("deleted before it is loaded", "P5: load, then delete", lambda: _moved_by(_deleted_first)),
@@ -434,6 +450,11 @@ SHARDED_RULES = (
      _hands(left_alone=exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
+    ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
+    ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
+     _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),
+    ("lost pointers are not noticed", "P5: a shard that no sweep has seen is not swept",
+     _swap(sweeper, "tasks_of", _tasks_alone), True),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
@@ -497,6 +518,8 @@ ELECTION_RULES = (
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
+PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
+RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
 
@@ -514,5 +537,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER + SEMAPHORE + LIMITER + BATCHES
-)
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER
+    + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BATCHES
+)  # fmt: skip

@@ -231,7 +231,7 @@ class Soak:
                     told = [line for line in lines if line.startswith(("FAILED", "ERROR"))] or [str(done)]
                     self.failures += [f"{line} ({' '.join(files)}; {seeds})" for line in told]
                     _say(done.output)
-                self.skipped.update(line for line in lines if "were skipped:" in line)
+                self.skipped.update(line for line in lines if " skipped: " in line)
                 for row in json.loads(target.read_text()) if target.exists() else ():
                     self.proof.add(*row)
             return not done.status

@@ -18,6 +18,8 @@ SEEDS = {
     "ledger": 500,
     "semaphore": 700,
     "limiter": 1500,
+    "presence": 700,
+    "rwlock": 700,
 }
 HISTORIES = {
     "store": 7700,
@@ -31,6 +33,8 @@ HISTORIES = {
     "ledger": 0,
     "semaphore": 400,
     "limiter": 0,
+    "presence": 0,
+    "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""
 

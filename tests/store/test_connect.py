@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 import latchwork
-from latchwork.errors import InvalidRequest, Misconfigured
+from latchwork.coord import CountDownLatch, Semaphore
+from latchwork.errors import InvalidRequest, Misconfigured, NotFound
+from latchwork.queue import LargeQueue, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.connect import VARIABLE, as_store, hidden, register
 from latchwork.store.contract.records import raises
@@ -142,3 +144,24 @@ def test_only_a_store_is_taken_for_one():
     assert as_store(store) is store
     for other in ("sqlite:a.db", None, 7, object(), SQLiteStore, Path("x")):
         assert "latchwork.connect" in str(raises(InvalidRequest, as_store, other))
+
+
+def test_the_log_says_which_store_is_used_where_none_is_named(caplog):
+    with caplog.at_level("INFO", "latchwork"):
+        store = latchwork.connect()
+        latchwork.connect("memory:")
+    (said,) = caplog.records
+    assert said.levelname == "INFO"
+    assert str(store.path) in said.message
+    assert VARIABLE in said.message
+
+
+def test_what_is_not_found_names_the_store(home):
+    store = latchwork.connect()
+    for look in (
+        lambda: CountDownLatch.get(store, "jobs", "night").count(),
+        lambda: QueueRegistry(store, "shop").get("orders"),
+        lambda: LargeQueue.open(store, "orders"),
+        Semaphore(store, "database", permits=2).size,
+    ):
+        assert str(store.path) in str(raises(NotFound, look))

@@ -12,10 +12,12 @@ from typing import Any, TypeVar
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
-from ...inputs import checked_timeout, checked_whole
+from ...inputs import checked_kind, checked_timeout, checked_whole
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
+from ..alarm import Alarm
+from ..presence import Group
 from ..waiting import told
 from . import layout
 from .handle import Handle, LatchLevel
@@ -209,12 +211,15 @@ class Latch(Handle):
         *,
         progress: bool | Callable[[LatchProgress], None] | None = None,
         create_timeout: float | None = 0,
+        alive: Group | None = None,
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
         It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
+        `alive`: a group that the parties are members of, by their names: where one that has not counted died, this
+        raises `PartyLost` within a lease of that one, instead of waiting in vain. Two reads a second more.
         A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
         Raises `NotFound` where it is not created by then, and when it is deleted (and perhaps made again) or expires
         meanwhile: that never reads as released. Raises `Unavailable` where the time is over and the last look failed:
@@ -228,6 +233,7 @@ class Latch(Handle):
         whole = partial(self._look, {})
         look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
+        alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
         there: set[bool] = set()  # whether it has been there: what is gone then is not waited for
 
         def released() -> bool | None:
@@ -241,6 +247,8 @@ class Latch(Handle):
             if callable(tell) and (not seen or seen[-1] != now):
                 seen[:] = [now]
                 tell(now)
+            if alarm is not None and not now.released:
+                outlive(seams, deadline, alarm.check)
             return now.released or None
 
         try:
@@ -254,16 +262,36 @@ class Latch(Handle):
         """The parties that have counted: their names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
         return self._counted(self._read_record())
 
-    def missing(self, expected: Iterable[Any] | None = None) -> set[Any]:
+    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """The parties that have not counted, of those that the latch was created for; or of `expected`. One read.
 
         At XDC level as `"<farm>/<party>"`, of all farms whose parties were named. A latch that was created with a count
-        has no names: without `expected` the answer is empty then, whoever has not counted. Raises `InvalidRequest`
-        where `expected` is no list of names, and `NotFound`.
+        has no names: without `expected` the answer is empty then, whoever has not counted. lost_in: of these only who
+        died, as members of that group; one read more. Raises `InvalidRequest` where `expected` is no list of names, and
+        `NotFound`.
         """
         named = None if expected is None else layout.expected_parties(expected)
+        group = None if lost_in is None else checked_kind("lost_in", lost_in, Group)
         record = self._read_record()
-        return (self._named(record) if named is None else named) - self._counted(record)
+        absent = (self._named(record) if named is None else named) - self._counted(record)
+        if group is None:
+            return absent
+        lost = self._members(group, group.lost())
+        return {party for party in absent if str(party) in lost}
+
+    def _unfinished(self, group: Group, lost: set[str]) -> set[str]:
+        """Those who were lost and have not counted: of the parties that were named, or else of all members."""
+        record = self._read_record()
+        lost = self._members(group, lost) - {str(party) for party in self._counted(record)}
+        named = {str(party) for party in self._named(record)}
+        return lost & named if named else lost
+
+    def _members(self, group: Group, names: set[str]) -> set[str]:
+        """Members as the parties of this latch are named: at DC level those of the group's own farm, without it."""
+        if self._level is LatchLevel.XDC:
+            return names
+        farm = f"{group.farm}/"
+        return {name.removeprefix(farm) for name in names if name.startswith(farm)}
 
     def expected(self) -> Names | None:
         """The parties of this farm that the latch was created for, None where it was created with a count.

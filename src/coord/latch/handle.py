@@ -105,8 +105,8 @@ class Handle:
 
     def _gone(self) -> NotFound:
         return NotFound(
-            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means: it was never created, was "
-            "deleted (and perhaps made again) or has expired; create it, or get a new handle",
+            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means, in {self._store!r}: it was "
+            "never created, was deleted (and perhaps made again) or has expired; create it, or get a new handle",
             key=self._key,
         )
 

@@ -16,7 +16,7 @@ from ...store.model.record import Key, checked_key
 from .envelope import Codec
 
 MAX_CONSUMERS = 100
-"""Consumers, and shovels, that one queue takes."""
+"""Worker threads of one consumer."""
 MAX_SHARDS = 512
 MAX_SHOVEL_INTERVAL = timedelta(days=1)
 MAX_SHOVEL_CONCURRENCY = 50
@@ -78,19 +78,26 @@ class BatchingConfig:
 class QueueConfig:
     """The settings of a sharded queue; checked when made, before any I/O.
 
-    name: 1 to 200 bytes.  shards: 1 to 512; fixed for the queue's life.  message_expiry: how long an unread message
-    lives.  queue_expiry: at least the message's; parked messages live so long, and a queue that is not used is
-    forgotten after twice that, but not while a sweeper runs: deactivate it.  concurrency: consumers, 0 (paused) to 100.
+    name: 1 to 200 bytes.
+    shards: 1 to 512; fixed for the queue's life.
+    message_expiry: how long an unread message lives.
+    queue_expiry: at least the message's. Parked messages live so long. A queue that is not used is forgotten after
+        twice that, but not while a sweeper runs: deactivate it.
+    concurrency: worker threads of each process that consumes it, 0 (paused) to 100. How many such processes there are
+        is not limited.
     handler_type: a name for the kind of handler, for people.
     sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
-    to the sideline.  handler_timeout: at most half of that, which is also the default where that is less than 10 min.
-    max_deliveries: a message handed out so often is parked before it runs again.  backoff: how long a failed message
-    waits in the sideline: so long each time, 1 ms to a year, or by a `latchwork.retry.Poll` growing with its attempts;
-    None = until the shovel's next pass.  shovel, batching: None = none.  codec: "json", "bytes", or a type that msgspec
-    reads from JSON.  unsafe_limits: allows times of seconds, for demonstrations and tests; warns.  Expiries are whole
-    seconds, the other times whole milliseconds.
+        to the sideline.
+    handler_timeout: at most half of the sweep duration, which is also the default where that is less than 10 min.
+    max_deliveries: a message handed out so often is parked before it runs again.
+    backoff: how long a failed message waits in the sideline: so long each time, 1 ms to a year, or by a
+        `latchwork.retry.Poll` growing with its attempts; None = until the shovel's next pass.
+    shovel, batching: None = none.
+    codec: "json", "bytes", or a type that msgspec reads from JSON.
+    unsafe_limits: allows times of seconds, for demonstrations and tests; warns.
 
-    Raises `InvalidRequest`, `TooManyConsumers` (over 100 consumers) or `InvalidShovelInterval`.
+    Expiries are whole seconds, the other times whole milliseconds.
+    Raises `InvalidRequest`, `TooManyConsumers` (a concurrency over 100) or `InvalidShovelInterval`.
     """
 
     name: str
@@ -196,9 +203,11 @@ _UNITS = {
 
 
 def check_concurrency(concurrency: int) -> int:
-    """The number of consumers, once it is 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
+    """The worker threads of a consumer, once they are 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
     if is_int(concurrency) and concurrency > MAX_CONSUMERS:
-        raise TooManyConsumers(f"{concurrency} consumers: a queue takes at most {MAX_CONSUMERS}; use more queues")
+        raise TooManyConsumers(
+            f"concurrency is {concurrency}: a consumer has at most {MAX_CONSUMERS} worker threads; run more processes"
+        )
     checked_whole("concurrency", concurrency, 0, MAX_CONSUMERS)
     return concurrency
 

@@ -392,7 +392,7 @@ class ShardedQueue(QueueView):
         self.registry.resume(self)
 
     def scale(self, n: int) -> None:
-        """Ask for `n` consumers, 0 to 100. Raises `TooManyConsumers`."""
+        """Ask for `n` worker threads in each process that consumes it, 0 to 100. Raises `TooManyConsumers`."""
         self.registry.set_concurrency(self, check_concurrency(n))
 
 

@@ -64,7 +64,9 @@ class QueueRecords:
         record = self.find(name, *bins)
         if record is None:
             raise NotFound(
-                f"no queue {name!r} in {self.set}: it was never created, or has expired; create it", queue=name
+                f"no queue {name!r} in set {self.set} of {self.store!r}: it was never created, or it has expired; "
+                "create it",
+                queue=name,
             )
         return record
 

@@ -18,8 +18,9 @@ from .active import IDLE_LOOK
 from .config import GroupConfig, QueueConfig, group_config
 from .groups.group import QueueGroup
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
+from .groups.pointers import GroupPointers
 from .queue import ShardedQueue, pointer_queues
-from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of
+from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of, shovel_ops
 from .schedules import Schedule, ScheduleRecords
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,7 @@ class QueueRegistry:
         self._ensure_index()
         record = self.records.find(config.name)
         if record is None:
-            queues = pointer_queues(self.store, self.client_id, config)
-            self.records.create(config, [[state.fired for state in queue.states()] for queue in queues])
+            self._create(config)
             record = self.records.record(config.name)
         bins = record.bins
         if "groupOf" in bins:
@@ -122,7 +122,12 @@ class QueueRegistry:
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         # By name, as one that is deactivated between the two queries is in both.
-        records = {one.key.name: one for value in wanted for one in self.store.query(self.records.set, "active", value)}
+        try:
+            query = [one for value in wanted for one in self.store.query(self.records.set, "active", value)]
+        except LatchworkError:
+            self._indexed = False  # a store that came back empty may have lost it: the next one makes it again
+            raise
+        records = {one.key.name: one for one in query}
         found = []
         for _, record in sorted(records.items()):
             try:
@@ -200,7 +205,7 @@ class QueueRegistry:
         self._ensure_index()
         record = self.records.find(wanted.name)
         if record is None:
-            self.records.create(wanted, [[0] * wanted.shards] * 3)
+            self.records.create(wanted, [[0] * wanted.shards] * 3)  # nobody has had this tag before
             record = self.records.record(wanted.name)
         config = config_of(wanted.name, record.bins)
         if not isinstance(config, GroupConfig) or config.shards != queue.config.shards:
@@ -254,6 +259,11 @@ class QueueRegistry:
 
     # ----
 
+    def _create(self, config: QueueConfig) -> None:
+        main, *others = pointer_queues(self.store, self.client_id, config)
+        queues = (main.own if isinstance(main, GroupPointers) else main, *others)
+        self.records.create(config, [queue.settled() for queue in queues])
+
     def _ensure_index(self) -> None:
         if not self._indexed:
             self.store.ensure_index(self.records.set, "active")
@@ -270,9 +280,33 @@ class QueueRegistry:
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
                 return
+            if self._is_used(name):
+                self._make_again(name)
+                return
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = {name: held for name, held in self._held.items() if held}
+
+    def _is_used(self, name: str) -> bool:
+        """Whether somebody has used the queue since the last refresh, and it was not deactivated."""
+        with self._lock:
+            return any(one.used and one.live.active for one in self._held.get(name, ()))
+
+    def _make_again(self, name: str) -> None:
+        """The record of a queue that is in use is kept alive by that: where it is gone, the store has lost it."""
+        log.warning(
+            "the record of queue %s in %s is gone though the queue is in use, as where the store came back empty: it "
+            "is made again, with the settings of this process; messages that were lost with the store are lost",
+            name,
+            self.records.set,
+        )
+        queue = self._adopted()[name]
+        config, live = queue.config, queue.live
+        self._create(config)
+        if isinstance(queue, QueueGroup):
+            complete(self.records, queue.config, queue.pointers.shared, "oldest", [0] * config.shards)
+        self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
+        self._adopt(config, self.records.read(name))
 
     def _keep_if_used(self, queue: ShardedQueue) -> None:
         with self._lock:

@@ -178,7 +178,7 @@ class ScheduleRecords:
 
     def remove(self, name: str) -> None:
         """Forget the schedule. Raises `NotFound`."""
-        missing = NotFound(f"no schedule {name!r}: see registry.schedules()", name=name)
+        missing = NotFound(f"no schedule {name!r} in {self.store!r}: see registry.schedules()", name=name)
         try:
             self.store.operate(
                 self.key, MapRemove(SPECS, (name,)), MapRemove(LAST, (name,)), when=has(SPECS, name), repeatable=True

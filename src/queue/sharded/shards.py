@@ -28,8 +28,9 @@ from ...store import (
     Update,
     missing,
 )
-from ...store.model.expr import Bound, ListOf, smallest
+from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
+from ...store.model.ops import Compute
 from ..rows import delete_rows, settle
 from .envelope import BINS, CONTENT, Envelope, bare_update, from_bins, kept_for, tombstone
 from .groups.members import Members, names
@@ -40,6 +41,8 @@ CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+KNOWN = "swept"
+"""The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 IN_HAND, SEAL = "in-hand", "claim-fence"
 
 _RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(GROUPS), exists=Exists.ANY, ttl=NEVER)
@@ -172,6 +175,20 @@ class PointerQueue:
         loaded, fired = bins.get(LOAD, 0), bins.get(FIRE, 0)
         begun = LOAD not in bins or FIRE in bins
         return ShardState(shard, loaded, fired, bins.get(STREAM), bins.get(EXPIRED, 0), not begun)
+
+    def settled(self) -> list[int]:
+        """For each shard the pointer below which no message can be there: what was fired, where all of it has expired.
+
+        A shard in which nothing was written for longer than a message lives has none left; of any other nobody knows.
+        One call.
+        """
+        reads = (Read(FIRE), Compute(SINCE_UPDATE))
+        rows = settle(self.store, [Update(self.pointers_key(n), reads) for n in range(self.shards)])
+        lived = (self.ttl + self.sweep) * 1000
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+                raise row
+        return [0 if isinstance(row, LatchworkError) or row[1] <= lived else row[0] or 0 for row in rows]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
         """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.

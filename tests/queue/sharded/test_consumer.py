@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -11,11 +12,12 @@ import threading
 import time
 import warnings
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, OutcomeUnknown, TooManyConsumers, Unavailable
-from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer.consumer import KEEP
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.seams import Seams
@@ -232,6 +234,71 @@ def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
     eventually(lambda: consumer.stats["failed"] == 1)
     assert reasons(queue) == ["exception"]
     assert not consumer._runs._runs
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (False, None),
+        ("done", "the handler returned a str; return True or None to acknowledge, False to reject"),
+        (0, "the handler returned a int; return True or None to acknowledge, False to reject"),
+    ],
+)
+def test_a_message_is_rejected_with_what_the_handler_returned_instead_of_a_verdict(consumers, answer, why):
+    queue = made(MemoryStore(), concurrency=1)
+    queue.publish("a")
+    consumer = consumers(queue, lambda delivery: answer).start()
+    eventually(lambda: consumer.stats["failed"] == 1)
+    (failed,) = queue.sideline.peek()
+    assert (failed.reason, failed.last_error) == ("rejected", why)
+
+
+async def asynchronous(delivery):
+    """A handler as people write it for other queues."""
+
+
+class AsynchronousCall:
+    async def __call__(self, delivery):
+        """An object of which the call is one."""
+
+
+@pytest.mark.parametrize("handler", [asynchronous, partial(asynchronous), AsynchronousCall()], ids=repr)
+def test_an_async_handler_is_refused_with_the_remedy(handler):
+    queue = made(MemoryStore())
+    with pytest.raises(InvalidMessageHandler, match=r"async function.*asyncio\.run"):
+        Consumer(queue, handler)
+    with pytest.raises(InvalidMessageHandler, match="async function"):
+        Worker(queue.registry).handler("q")(handler)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_handler_that_returns_a_coroutine_unseen_fails_its_message_and_leaves_no_warning(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    queue.publish("a")
+    consumer = consumers(queue, lambda delivery: asynchronous(delivery) or None).start()
+    eventually(lambda: consumer.stats["failed"] == 1)
+    gc.collect()
+    (failed,) = queue.sideline.peek()
+    assert failed.last_error.startswith("the handler returned a coroutine; return True or None")
+
+
+def test_a_failing_handler_is_logged_with_its_message_attempt_and_text_and_never_with_the_payload(consumers, caplog):
+    queue = made(MemoryStore(), concurrency=1)
+
+    def handler(delivery):
+        raise ValueError("no such order")
+
+    with caplog.at_level("DEBUG", "latchwork.queue.sharded.consumer"):
+        message_id = queue.publish({"card": "4111-1111"})
+        consumer = consumers(queue, handler).start()
+        eventually(lambda: consumer.stats["failed"] == 1)
+    warning, trace = (record for record in caplog.records if "raised" in record.message)
+    assert warning.levelname == "WARNING"
+    assert warning.message == f"the handler of 'q' raised at message {message_id}, attempt 1: ValueError: no such order"
+    assert warning.exc_info is None
+    assert (trace.levelname, trace.exc_info[0]) == ("DEBUG", ValueError)
+    assert "4111" not in caplog.text
 
 
 def test_an_exception_whose_text_cannot_be_had_fails_its_message_and_the_worker_goes_on(consumers):

@@ -313,7 +313,6 @@ def test_a_queue_created_again_goes_on_from_its_pointers(registry, world):
     assert len(queue.receive(2)) == 2
     world.store.delete(registry.records.key("q"))
     again = other(world).create(QueueConfig("q", shards=1))
-    assert again.registry.records.read("q")["sweepPointers"] == {"0": 2}
     assert [d.payload for d in again.receive(5)] == ["c"]
 
 

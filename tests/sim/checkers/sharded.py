@@ -24,10 +24,14 @@ def check(run: Sharded) -> None:
 
 
 def every_acked_publish_is_delivered_or_visible(run: Sharded) -> None:
-    """Each message whose publisher was told that it is safe is acknowledged by a consumer, or can still be seen."""
+    """Each message whose publisher was told that it is safe is acknowledged by a consumer, or can still be seen.
+
+    Except what was lost with a store that came back empty, or was under way to it.
+    """
+    lost = max((order for order, _, _, what in run.history.notes if what == Kind.RESTART_EMPTY.value), default=0)
     settled = {entry.args[0] for entry in run.history.named("ack") if entry.ok or entry.unknown}
     for publish in run.history.named("publish"):
-        for payload in publish.args[0] if publish.ok else ():
+        for payload in publish.args[0] if publish.ok and publish.order > lost else ():
             run.require(
                 payload in settled or payload in run.visible,
                 "every acknowledged publish is delivered at least once or stays visible",
@@ -58,7 +62,7 @@ def a_live_delivery_is_not_taken(run: Sharded) -> None:
     Except where the acknowledgement was done and its reply lost, and the publisher, whose reply had been lost as well,
     wrote the message again before the acknowledgement was repeated: then it does come again.
     """
-    if run.happened(Kind.SERVER_CLOCK, Kind.RESURRECT):
+    if run.happened(Kind.SERVER_CLOCK, Kind.RESURRECT, Kind.RESTART_EMPTY):
         return  # by the server's clock it was not in time; another message has come back
     again = {message for entry in run.history.named("publish") if entry.doubted for message in entry.args[0]}
     for entry in run.history.named("ack"):
@@ -86,7 +90,7 @@ def pointers_never_go_back(run: Sharded) -> None:
 
 
 def a_later_leader_is_never_overwritten(run: Sharded) -> None:
-    """In the queue's record neither the epoch nor any sweep pointer ever goes back."""
+    """In the queue's record neither the epoch nor any sweep pointer goes back, unless the store has lost records."""
     for key, change in run.writes:
         if not key.set.endswith("_ignis_queues"):
             continue
@@ -97,7 +101,8 @@ def a_later_leader_is_never_overwritten(run: Sharded) -> None:
         for bin in ("sweepPointers", "sidelineSweep", "sharedSweep"):
             before, after = change.before.get(bin) or {}, change.after.get(bin) or {}
             run.require(
-                all(after.get(shard, 0) >= pointer for shard, pointer in before.items()),
+                run.happened(Kind.RESTART_EMPTY)
+                or all(after.get(shard, 0) >= pointer for shard, pointer in before.items()),
                 "sweep pointers only go forward", f"{bin}: {before} -> {after}",
             )  # fmt: skip
 

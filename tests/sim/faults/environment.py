@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 from .kinds import Kind
@@ -24,6 +25,11 @@ class Environment:
             if rng.random() < 0.3:
                 when = scenario.world.now + rng.random() * scenario.span
                 scenario.world.at(when, self._event(kind))
+        # Drawn apart, so that a seed's other faults are what they were before there were these.
+        apart = random.Random(rng.getstate()[1][1])
+        for kind in scenario.rare:
+            if apart.random() < 0.15:
+                scenario.world.at(scenario.world.now + apart.random() * scenario.span, self._event(kind))
 
     def _event(self, kind: Kind) -> Any:
         def strike() -> None:
@@ -61,6 +67,7 @@ class Environment:
 
     def _restart_empty(self) -> bool:
         self._restart({})
+        self.scenario.server.deleted.clear()
         return True
 
     def _restart(self, records: dict[Any, Any]) -> None:

@@ -216,6 +216,8 @@ class SimStore(RecordStore):
         for row in rows:
             fault = self.plan.fault(self.process, verb + "_many", row)
             if fault is None:
+                if self.plan.held:
+                    self._travel()  # a script delays this row
                 found.append(self._apply(apply, row))
                 self._log(verb + "_many", row, found[-1], fault)
             else:

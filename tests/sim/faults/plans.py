@@ -22,6 +22,9 @@ Script = Mapping[str, Mapping[int | str, "Fault | float | list[Fault | float]"]]
 class Plan:
     """No faults; short random delays. `point` numbers every store call of the run, each row of a batch alone."""
 
+    held = 0.0
+    """Seconds by which the next request is held up, where a script says so."""
+
     def __init__(self) -> None:
         self.fired: Counter[Kind] = Counter()
         self.point = 0
@@ -181,7 +184,6 @@ class ScriptPlan(Plan):
         self.script = script
         self.calls: Counter[str] = Counter()
         self.struck: Counter[tuple[str, str]] = Counter()
-        self.held = 0.0
 
     def bind(self, world: World) -> None:
         super().bind(world)

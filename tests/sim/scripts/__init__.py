@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, ordered, semaphore, sharded
+from . import circular, ground, latch, ledger, lock, ordered, presence, rwlock, semaphore, sharded
 
 RULES = [
     *ground.RULES,
@@ -13,5 +13,7 @@ RULES = [
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,
+    *presence.RULES,
+    *rwlock.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

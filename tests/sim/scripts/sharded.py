@@ -166,7 +166,7 @@ def consumer_that_died_before_the_servers_clock_went_back():
 
 def extended_between_look_and_take():
     """P5: a leader has seen a message left alone for a sweep duration; its consumer extends it; then it is taken."""
-    stage = Stage({"s": {17: Fault(Kind.PAUSE, 0.5)}})
+    stage = Stage({"s": {20: 0.5}})
 
     def consumer(store):
         delivery = queue_on(store).receive(1)[0]
@@ -229,7 +229,67 @@ def earlier_leader_sweeps_after_a_later_one():
     return stage.play().said["a"] == [2, 2]
 
 
+def lose(stage, at, *names):
+    """The store has lost these records."""
+
+    def strike():
+        for key in [key for key in stage.server._records if key.name in names]:
+            del stage.server._records[key]
+
+    stage.world.at(at, strike)
+
+
+def swept_by(store, times, pause=5.0):
+    """What comes to the sideline while a leader sweeps so often."""
+    queue = queue_on(store)
+    sweeper = Sweeper(queue.registry, Office(Term(1)))
+    for _ in range(times):
+        sweeper.run_once()
+        store.seams.sleep(pause)
+    return [delivery.payload for delivery in queue.sideline.receive(10)]
+
+
+def record_lost_while_a_dead_consumers_message_waits():
+    """P5: a consumer dies, a sweep sees its message, and the queue's record is lost; somebody makes the queue again."""
+    stage = Stage()
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", lambda store: queue_on(store).receive(1), after=0.1)
+    stage.act("first", lambda store: swept_by(store, 1), after=0.2)
+    lose(stage, 1, "q")
+    stage.act("s", lambda store: swept_by(store, 4), after=2)
+    return stage.play().said["s"] == ["m"]
+
+
+def pointers_lost_below_what_was_swept():
+    """P5: what was fired has been swept, the pointers are lost, and as many messages more are published and claimed."""
+    stage = Stage()
+
+    def publish(store):
+        queue = queue_on(store)
+        queue.publish("m")
+        queue.receive(1)[0].ack()
+
+    stage.act("p", publish)
+    stage.act("first", lambda store: swept_by(store, 3), after=0.2)
+    lose(stage, 18, "q_SHARD_0_POINTERS")
+
+    def die(store):
+        queue = queue_on(store)
+        queue.publish("n")
+        queue.receive(1)
+
+    stage.act("c", die, after=19)
+    stage.act("s", lambda store: swept_by(store, 4), after=20)
+    return stage.play().said["s"] == ["n"]
+
+
 RULES = [
+    (
+        "P5 record lost",
+        record_lost_while_a_dead_consumers_message_waits,
+        rule("sharded", "a queue made again is swept from FIRE"),
+    ),
+    ("P5 pointers lost", pointers_lost_below_what_was_swept, rule("sharded", "lost pointers are not noticed")),
     ("P5 acknowledge", acknowledged_by_a_stale_receipt, rule("sharded", "acknowledging without a guard")),
     ("P5 late create", producer_slower_than_the_sweep, rule("sharded", "a late create is acknowledged")),
     ("P5 pass", slot_passed_before_its_producer_writes, rule("sharded", "the sweep passes empty slots at once")),

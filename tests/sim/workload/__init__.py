@@ -11,6 +11,8 @@ from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
+from .presence import Presence
+from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
@@ -29,5 +31,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ledgers,
         SemaphoreScenario,
         Limiter,
+        Presence,
+        ReadWrite,
     )
 }

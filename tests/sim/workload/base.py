@@ -27,6 +27,8 @@ class Scenario:
     """Seconds of virtual time that may pass without faults until everything promised has come true."""
     kinds: ClassVar[tuple[Kind, ...]] = ON_CALLS
     environment: ClassVar[tuple[Kind, ...]] = ()
+    rare: ClassVar[tuple[Kind, ...]] = ()
+    """What the environment commits in a few runs only."""
     restarts: ClassVar[float] = 0.7
     """How likely a crashed process comes back."""
 

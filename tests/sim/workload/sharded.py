@@ -62,6 +62,7 @@ class Sharded(Scenario):
     patience = 5000.0
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESURRECT)
+    rare = (Kind.RESTART_EMPTY,)
     most_messages: ClassVar[int] = 4
 
     def setup(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ....background import TROUBLE, Activity, Troubles
 from ....deadline import Deadline
-from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....errors import InvalidRequest, LatchworkError
 from ....inputs import checked_kind
 from ....seams import Task
 from ..config import BatchingConfig, check_concurrency
@@ -19,7 +19,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
-from .inflight import Calls, Run, Runs, Tally, Verdict, kinds_of
+from .inflight import Calls, Run, Runs, Tally, Verdict, check_handler, kinds_of
 from .ordering import HeldShard, ShardLocks
 from .signals import Signals
 
@@ -39,10 +39,11 @@ class Consumer:
     `handler([delivery, ...])` for each batch.
 
     What the handler returns decides, where it has not acknowledged or failed the delivery by itself: True or None =
-    done, acknowledged; False = rejected, into the sideline; for a batch also a sequence of these, one for each. An
-    exception, even `SystemExit`, puts it into the sideline too, one of `ignorable` (a type, or several) acknowledges
-    it. While a handler runs its messages are extended; after the queue's `handler_timeout` they go to the sideline as
-    `timeout`, and what the handler returns later counts for nothing.
+    done, acknowledged; False = rejected, into the sideline, and so is anything else, with that as its `last_error`; for
+    a batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one
+    of `ignorable` (a type, or several) acknowledges it. While a handler runs its messages are extended; after the
+    queue's `handler_timeout` they go to the sideline as `timeout`, and what the handler returns later counts for
+    nothing.
     Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
     twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
     returns; what it still had goes to the sideline as `saturated`.
@@ -72,8 +73,7 @@ class Consumer:
     ) -> None:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
-        if not callable(handler):
-            raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
+        check_handler(handler)
         if not isinstance(grace, int | float) or not grace >= 0:
             raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ....errors import InvalidRequest, LatchworkError
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....seams import Seams
 from ..delivery import Delivery, extend_all
 from ..envelope import MAX_ERROR, Reason
@@ -25,12 +26,32 @@ Verdict = tuple[Reason, str | None] | None
 """What becomes of a message: None = acknowledged, else why it failed."""
 
 
+def check_handler(handler: Any) -> None:
+    """Raises `InvalidMessageHandler` for what cannot be called, and for a coroutine function."""
+    if not callable(handler):
+        raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
+    if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
+        raise InvalidMessageHandler(
+            "the handler is an async function, and nothing would run what it returns; give a function that calls "
+            "asyncio.run(...) on it"
+        )
+
+
 def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
     """A verdict for each message, by what the handler returned: True or None is a success, for a batch also in each."""
     each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
     if len(each) != messages:
         return [(Reason.EXCEPTION, f"the handler gave {len(each)} answers for {messages} messages")] * messages
-    return [None if one in (True, None) else (Reason.REJECTED, None) for one in each]
+    return [None if one in (True, None) else (Reason.REJECTED, _why_rejected(one)) for one in each]
+
+
+def _why_rejected(answer: Any) -> str | None:
+    """The reason to store with a rejected message; None where the handler returned False, which says it all."""
+    if answer is False:
+        return None
+    if inspect.iscoroutine(answer):
+        answer.close()  # it is never awaited, which Python would complain of
+    return f"the handler returned a {type(answer).__name__}; return True or None to acknowledge, False to reject"
 
 
 def raised(failure: BaseException, messages: int) -> list[Verdict]:
@@ -94,8 +115,25 @@ class Calls:
         except self._ignorable:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            log.warning("the handler of %r raised %s", self._queue.name, type(failure).__name__)
-            return raised(failure, messages)
+            verdicts = raised(failure, messages)
+            self._log(deliveries, verdicts[0], failure)
+            return verdicts
+
+    def _log(self, deliveries: Sequence[Delivery], verdict: Verdict, failure: BaseException) -> None:
+        """What is needed to find the failure: message and attempt, the exception, and at DEBUG where it was raised.
+
+        A message's payload is never logged; an exception that quotes it is the handler's.
+        """
+        first, others = deliveries[0], f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
+        log.warning(
+            "the handler of %r raised at message %s%s, attempt %d: %s",
+            self._queue.name,
+            first.message_id,
+            others,
+            first.attempts,
+            verdict and verdict[1],
+        )
+        log.debug("where the handler of %r raised", self._queue.name, exc_info=failure)
 
     def _call(self, deliveries: Sequence[Delivery]) -> Any:
         """The handler's answer; it runs in the trace in which its message was published."""

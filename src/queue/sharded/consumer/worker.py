@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ....background import Background, Troubles
-from ....errors import InvalidMessageHandler, InvalidRequest
+from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
+from .inflight import check_handler
 from .signals import Signals
 
 log = logging.getLogger(__name__)
@@ -118,8 +119,7 @@ class Worker:
         _check_thresholds(start_at, stop_at)
 
         def add(handler: H) -> H:
-            if not callable(handler):
-                raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; decorate a function")
+            check_handler(handler)
             self._handlers[queue] = Handled(handler, concurrency, ignorable, ordered, start_at, stop_at)
             return handler
 

@@ -29,7 +29,7 @@ from ...rows import delete_rows, settle
 from ..config import GroupConfig
 from ..hands import GROUPS, releasing
 from ..record import QueueRecords, lifetime
-from ..shards import FIRE, LOAD, PointerQueue, Slot
+from ..shards import FIRE, KNOWN, LOAD, PointerQueue, Slot
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
 
 STEP = 1_000
@@ -74,7 +74,8 @@ def complete(
 
 
 def _pointers(joined: int, first: int) -> tuple[Put, ...]:
-    return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first))
+    # With a record of its own they begin where it says, not where a sweep that has never seen them would.
+    return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first), Put(KNOWN, 1))
 
 
 def _made(records: QueueRecords, config: GroupConfig, begun: Mapping[str, int]) -> bool:

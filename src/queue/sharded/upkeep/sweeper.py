@@ -20,6 +20,7 @@ from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..shards import FIRE
+from .lives import tasks_of
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sides, sweep_shards
 
@@ -165,7 +166,7 @@ class Sweeper:
         if isinstance(queue, QueueGroup) and DROPPED in bins:
             queue.drop()  # whoever began it has died, or is at it
             return SweepReport(leadership.epoch, (queue.name,))
-        tasks = self.tasks(queue, bins)
+        tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
 

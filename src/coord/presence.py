@@ -1,0 +1,314 @@
+"""Presence: who is there, and who was and died (docs/protocols.md P9).
+
+    group = Group(store, "nightly")
+    with group.join("orders", meta={"host": "web-7"}):     # kept alive in the background until the block ends
+        work()
+
+    for change in group.watch(timeout=60):
+        print(change.kind, change.member.member)           # joined, left, lost
+
+One record for all farms; each farm writes its own bins. A member is an entry with a stamp that its heartbeats make
+larger; whoever watches the stamp stand still for the member's whole lease, on its own clock, takes the member out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..deadline import Deadline
+from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..inputs import checked_timeout, farm_or_default
+from ..retry import Poll, outlive
+from ..seams import Seams
+from ..store.connect import as_store
+from ..store.model.expr import Const, If, MapSize, exists
+from ..store.model.ops import MapRemove
+from ..store.port import Key, RecordStore
+from .contender import Claim
+from .inputs import checked_name
+from .latch.layout import checked_farm, checked_ttl
+from .lease import Standstill, believed_until, checked_lease
+from .lock import Grant, kept_alive
+from .members import (
+    ABOUT,
+    GONE,
+    GROUPS,
+    ID,
+    LEFT,
+    LOST,
+    MAX_GONE,
+    MAX_MEMBERS,
+    Change,
+    Member,
+    Place,
+    Seen,
+    bins_of,
+    checked_member,
+    checked_meta,
+)  # fmt: skip
+
+__all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
+
+WATCH_POLL = Poll(low=0.05, high=0.25, factor=1.5)
+"""How `watch` looks: 20 times a second while something happens, and 4 times after a while."""
+TRIES = 20
+"""How often a joining begins again because others join or leave under its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """Where a group is, in whose bins its own members are, and how long each write gives it to live."""
+
+    store: RecordStore
+    key: Key
+    farm: str
+    ttl: int
+
+
+class Group:
+    """Who is there, over all processes and farms. Handles are cheap, safe to share between threads, and pickle with
+    their store.
+
+    farm_id: in whose bins this handle's members are; default $LATCHWORK_FARM, else "local".  ttl: seconds that each
+    write gives the record to live; members that are there keep it alive. At most 1,000 members a farm.
+    """
+
+    def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
+        self.name, self.farm = checked_name(name), checked_farm(farm_or_default(farm_id))
+        self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
+        self._watcher = self.watcher()
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, farm={self.farm!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self._at.store, self.name, self.farm, self._at.ttl)
+
+    def join(self, member: str, *, meta: Any = None, lease: float = 10.0, keep_alive: bool = True) -> Membership:
+        """Be a member of that name from now on. Two store calls; then one for each heartbeat, three a lease.
+
+        meta: what others are to know: JSON of at most 200 bytes.  lease: seconds, 0.05 to 86,400, after which a member
+        that does not renew counts as lost.  keep_alive: renew in the background until it leaves; keep the membership
+        meanwhile: one that nobody refers to any more counts as lost. Who joins under the name of a member that is there
+        takes its place, as one does that was started again: the former one is refused from then on, and never comes
+        back.
+
+        Raises `InvalidRequest` where the farm has 1,000 members already, `OutcomeUnknown` where it may have joined (it
+        then counts as lost after one lease), `Unavailable`.
+        """
+        text, lease = checked_meta(meta), checked_lease(lease)
+        place = _Membership(self._at, checked_member(member), lease)
+        name, claim = f"{self.name}/{member}", place.join(text)
+        # No variable has the membership once it is kept alive: `kept_alive`.
+        return kept_alive(Membership(name, place, claim)) if keep_alive else Membership(name, place, claim)
+
+    def members(self) -> list[Member]:
+        """Who is there, by farm and name. One read.
+
+        One that died is named until somebody has watched it for its lease: this handle in several calls, a `watch`, or
+        a wait that was given the group. `Member.seen` says when each was last heard of.
+        """
+        return sorted(self._watcher.look().members.values(), key=lambda one: (one.farm, one.member))
+
+    def lost(self) -> set[str]:
+        """Who died and has not come back, as `"farm/member"`. One read; who has to have watched, as for `members`."""
+        return {f"{farm}/{member}" for farm, member in self._watcher.look().lost}
+
+    def watch(self, timeout: float | None = None) -> Iterator[Change]:
+        """Yield who joined, left, or was lost, as it is seen; first, as joined, whoever is there.
+
+        timeout: seconds after which it ends, None = never. It looks 4 to 20 times a second; who joins and leaves
+        between two looks is not seen. Raises `Unavailable` where the store is away when the time is over.
+        """
+        return self._watch(Deadline(self._at.store.seams, checked_timeout(timeout)), self.watcher())
+
+    @property
+    def seams(self) -> Seams:
+        """The clocks by which it is watched."""
+        return self._at.store.seams
+
+    def watcher(self) -> Watcher:
+        """One who begins to watch now, for a wait that is to hear of the dead."""
+        return Watcher(self._at)
+
+    def _watch(self, deadline: Deadline, watcher: Watcher) -> Iterator[Change]:
+        seams, before, quiet = self._at.store.seams, Seen({}, {}), 0
+        while True:
+            now = outlive(seams, deadline, watcher.look)
+            changes = list(now.changes(before))
+            yield from changes
+            left, before, quiet = deadline.left(), now, 1 if changes else quiet + 1
+            if left == 0:
+                return
+            pause = WATCH_POLL.pause(quiet, seams)
+            seams.sleep(pause if left is None else min(pause, left))
+
+
+class Membership(Grant):
+    """One member's being there. Leaving its `with` block leaves the group; left by an error, it counts as lost at once.
+
+    `lost` is an event that is set the moment it cannot be believed any more: it ran out, another joined under its name,
+    or it left. `operate` and `seal` are for what this member alone writes to: a former one of its name is refused.
+    """
+
+    _party: _Membership
+    _failed = False
+
+    def __repr__(self) -> str:
+        return f"Membership({self._name!r}, fence={self.fence})"
+
+    def leave(self) -> bool:
+        """Be there no more. True if this ended it, False if it had ended already. One store call.
+
+        Where its time was over before, it counts as lost. Raises `OutcomeUnknown` or `Unavailable`; it then counts as
+        lost after its lease, or call again.
+        """
+        return self.release()
+
+    def fail(self) -> bool:
+        """Be there no more, and count as lost at once, so that who waits hears of it. All else as `leave`."""
+        self._failed = True
+        return self.release()
+
+    def release(self) -> bool:
+        """The same as `leave`."""
+        if not self.lost.is_set() and not self._failed:
+            self._party.goes = LEFT
+        return super().release()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._failed = self._failed or error is not None
+        super().__exit__(kind, error, trace)
+
+
+class _Membership:
+    """One member, as the record has it: under an id of its own, which never comes back."""
+
+    def __init__(self, at: GroupRecord, member: str, lease: float) -> None:
+        self.store, self.owner, self.lease = at.store, member, lease
+        self._key, self._bins = at.key, bins_of(at.farm, at.ttl)
+        self._id, self.goes = "", LOST
+
+    def join(self, meta: str) -> Claim:
+        """Take the place of whoever is there under this name. What was read of it is in the guard: an attempt that is
+        late, or comes twice, finds that it has changed.
+        """
+        for _ in range(TRIES):
+            claim = self._try(meta)
+            if claim is not None:
+                return claim
+        raise Unavailable(f"others join and leave as {self.owner!r} all the time: give each member a name of its own")
+
+    def _try(self, meta: str) -> Claim | None:
+        seams, farm = self.store.seams, self._bins.farm
+        self._id = seams.unique()
+        record = self.store.get(self._key, ID + farm, GONE + farm)
+        ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
+        if self.owner not in ids and len(ids) >= MAX_MEMBERS:
+            raise InvalidRequest(
+                f"the group has {len(ids)} members in farm {farm!r}, the limit is {MAX_MEMBERS}: use several"
+            )
+        began = seams.boottime()
+        update = self._bins.join.fill(
+            self._key, member=self.owner, id=self._id, lease=round(self.lease * 1000), meta=meta,
+            before=ids.get(self.owner, ""), gone=gone.get(self.owner, ""),
+        )  # fmt: skip
+        try:
+            (fence,) = self.store.repeat(update)
+        except Refused as refusal:
+            return self._recognised() if refusal.details["doubt"] else None
+        claim = Claim(int(fence), believed_until(began, self.lease))
+        return claim if seams.boottime() < claim.until else self._confirmed(claim.fence)
+
+    def _recognised(self) -> Claim | None:
+        """After doubt and a refusal: whether it was an earlier attempt of this joining that landed."""
+        farm = self._bins.farm
+        try:
+            record = self.store.get(self._key, ID + farm, ABOUT + farm)
+        except LatchworkError as failure:
+            raise OutcomeUnknown(
+                f"{self.owner!r} may have joined, and the group cannot be asked; if it has, it counts as lost after "
+                f"{self.lease} s",
+                key=self._key,
+            ) from failure
+        if record is None or record.bins.get(ID + farm, {}).get(self.owner) != self._id:
+            return None
+        return self._confirmed(record.bins[ABOUT + farm][self.owner][0])
+
+    def _confirmed(self, fence: int) -> Claim | None:
+        try:
+            return self.renew(fence)
+        except (Refused, NotFound):
+            return None
+
+    def renew(self, fence: int) -> Claim:
+        """Say that it is there. Raises `Refused` or `NotFound` where it is not any more."""
+        began = self.store.seams.boottime()
+        self.store.repeat(self._bins.heartbeat.fill(self._key, member=self.owner, id=self._id))
+        return Claim(fence, believed_until(began, self.lease))
+
+    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
+        """Be there no more; False where it was not any more."""
+        ops = self._bins.gone(self.owner, self._id, self.goes)
+        guard = self._bins.held.bind(member=self.owner, id=self._id)
+        try:
+            self.store.operate(self._key, *ops, when=guard, ttl=self._bins.ttl, repeatable=True)
+        except (Refused, NotFound) as refusal:
+            return bool(refusal.details["doubt"])
+        return True
+
+
+class Watcher:
+    """One who watches a group: it remembers since when each member has stood still, and takes out the dead."""
+
+    def __init__(self, at: GroupRecord) -> None:
+        self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
+        self._still: Standstill[Place] = Standstill()
+
+    def look(self) -> Seen:
+        """Who is there, and how others went. One read, and one call for each member of this farm that is found dead.
+
+        A member of another farm that stands still counts as lost here, and is left where it is, as its farm alone
+        writes its bins: it died, or its farm is cut off.
+        """
+        clock = self._store.seams.monotonic
+        began = clock()  # what is read was so then, however long it takes to come
+        record = self._store.get(self._key)
+        seen = Seen.of(record.bins if record else {})
+        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, clock())
+        for place, one in list(seen.members.items()):
+            if self._still.lasts(place, one.lease, began) and (one.farm != self._farm or self._take_out(one)):
+                seen.without(one)
+        self._tidy(seen)
+        return seen
+
+    def _take_out(self, one: Member) -> bool:
+        """Take a dead member out; False where it was heard of, or has gone, meanwhile: the next look shows how."""
+        bins = bins_of(one.farm, self._ttl)
+        guard = bins.still.bind(member=one.member, id=one.id, stamp=one.stamp)
+        ops = bins.gone(one.member, one.id, LOST)
+        try:
+            self._store.operate(self._key, *ops, when=guard, ttl=self._ttl, repeatable=True)
+        except (Refused, NotFound):
+            return False
+        return True
+
+    def _tidy(self, seen: Seen) -> None:
+        """Forget how members went whose names have not come back, where these are too many: who left first."""
+        gone = [place for place in seen.gone if place[0] == self._farm and place not in seen.members]
+        if len(gone) <= 2 * MAX_GONE:
+            return
+        gone.sort(key=lambda place: seen.gone[place][0] == LOST)
+        bin = GONE + self._farm
+        many = If(exists(bin), MapSize(bin), Const(0)) > MAX_GONE
+        names = tuple(name for _, name in gone[: len(gone) - MAX_GONE])
+        try:
+            self._store.operate(self._key, MapRemove(bin, names), when=many, ttl=self._ttl, repeatable=True)
+        except (Refused, NotFound):
+            return  # somebody else has
+
+
+def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
+    return Group(store, name, farm_id=farm, ttl=ttl)

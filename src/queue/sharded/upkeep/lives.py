@@ -1,0 +1,83 @@
+"""Shards whose pointers were lost with the store, or a part of it, and began again at 1 (docs/protocols.md P5).
+
+The sweep pointers are in the record of the queue, so they may outlive the pointers that they belong to. Then nothing
+below them would be swept again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ....errors import LatchworkError, NotFound
+from ....store import KEEP, MapPut, Put, Update
+from ....store.model.expr import Bound
+from ....store.model.ops import Op
+from ...rows import settle
+from ..queue import ShardedQueue
+from ..record import lifetime
+from ..shards import FIRE, KNOWN, PointerQueue
+from .report import Kind, ShardTask
+from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sides
+
+log = logging.getLogger(__name__)
+
+Bins = dict[str, Any]
+Place = tuple[Kind, int]
+
+
+def tasks_of(
+    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins], list[ShardTask]]
+) -> list[ShardTask]:
+    """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
+
+    plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the
+    store's errors, and `Refused` where a later leader has swept the queue.
+    """
+    seen, new = _shards(queue)
+    _begin_again(queue, bins, epoch, new)
+    # A shard that is first fired from here on is not known yet: it is the next sweep's.
+    return [task for task in plan(queue, bins) if (task.kind, task.shard) in seen | new]
+
+
+def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
+    """The shards that a sweep has seen since they began, and those of which something was fired and that none has."""
+    queues = _queues(queue)
+    places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
+    keys = [queues[kind].pointers_key(shard) for kind, shard in places]
+    found = zip(places, queue.store.get_many(keys, FIRE, KNOWN), strict=True)
+    fired = {place: KNOWN in record.bins for place, record in found if record is not None and record.bins.get(FIRE)}
+    return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
+
+
+def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Place]) -> None:
+    """Forget what the queue's record, and `bins`, tell of sweeps of these shards; then mark them as seen."""
+    ops: list[Op] = []
+    for kind, shard in sorted(new, key=str):
+        swept, marks = bins.get(pointer_bin(kind)) or {}, bins.get("sweepMarks") or {}
+        if swept.get(str(shard)):
+            swept[str(shard)] = 0
+            ops.append(MapPut(pointer_bin(kind), str(shard), 0))
+        if mark_name(kind, shard) in marks:
+            del marks[mark_name(kind, shard)]
+            ops.append(MapPut("sweepMarks", mark_name(kind, shard), [0, 0]))
+    if ops:
+        log.warning(
+            "the store has lost pointers of queue %s since it was swept: their shards are swept from the beginning",
+            queue.name,
+        )
+        ttl = lifetime(queue.config) if queue.live.active else KEEP
+        guard = Bound(EPOCH_GUARD, {"epoch": epoch})
+        queue.store.operate(
+            queue.registry.records.key(queue.name), *ops, Put("epoch", epoch), when=guard, ttl=ttl, repeatable=True
+        )
+    queues = _queues(queue)
+    seen = [Update(queues[kind].pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
+    for row in settle(queue.store, seen) if seen else ():
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+            raise row
+
+
+def _queues(queue: ShardedQueue) -> dict[Kind, PointerQueue]:
+    return sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)

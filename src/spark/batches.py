@@ -1,0 +1,321 @@
+"""Once per batch: what a function of `foreachBatch` does, done once for each batch (docs/protocols.md P20).
+
+    def upsert(frame, batch_id):
+        with once_per_batch(store, "orders", batch_id) as batch:
+            if not batch.done:
+                options = {"txnAppId": "orders", "txnVersion": batch.version}
+                frame.write.format("delta").mode("append").options(**options).save(path)
+
+Spark may run a batch again, and a driver that was thought dead may still run one. A record of the query says which
+batch was done last and whose turn it is, and gives each batch a version. What protects a sink is that it stores the
+version together with what the batch writes, and refuses a version that is not above the stored one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+
+from ..errors import AlreadyExists, FencedOut, InvalidRequest, NotFound, Refused
+from ..inputs import checked_text, checked_whole
+from ..seams import SYSTEM
+from ..store.connect import as_store
+from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
+from ..store.model.ops import Op, Put, Read
+from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
+
+BATCHES = "latchwork_batches"
+"""The set of all queries."""
+CHECKPOINT, RUN, EPOCH = "checkpoint", "run", "epoch"
+CHECKPOINTS, RUNS = "checkpoints", "runs"
+BASE, BEGUN, DONE = "base", "begun", "done"
+MAX_NAME, MAX_BATCH = 500, 2**53
+REMEMBERED = 64
+"""Checkpoints, and runs of the present one, that the record remembers: they are refused once others have come."""
+TAKEOVERS = 5
+QUERY, GROUP = "sql.streaming.queryId", "spark.jobGroup.id"
+"""What Spark sets for the thread of a query: the id that its checkpoint keeps, and the id of this start of it."""
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+_MINE = Bin(RUN, str).eq(Param("run", str)) & Bin(CHECKPOINT, str).eq(Param("checkpoint", str))
+_UNCHANGED = Bin(EPOCH).eq(Param("epoch"))
+_BEGUN = largest(Bin(BEGUN), Param("batch"))
+_DONE = largest(Bin(DONE), Param("batch"))
+_ABOVE = If(exists(BASE), largest(Bin(BASE) + Bin(BEGUN) + 1, SERVER_NOW * 1000), SERVER_NOW * 1000)
+"""Above every version that any batch was given before, also where the record was lost: microseconds by the server."""
+
+
+def once_per_batch(
+    store: RecordStore, query_id: str, batch_id: int, *, checkpoint: str | None = None, run_id: str | None = None
+) -> OncePerBatch:
+    """A block that is done once for this batch of a query; to be used with `with`, inside a `foreachBatch` function.
+
+    `with` gives a `Batch`: leave the work out where it is `done`, and store its `version` with what the work writes.
+    When the block has ended without an error, the batch is done.
+
+    query_id: the name of the query, which stays the same however often it is started, also from a new checkpoint;
+    at most 500 bytes.  batch_id: as Spark gives it to the function.  checkpoint: tells one checkpoint of the query from
+    the next, in which batches count from 0 again; default: the query's id, as Spark tells it to the driver's thread.
+    Spark Connect tells nothing: give the id in the file `metadata` of the checkpoint there.  run_id: tells one start of
+    the query from the next; default: as Spark tells it, else one of this process.
+
+    `with` takes one call to the store and its end another, three more for the first batch of a run. Raises, with the
+    batch not begun: `FencedOut` where a later run of the query has taken over, or one with a newer checkpoint;
+    `InvalidRequest` where a later batch of this checkpoint is done already, so that this one may hold other rows than
+    it did; and as the store does. Raises at the end of the block `FencedOut` where another run has taken over
+    meanwhile, and as the store does: the batch then comes again with the same version.
+
+    Not promised: that the block runs once where the process ends within it. The version makes its effect single: it is
+    the same each time the batch comes, and a sink that keeps it refuses the repeat, and a driver that was paused. Nor
+    that a checkpoint that was restored from an older copy is noticed with its first batch, or that a store that has
+    lost the record knows which batch was done.
+    """
+    as_store(store)
+    name = _checked_name("query_id", query_id)
+    number = checked_whole("batch_id", batch_id, 0, MAX_BATCH)
+    query, group = _of_this_thread()
+    turn = Turn(
+        name,
+        number,
+        _checked_name("checkpoint", checkpoint or query or _own_checkpoint(name)),
+        _checked_name("run_id", run_id or group or _of_this_process(os.getpid())),
+    )
+    return OncePerBatch(store, turn)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which batch, of which checkpoint of a query, in which run of it."""
+
+    query: str
+    batch: int
+    checkpoint: str
+    run: str
+
+    @property
+    def key(self) -> Key:
+        """Where the query is kept."""
+        return Key(BATCHES, self.query)
+
+    def check_not_behind(self, done: int) -> None:
+        """Raises `InvalidRequest` where a later batch of this checkpoint is done."""
+        if self.batch < done:
+            raise InvalidRequest(
+                f"the batch {self.batch} of the query {self.query!r} comes after its batch {done} was done: the "
+                "checkpoint was restored from an older copy, or was lost and `checkpoint` does not tell it from the "
+                "one before; what the batch holds now may never have been written. Start from a new checkpoint (on "
+                "Spark Connect: with its id as `checkpoint`), or under another query_id"
+            )
+
+    def bound(self, expr: Expr) -> Bound:
+        """The expression with what this is."""
+        return Bound(expr, {"run": self.run, "checkpoint": self.checkpoint, "batch": self.batch})
+
+
+class OncePerBatch:
+    """The block of one batch; see `once_per_batch`."""
+
+    def __init__(self, store: RecordStore, turn: Turn) -> None:
+        self._store, self._turn = store, turn
+        self._batch: Batch | None = None
+
+    def __enter__(self) -> Batch:
+        """Begin the batch, and take the query over where this is a new run of it."""
+        for _ in range(TAKEOVERS):
+            try:
+                self._batch = self._begun()
+                return self._batch
+            except (Refused, NotFound):
+                self._take_over()
+        raise FencedOut(f"other runs of the query {self._turn.query!r} take it over all the time: start only one")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Note that the batch is done, unless the block has raised."""
+        batch, self._batch = self._batch, None
+        if kind is None and batch is not None and not batch.done:
+            self._note_done()
+
+    def _begun(self) -> Batch:
+        """Note that the batch has begun; `Refused` where another run, or none, has the query. One call."""
+        turn = self._turn
+        begin = Put(BEGUN, turn.bound(_BEGUN))
+        base, done = self._store.operate(
+            turn.key, begin, Read(BASE), Read(DONE), when=turn.bound(_MINE), ttl=NEVER, repeatable=True
+        )
+        turn.check_not_behind(done)
+        return Batch(turn.query, turn.batch, base + turn.batch, done == turn.batch, self._store)
+
+    def _take_over(self) -> None:
+        """Make this run the one whose turn it is, unless it was succeeded. One read and one write.
+
+        The write asks that nobody has taken over since the read, so one that lands late changes nothing.
+        """
+        turn = self._turn
+        record = self._store.get(turn.key)
+        bins = record.bins if record else {}
+        new = _successor(bins, turn)
+        if new is None:
+            return
+        guard = Bound(_UNCHANGED, {"epoch": bins.get(EPOCH, 0)}) if record else None
+        try:
+            self._store.operate(
+                turn.key,
+                *new,
+                when=guard,
+                exists=Exists.UPDATE if record else Exists.CREATE,
+                ttl=NEVER,
+                repeatable=True,
+            )
+        except (Refused, NotFound, AlreadyExists):
+            return  # another run was first, or an earlier attempt of this one has done it: look again
+
+    def _note_done(self) -> None:
+        """One call. Raises `FencedOut` where another run has taken over."""
+        turn = self._turn
+        try:
+            self._store.operate(
+                turn.key, Put(DONE, turn.bound(_DONE)), when=turn.bound(_MINE), ttl=NEVER, repeatable=True
+            )
+        except (Refused, NotFound):
+            raise _succeeded(turn, f"while its batch {turn.batch} was at work") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that was begun: whether it is done already, and its version.
+
+    done: an earlier attempt has ended without an error; leave the work out.  version: larger for each batch than for
+    every one before, also after the checkpoint was lost, and the same however often the batch comes.
+    """
+
+    query_id: str
+    batch_id: int
+    version: int
+    done: bool
+    _store: RecordStore = field(repr=False)
+
+    def operate(self, key: Key, *ops: Op, bin: str = "version", ttl: int = KEEP) -> Values | None:
+        """Apply the operations to one record once for this batch; what they read, None where an attempt did it before.
+
+        The version is stored in `bin` in the same atomic step. A record, or a bin, that is not there has seen none.
+        One call; another after a refusal. Raises `FencedOut` where the record has seen a later batch: another driver
+        is ahead of this one. Else as `RecordStore.operate`.
+        """
+        guard = Bound(_unseen(bin), {"version": self.version})
+        try:
+            return self._store.operate(
+                key,
+                *ops,
+                Put(bin, self.version),
+                when=guard,
+                exists=Exists.ANY,
+                or_absent=True,
+                ttl=ttl,
+                repeatable=True,
+            )
+        except Refused:
+            record = self._store.get(key, bin)
+        seen = record.bins.get(bin) if record else None
+        if seen == self.version:
+            return None
+        raise FencedOut(
+            f"{key} has seen the version {seen} in bin {bin!r}, and the batch {self.batch_id} of the query "
+            f"{self.query_id!r} has {self.version}: another driver is ahead; stop this one",
+            key=key,
+            seen=seen,
+            version=self.version,
+        )
+
+
+@lru_cache(maxsize=256)
+def _unseen(bin: str) -> Expr:
+    return missing(bin) | (Bin(bin) < Param("version"))
+
+
+def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
+    """What makes this run the present one; None where it is that already. Raises `FencedOut` where it was succeeded."""
+    epoch = bins.get(EPOCH, 0) + 1
+    runs, checkpoints = dict(bins.get(RUNS, {})), dict(bins.get(CHECKPOINTS, {}))
+    same = bins.get(CHECKPOINT) == turn.checkpoint
+    if turn.checkpoint in checkpoints and not same:
+        raise _succeeded(turn, "with a newer checkpoint")
+    if turn.run in runs and turn.run != bins.get(RUN):
+        raise _succeeded(turn, "since")
+    anew: list[Op] = []
+    if same:
+        turn.check_not_behind(bins[DONE])  # before it disturbs whoever is ahead
+        if bins.get(RUN) == turn.run:
+            return None
+    else:
+        # Another checkpoint counts from 0 again, and its rows are new to every sink.
+        anew = [Put(BASE, _ABOVE), Put(BEGUN, 0), Put(DONE, -1), Put(CHECKPOINT, turn.checkpoint)]
+    runs[turn.run] = checkpoints[turn.checkpoint] = epoch
+    return [
+        *anew,
+        Put(RUN, turn.run),
+        Put(EPOCH, epoch),
+        Put(RUNS, _newest(runs)),
+        Put(CHECKPOINTS, _newest(checkpoints)),
+    ]
+
+
+def _newest(seen: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(seen.items(), key=lambda one: one[1])[-REMEMBERED:])
+
+
+def _succeeded(turn: Turn, how: str) -> FencedOut:
+    return FencedOut(
+        f"another run of the query {turn.query!r} has taken over {how}: this driver was thought dead, or two queries "
+        "have one query_id; stop this one, or give it a name of its own"
+    )
+
+
+def _of_this_thread() -> tuple[str | None, str | None]:
+    """The ids of the query and of its run, where this is the thread of a query in a classic driver."""
+    try:
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional extra
+    except ImportError:
+        return None, None
+    if _is_connect():
+        return None, None
+    session = SparkSession.getActiveSession()
+    if session is None:
+        return None, None
+    query, group = (session.sparkContext.getLocalProperty(name) for name in (QUERY, GROUP))
+    # A function may set a job group of its own, which is no run's.
+    return query, group if query and group and _UUID.fullmatch(group) else None
+
+
+def _checked_name(what: str, value: str) -> str:
+    size = len(checked_text(what, value).encode())
+    if size > MAX_NAME:
+        raise InvalidRequest(f"{what} has {size} bytes; it must have at most {MAX_NAME}: shorten it")
+    return value
+
+
+def _is_connect() -> bool:
+    return "SPARK_CONNECT_MODE_ENABLED" in os.environ
+
+
+def _own_checkpoint(name: str) -> str:
+    """Outside of Spark the query stands for its checkpoint. Raises `InvalidRequest` where Spark Connect runs this."""
+    if "SPARK_CONNECT_LOCAL_URL" in os.environ:
+        raise InvalidRequest(
+            "Spark Connect does not tell a foreachBatch function which checkpoint its query has, and without that the "
+            "rows of a new checkpoint may be taken for a repeat: give `checkpoint`, the id in the file `metadata` of "
+            "the checkpoint's folder"
+        )
+    return name
+
+
+@lru_cache(maxsize=1)
+def _of_this_process(pid: int) -> str:
+    """One id for as long as this process lives; a forked child has another."""
+    return f"{pid}-{SYSTEM.unique()}"

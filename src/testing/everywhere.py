@@ -1,0 +1,210 @@
+"""A fault at every store call of a piece of work: where does it lose something, where does it do it twice?
+
+def work(store, done):                                   # as one process would do it
+    queue = QueueRegistry(store, "shop").get("orders")
+    for delivery in queue.receive(10):
+        done.append(delivery.payload["order"])           # what the world sees: a charge, a mail, a row
+        delivery.ack()
+
+report = inject_everywhere(work, prepare=publish_two_orders, recover=sweep_and_work, expected=["A-1", "A-2"])
+assert not report.lost, report
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidRequest, LatchworkError
+from ..store.local.memory import MemoryStore
+from ..store.model.record import Key
+from ..store.port import RecordStore
+from .clock import ManualClock
+from .stores import KINDS, Call, CountingStore, Crash, Fault, FaultyStore, Planned
+
+Work = Callable[[RecordStore, list[Any]], object]
+"""What is tried: given the store, and a list to which it appends what it does to the world outside of the store."""
+LASTING = {"no_server": "dropped", "no_replies": "reply_lost"}
+"""Faults that last from a call to the end of the work: each later call meets them too, so no retry helps."""
+FAULTS = (*KINDS, *LASTING)
+LAST = 10_000
+"""Calls that a lasting fault lasts for."""
+WIDTH = 100
+"""Characters of a failure in a report."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One run that went wrong.
+
+    call, verb, where: the call of the work that failed, counted from 1, what it was, and its record, or the first.
+    fault: how it failed, one of `FAULTS`.
+    lost: what was expected and never done.  doubled: what was done more often than expected.
+    failure: what the work raised at its recovery, or what `check` raised; None where it raised nothing.
+    """
+
+    call: int
+    verb: str
+    where: str
+    fault: str
+    lost: tuple[Hashable, ...] = ()
+    doubled: tuple[Hashable, ...] = ()
+    failure: str | None = None
+
+    def __str__(self) -> str:
+        lost = f"lost {', '.join(map(repr, self.lost))}" if self.lost else ""
+        doubled = f"doubled {', '.join(map(repr, self.doubled))}" if self.doubled else ""
+        what = "; ".join(filter(None, (lost, doubled, self.failure)))
+        return f"{self.fault} at call {self.call} ({self.verb} {self.where}): {what}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of all runs: how many calls the work makes, how many runs there were, and those that went wrong."""
+
+    calls: int
+    runs: int
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def lost(self) -> list[Trouble]:
+        """The runs that lost something."""
+        return [trouble for trouble in self.troubles if trouble.lost]
+
+    @property
+    def doubled(self) -> list[Trouble]:
+        """The runs that did something twice."""
+        return [trouble for trouble in self.troubles if trouble.doubled]
+
+    @property
+    def failed(self) -> list[Trouble]:
+        """The runs whose recovery, or whose check, raised."""
+        return [trouble for trouble in self.troubles if trouble.failure]
+
+    def __str__(self) -> str:
+        lines = [f"{self.calls} store calls, {self.runs} runs, {len(self.troubles)} of them went wrong"]
+        return "\n  ".join([*lines, *map(str, self.troubles)])
+
+
+def inject_everywhere(
+    work: Work,
+    *,
+    prepare: Callable[[RecordStore], object] | None = None,
+    recover: Work | None = None,
+    expected: Iterable[Hashable] = (),
+    check: Callable[[RecordStore], object] | None = None,
+    faults: Sequence[str] = FAULTS,
+    make_store: Callable[[], RecordStore] | None = None,
+) -> Report:
+    """Run the work again and again, each time with another of its store calls failing in another way.
+
+    Each run has a store of its own. `prepare` fills it, without faults. Then `work` runs, and one of its calls fails:
+    the process dies there, or the call, or each from there on, is lost before or after the store has done it. A call is
+    one attempt; what the store repeats by itself the work does not notice. Then `recover` runs on the same store as
+    another process would, without faults; it finishes what was begun. In the end what was done is compared with what
+    is expected.
+
+    work: the code to try. It may raise an error of Latchwork where a call fails; `recover` then runs as after a crash.
+    prepare: fills the store; None = the work needs nothing there.
+    recover: what another process, or the next attempt, does; None = the work itself once more.
+    expected: what both together append to their list, in any order, each as often as it stands here.
+    check: looks at the store in the end, and raises `AssertionError` where something is wrong.
+    faults: how calls fail: `latchwork.testing.KINDS`, explained in `latchwork.testing.stores`; `no_server`, where no
+        call from there on arrives; `no_replies`, where each is done and no reply comes.
+    make_store: a new, empty store; None = one in memory, with a `ManualClock` of its own, so that no wait takes time.
+
+    Returns a `Report`. Raises `InvalidRequest` for an unknown fault and for work that makes no store call, and whatever
+    the work raises where nothing fails, as then the work itself is wrong.
+
+    Not promised: that two faults at once do no harm, nor what threads of the work do; run it in one thread.
+    """
+    for name in faults:
+        if name not in FAULTS:
+            raise InvalidRequest(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
+    trial = _Trial(work, prepare, recover or work, Counter(expected), check)
+    make = make_store or _in_memory
+    calls = trial.without_fault(make())
+    runs = [(number, fault) for number in range(1, calls + 1) for fault in faults]
+    troubles = [trial.with_fault(make(), number, fault) for number, fault in runs]
+    return Report(calls, len(runs), tuple(trouble for trouble in troubles if trouble is not None))
+
+
+def _in_memory() -> RecordStore:
+    return MemoryStore(ManualClock())
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What is tried, and what should come of it."""
+
+    work: Work
+    prepare: Callable[[RecordStore], object] | None
+    recover: Work
+    expected: Counter[Hashable]
+    check: Callable[[RecordStore], object] | None
+
+    def without_fault(self, store: RecordStore) -> int:
+        """How many store calls the work makes. Raises `InvalidRequest` where it makes none, or does not as expected."""
+        done: list[Any] = []
+        if self.prepare is not None:
+            self.prepare(store)
+        counting = CountingStore(store)
+        self.work(counting, done)
+        if not counting.total:
+            raise InvalidRequest("the work makes no store call: it has to use the store that it is given")
+        self.recover(store, done)
+        if self.check is not None:
+            self.check(store)
+        if Counter(done) != self.expected:
+            raise InvalidRequest(
+                f"without any fault the work did {done!r}; expected is {[*self.expected.elements()]!r}"
+            )
+        return counting.total
+
+    def with_fault(self, store: RecordStore, number: int, fault: str) -> Trouble | None:
+        """What went wrong where that call, or each from there on, fails so; None where all is well."""
+        done: list[Any] = []
+        if self.prepare is not None:
+            self.prepare(store)
+        faulty = FaultyStore(store, _plan(number, fault))
+        failures = [_failure_of(lambda: self.work(faulty, done), Crash, LatchworkError)]  # these are as planned
+        faulty.deliver()
+        failures.append(_failure_of(lambda: self.recover(store, done)))
+        if self.check is not None:
+            failures.append(_failure_of(lambda: self.check(store)))  # type: ignore[misc] # it is not None, as above
+        seen = Counter(done)
+        lost, doubled = tuple((self.expected - seen).elements()), tuple((seen - self.expected).elements())
+        failure = next(filter(None, failures), None)
+        if not (lost or doubled or failure):
+            return None
+        call = faulty.history[number - 1]
+        return Trouble(number, call.verb, _where(call), fault, lost, doubled, failure)
+
+
+def _plan(number: int, fault: str) -> dict[int, Planned]:
+    if fault in LASTING:
+        return dict.fromkeys(range(number, number + LAST), LASTING[fault])
+    return {number: Fault(fault, after=1)}
+
+
+def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str | None:
+    """What it raised, in a line; None where that was planned, and where it raised nothing."""
+    try:
+        run()
+    except planned:
+        return None
+    except Exception as failure:  # noqa: BLE001 - whatever the code under test raises is what it is tried for
+        return f"{type(failure).__name__}: {failure}".partition("\n")[0][:WIDTH]
+    return None
+
+
+def _where(call: Call) -> str:
+    """The record that a call was about: the first, and how many others, for a batch."""
+    if isinstance(call.request, str):
+        return f"index on set {call.request}"
+    many = call.verb.endswith("_many")
+    first = call.request[0] if many else call.request
+    key = first if isinstance(first, Key) else first.key
+    return f"{key.set}/{key.name}" + (f" and {len(call.request) - 1} more" if many and len(call.request) > 1 else "")

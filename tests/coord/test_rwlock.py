@@ -1,0 +1,284 @@
+"""The promises of read-write locks, over every backend and, where time matters, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+
+import pytest
+
+from latchwork.coord import ReadWriteLock
+from latchwork.coord import rwlock as module
+from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
+from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
+from latchwork.store import NEVER, Add, Key, MemoryStore, Put
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Fault, FaultyStore
+
+
+@pytest.fixture
+def name():
+    """The real server is shared, so each test names its own records."""
+    return f"rwlock-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def resource():
+    return Key("prices", uuid.uuid4().hex[:8])
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return CountingStore(MemoryStore(clock))
+
+
+def bins(store, name="l"):
+    return store.get(Key(RWLOCKS, name)).bins
+
+
+# ---- on every backend
+
+
+def test_many_read_at_a_time_and_a_writer_is_alone(store, name):
+    locks = [ReadWriteLock(store, name, owner=f"u{number}") for number in range(3)]
+    readers = [locks[0].read(5), locks[1].try_read()]
+    assert locks[2].try_write() is None
+    with pytest.raises(LockUnavailable, match="'u0' had it to read"):
+        locks[2].write(0)
+    for grant in readers:
+        assert grant.release() is True
+        assert grant.release() is False
+    with locks[2].write(5) as writer:
+        assert locks[0].try_read() is None
+        assert locks[1].try_write() is None
+        assert bins(store, name)[WRITER] == writer._held._id
+    assert WRITER not in bins(store, name)
+    assert locks[0].try_read() is not None
+    assert store.get(Key("latchwork_rwlocks", name)).ttl == NEVER
+
+
+def test_a_writer_has_a_fence_that_only_grows_and_a_reader_that_of_the_last_writer(store, name):
+    lock = ReadWriteLock(store, name)
+    fences = []
+    for _ in range(3):
+        with lock.write(5) as writer:
+            fences.append(writer.fence)
+        with lock.read(5) as reader, lock.read(5) as another:
+            assert reader.generation == another.generation == writer.fence
+    assert fences == sorted(set(fences))
+
+
+def test_a_first_reader_begins_a_generation_above_all_fences_before(store, name):
+    with ReadWriteLock(store, name).read(5) as reader:
+        generation = reader.generation
+    assert generation > 10**15, "the time in microseconds: above every fence of a store that was lost"
+    assert ReadWriteLock(store, name).write(5).fence > generation
+
+
+def test_a_resource_refuses_a_writer_that_was_succeeded_and_what_a_reader_of_an_older_generation_derived(
+    store, name, resource
+):
+    lock = ReadWriteLock(store, name)
+    old_writer = lock.write(5)
+    old_writer.operate(resource, Put("price", 1))
+    old_writer._party.release(0)  # as if it had been removed without hearing of it
+    old_reader = lock.read(5)
+    old_reader.operate(resource, Put("mean", 1))
+    old_reader._party.release(0)
+    with lock.write(5) as writer:
+        writer.operate(resource, Put("price", 2))
+    for grant in (old_writer, old_reader):
+        with pytest.raises(FencedOut, match=str(writer.fence)):
+            grant.operate(resource, Put("mean", 9))
+    with lock.read(5) as reader:
+        reader.operate(resource, Put("mean", 2))
+    assert store.get(resource).bins == {"price": 2, "mean": 2, "fence": writer.fence}
+
+
+def test_a_wish_to_write_holds_new_readers_off_and_is_over_with_the_writing(store, name):
+    first, waiting = ReadWriteLock(store, name), ReadWriteLock(store, name)
+    reader = first.read(5)
+    attempts = module._Entering(waiting._crowd, module.Mode.WRITE)
+    assert attempts.look(waiting=True) is None
+    assert first.try_read() is None
+    assert first.try_write() is None
+    reader.release()
+    assert first.try_read() is None
+    assert attempts.look(waiting=True) is not None
+    waiting._crowd.release(attempts.id, Put(WRITER, None))
+    assert first.try_read() is not None
+
+
+def test_kept_alive_grants_are_renewed_until_they_are_released(store, name):
+    lock = ReadWriteLock(store, name, lease=0.3)
+    with lock.read(5, keep_alive=True) as grant:
+        assert grant.lost.wait(1.0) is False
+        assert lock.try_write() is None
+    assert grant.lost.is_set()
+
+
+# ---- the dead
+
+
+def test_a_writer_that_died_leaves_a_mark_until_a_writer_clears_it(memory, clock):
+    dead = ReadWriteLock(memory, "l", lease=2).write()
+    began = clock.monotonic()
+    with ReadWriteLock(memory, "l").read(10) as reader:
+        assert 2.0 < clock.monotonic() - began < 2.1
+        assert reader.abandoned == dead.fence
+        assert reader.generation == dead.fence
+    with ReadWriteLock(memory, "l").write(10) as writer:
+        assert writer.abandoned == dead.fence
+    with ReadWriteLock(memory, "l").write(10) as writer:
+        assert writer.abandoned == dead.fence, "who does not clear it leaves it"
+        writer.clear_abandoned()
+        writer.clear_abandoned()
+        assert writer.abandoned is None
+    assert ReadWriteLock(memory, "l").read().abandoned is None
+    with pytest.raises(FencedOut):
+        writer.clear_abandoned()
+
+
+def test_a_reader_that_died_leaves_no_mark_and_only_it_is_taken_out(memory, clock):
+    ReadWriteLock(memory, "l", lease=2).read()
+    alive = ReadWriteLock(memory, "l", lease=2).read()
+    for half in range(1, 20):
+        clock.at(half * 0.5, lambda: alive.lost.is_set() or alive.renew())
+    clock.at(5.0, alive.release)
+    with ReadWriteLock(memory, "l").write(10) as writer:
+        assert 5.0 <= clock.monotonic() < 5.1
+        assert writer.abandoned is None
+
+
+def test_a_writer_that_was_taken_out_cannot_clear_the_mark_of_itself(memory, clock):
+    paused = ReadWriteLock(memory, "l", lease=2).write()
+    ReadWriteLock(memory, "l").read(10).release()
+    with pytest.raises(FencedOut):
+        paused.clear_abandoned()
+    paused.lost._event.clear()
+    paused.lost._until = 1e9  # as if its clock stood still
+    with pytest.raises(FencedOut):
+        paused.clear_abandoned()
+    assert paused.lost.is_set()
+    assert bins(memory)[ABANDONED] == paused.fence
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_server_clock_that_is_set_neither_frees_a_live_writer_nor_keeps_a_dead_one(memory, clock, step):
+    alive = ReadWriteLock(memory, "l", lease=2).write()
+    for half in range(1, 8):
+        clock.at(half * 0.5, alive.renew)
+    clock.at(0.3, lambda: clock.step(step))
+    began = clock.monotonic()
+    with ReadWriteLock(memory, "l").write(9):
+        assert 5.5 < clock.monotonic() - began < 5.7, "one lease after the last renewal"
+
+
+# ---- doubt and cost
+
+
+def test_taking_and_giving_back_are_one_call_each(memory):
+    lock = ReadWriteLock(memory, "l")
+    for take in (lock.read, lock.write, lock.try_read, lock.try_write):
+        memory.reset()
+        take().release()
+        assert memory.calls == {"operate": 2}
+
+
+@pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_an_acquisition_whose_reply_is_lost_is_recognised_or_made_again(memory, verb, kind):
+    faulty = FaultyStore(memory, {1: kind})
+    grant = getattr(ReadWriteLock(faulty, "l"), verb)(1)
+    assert len(bins(memory)["holders"]) == 1
+    assert bins(memory)["fencing-ctr"] == grant.fence
+    assert grant.release() is True
+    assert bins(memory)["holders"] == {}
+
+
+def test_a_late_attempt_to_read_is_refused_while_its_acquisition_reads(memory):
+    from latchwork.retry import RetryPolicy
+
+    faulty = FaultyStore(memory, {1: Fault("late")})
+    grant = ReadWriteLock(faulty.with_policy(RetryPolicy(attempts=1)), "l").read(1)
+    grant.renew()
+    before = bins(memory)
+    faulty.deliver()
+    assert bins(memory) == before
+
+
+def test_an_attempt_in_doubt_that_was_taken_out_may_land_again_and_counts_from_then_on(memory, clock):
+    """Its caller knew nothing of the first time; the id is that of the attempt, whichever time it landed."""
+    other, written = ReadWriteLock(memory, "l", owner="other", lease=10), []
+
+    def dies_unheard():
+        other.write(60).release()
+        written.append(other.write(60))
+        clock.at(1.0, written[0].release)
+
+    faulty = FaultyStore(memory, {1: "reply_lost", 2: dies_unheard})
+    reader = ReadWriteLock(faulty, "l", owner="me", lease=1.0).read(60)
+    assert reader.generation == written[0].fence
+    reader.check()
+    reader.renew()
+    assert [one.owner for one in other.holders()] == ["me"]
+    assert reader.release() is True
+    assert reader.release() is False
+    assert other.try_write() is not None
+
+
+def test_where_the_record_cannot_be_asked_after_doubt_the_outcome_is_unknown(memory):
+    plan = {1: "request_lost", 2: "request_lost", 3: "request_lost", 4: "dropped", 5: "dropped", 6: "dropped"}
+    with pytest.raises(OutcomeUnknown, match="the lease ends by itself"):
+        ReadWriteLock(FaultyStore(memory, plan), "l").try_write()
+
+
+def test_when_the_store_comes_back_empty_holders_hear_of_it_and_fences_go_on_above(memory, clock):
+    lock = ReadWriteLock(memory, "l")
+    grant = lock.write()
+    memory.inner.delete(Key(RWLOCKS, "l"))
+    clock.advance(0.01)
+    with pytest.raises(FencedOut):
+        grant.renew()
+    with lock.read() as reader:
+        assert reader.generation > grant.fence
+
+
+def test_there_is_a_largest_number_of_readers(memory, monkeypatch):
+    guard = module.all_of(module.missing(WRITER), module._COUNT < 3)
+    monkeypatch.setattr(module, "MAX_READERS", 3)
+    monkeypatch.setattr(module, "_READ", module._acquisition(module.Mode.READ, module._LAST_FENCE, guard))
+    for _ in range(3):
+        ReadWriteLock(memory, "l").read()
+    assert ReadWriteLock(memory, "l").try_read() is None
+
+
+# ---- bad input, before any I/O; handles that travel
+
+
+def test_bad_input_is_refused_before_any_call(memory):
+    for given in ({"lease": 0}, {"owner": ""}, {"owner": "x" * 256}, {"poll": 5}):
+        with pytest.raises(InvalidRequest):
+            ReadWriteLock(memory, "l", **given)
+    with pytest.raises(InvalidRequest, match="name is ''"):
+        ReadWriteLock(memory, "")
+    for verb in ("read", "write"):
+        with pytest.raises(InvalidRequest, match="timeout"):
+            getattr(ReadWriteLock(memory, "l"), verb)(-1)
+    assert memory.total == 0
+
+
+def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
+    lock = ReadWriteLock(shared_store, name, owner="me", lease=3)
+    lock.try_write().release()
+    twin = pickle.loads(pickle.dumps(lock))
+    assert repr(twin) == repr(lock) == f"ReadWriteLock({name!r}, owner='me', lease=3.0)"
+    assert twin._crowd.observed is None
+    with twin.write(5) as grant:
+        grant.operate(Key("prices", name), Add("n", 1))
+        assert repr(grant).startswith(f"WriteGrant({name!r}, fence=")

@@ -1,0 +1,172 @@
+"""The store comes back empty, or without some records, under live handles: what is published then is swept as ever."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import LatchworkError, NotFound
+from latchwork.queue import QueueRegistry
+from latchwork.queue.sharded.registry import REFRESH
+from latchwork.queue.sharded.upkeep.lives import KNOWN
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+
+from .world import World
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def sim(clock):
+    return World(MemoryStore(clock), clock, shards=1)
+
+
+def emptied(sim):
+    sim.store._records.clear()
+
+
+def abandoned(process, n):
+    """Messages that a consumer was given, which then died."""
+    process.queue.publish_many(range(n))
+    return {delivery.message_id for delivery in process.queue.receive(n)}
+
+
+def swept(sim, process, sweeper, times=3):
+    """What comes to the sideline within so many sweeps."""
+    for _ in range(times):
+        sim.lapse()
+        assert sweeper.run_once().ok
+    return {message.message_id for message in process.queue.sideline.peek_all()}
+
+
+def test_what_a_dead_consumer_had_is_swept_though_the_queue_was_made_again_since(sim):
+    process = sim.process()
+    ids = abandoned(process, 3)
+    process.sweeper().run_once()
+    sim.store.delete(process.registry.records.key("q"))
+    later = sim.process()
+    assert swept(sim, later, later.sweeper()) == ids
+
+
+def test_a_queue_that_is_made_again_once_all_has_expired_is_not_swept_from_its_beginning(sim):
+    process = sim.process()
+    abandoned(process, 3)
+    sim.pass_time(timedelta(days=4, hours=1).total_seconds())
+    later = sim.process()
+    assert later.registry.records.read("q")["sweepPointers"] == {"0": 3}
+
+
+def test_a_queue_in_use_is_made_again_and_swept_and_the_log_says_so(sim, caplog):
+    process = sim.process()
+    sweeper = process.sweeper()
+    process.queue.publish_many(range(5))
+    emptied(sim)
+    ids = abandoned(process, 3)
+    with pytest.raises(NotFound):
+        process.registry.records.read("q")
+    sim.pass_time(REFRESH)
+    with caplog.at_level(logging.WARNING):
+        process.queue.publish("more")
+    assert "is gone though the queue is in use" in caplog.text
+    assert [queue.name for queue in process.registry.queues()] == ["q"]
+    assert ids <= swept(sim, process, sweeper)
+
+
+def test_a_queue_that_is_made_again_keeps_what_was_changed_since_it_was_made(sim):
+    process = sim.process()
+    with pytest.warns(UserWarning, match="go on expiring"):
+        process.queue.pause()
+    emptied(sim)
+    process.queue.publish("m")
+    process.registry.refresh()
+    assert QueueRegistry(sim.store, sim.client, farm_id="f").get("q").concurrency == 0
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_queue_that_was_deactivated_or_is_not_used_is_not_made_again(sim, used):
+    process = sim.process()
+    if used:
+        process.registry.deactivate("q")
+    process.queue.used = used
+    emptied(sim)
+    process.registry.refresh()
+    assert process.registry.queues(active=None) == []
+
+
+def test_what_is_published_after_the_pointers_alone_were_lost_is_swept(sim, caplog):
+    """The sweep had come to 5, and 8 more were fired since: no pointer is below what was swept."""
+    process = sim.process()
+    sweeper = process.sweeper()
+    process.queue.publish_many(range(5))
+    process.queue.ack_many(process.queue.receive(5))
+    swept(sim, process, sweeper)
+    assert process.registry.records.read("q")["sweepPointers"] == {"0": 5}
+    for kind in (process.queue, process.queue.sideline, process.queue.parked):
+        sim.store.delete(kind.pointers.pointers_key(0))
+    ids = abandoned(process, 8)
+    with caplog.at_level(logging.WARNING):
+        assert swept(sim, process, sweeper) == ids
+    assert "has lost pointers of queue q" in caplog.text
+
+
+def test_a_mark_of_lost_pointers_does_not_let_the_sweep_pass_an_empty_slot_that_is_young(sim):
+    """Else a message whose publisher is slow, and whose consumer died, would be acknowledged and never read."""
+    process = sim.process()
+    sweeper = process.sweeper()
+    process.queue.publish_many(range(3))
+    process.queue.receive(1)  # held: the sweep pointer stays before it, and what was fired is marked
+    sweeper.run_once()
+    for key in [key for key in sim.store._records if key != process.registry.records.key("q")]:
+        sim.store.delete(key)
+    sim.lapse()
+    queue = process.queue
+    queue.pointers.reserve({0: 1})
+    queue.pointers.claim(0, 1)
+    sweeper.run_once()
+    assert queue.registry.records.read("q")["sweepPointers"] == {"0": 0}
+
+
+def test_shards_that_no_sweep_has_seen_are_marked_as_seen_and_nothing_begins_again(sim, caplog):
+    process = sim.process()
+    abandoned(process, 3)
+    process.sweeper().run_once()
+    assert sim.store.get(process.queue.pointers.pointers_key(0)).bins[KNOWN] == 1
+    with caplog.at_level(logging.WARNING):
+        assert len(swept(sim, process, process.sweeper())) == 3
+    assert process.registry.records.read("q")["sweepPointers"] == {"0": 3}
+    assert "has lost" not in caplog.text
+
+
+def test_an_earlier_leader_begins_nothing_again(sim):
+    process = sim.process()
+    abandoned(process, 3)
+    later, earlier = process.sweeper(epoch=9), sim.process().sweeper(epoch=4)
+    swept(sim, process, later)
+    before = process.registry.records.read("q")
+    sim.store.delete(process.queue.pointers.pointers_key(0))
+    abandoned(process, 1)
+    assert not earlier.run_once().ok
+    assert process.registry.records.read("q")["sweepPointers"] == before["sweepPointers"]
+
+
+def test_an_index_that_was_lost_with_the_store_is_made_again(sim, monkeypatch):
+    process = sim.process()
+    made = []
+    monkeypatch.setattr(sim.store, "_ensure_index", lambda *args: made.append(args))
+    real = type(sim.store)._query
+
+    def without_index(store, *args):
+        if not made:
+            raise LatchworkError("the index is not there")
+        return real(store, *args)
+
+    monkeypatch.setattr(type(sim.store), "_query", without_index)
+    with pytest.raises(LatchworkError):
+        process.registry.queues()
+    assert [queue.name for queue in process.registry.queues()] == ["q"]

@@ -1,0 +1,102 @@
+"""What somebody meets who has just installed it: the first program, and what an installation lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from latchwork.errors import Misconfigured
+from latchwork.spark import register
+
+from .conftest import JAVA_OPTIONS
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "spark.md"
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A folder as a wheel leaves it: an editable installation is not on the path, where Spark looks for sources."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "latchwork").symlink_to(ROOT / "src")
+    (site / "pyspark_latchwork").symlink_to(ROOT / "pyspark_latchwork")
+    return site
+
+
+def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_what_it_wrote(installed, tmp_path):
+    block = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL).group(1)
+    assert "register" not in block
+    assert len([line for line in block.splitlines() if line.strip()]) == 12
+    settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": JAVA_OPTIONS}
+    conf = tmp_path / "spark-defaults.conf"
+    conf.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    environment = os.environ | {
+        "PYTHONPATH": str(installed),
+        "LATCHWORK_STORE": f"sqlite:{tmp_path / 'shop.db'}",
+        "SPARK_CONF_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", block.replace("/tmp/", f"{tmp_path}/")],
+        capture_output=True, text=True, timeout=300, check=False, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['milk', 'tea']", "['milk', 'tea']"]
+
+
+@pytest.fixture
+def other_python(tmp_path):
+    """Has PySpark and pyarrow, but not Latchwork."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+def test_executors_whose_python_lacks_latchwork_are_said_in_one_line(spark, other_python, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", other_python)
+    with pytest.raises(Misconfigured) as failure:
+        register(spark)
+    said = str(failure.value)
+    assert "No module named 'latchwork'" in said
+    assert other_python in said
+    assert "install Latchwork with its extra 'spark' there, or set $PYSPARK_PYTHON" in said
+    assert "\n" not in said
+
+
+def test_executors_whose_python_does_not_start_are_said_in_one_line(spark, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
+    with pytest.raises(
+        Misconfigured, match=r"ran no task: .*/nowhere/python.*; it must be of the driver's version"
+    ) as failure:
+        register(spark)
+    assert "\n" not in str(failure.value)
+
+
+def test_register_is_content_where_spark_has_found_the_source_by_itself(spark, monkeypatch):
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.datasource import DataSourceRegistration
+
+    class Found(AnalysisException):
+        condition = "DATA_SOURCE_ALREADY_EXISTS"
+
+        def __init__(self):
+            super().__init__("The data source 'latchwork' already exists.")
+
+        def getCondition(self):  # noqa: N802 - PySpark's name
+            return self.condition
+
+    def refuse(_registration, _source):
+        raise Found
+
+    monkeypatch.setattr(DataSourceRegistration, "register", refuse)
+    register(spark)
+    Found.condition = "ANOTHER"
+    with pytest.raises(AnalysisException):
+        register(spark)
