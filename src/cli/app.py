@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from ..store.connect import hidden
-from . import group, large, latch, leader, limit, lock, messages, outbox, queue, rwlock, schedule, semaphore
+from . import (
+    group,
+    large,
+    latch,
+    leader,
+    limit,
+    lock,
+    messages,
+    outbox,
+    queue,
+    queue_group,
+    rwlock,
+    schedule,
+    semaphore,
+)
 from .demo import demo
 from .doctor import doctor
 from .session import Session, note
@@ -31,6 +45,7 @@ app.add_typer(rwlock.app, name="rwlock")
 app.add_typer(limit.app, name="limit")
 app.add_typer(leader.app, name="leader")
 messages.add_to(queue.app)
+queue.app.add_typer(queue_group.app, name="group")
 app.add_typer(queue.app, name="queue")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(large.app, name="large")

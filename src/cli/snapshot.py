@@ -62,5 +62,4 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
         for state in pointers.states()
         for pointer in range(max(1, state.fired - each + 1), state.fired + 1)
     ]
-    records = queue.store.get_many([pointers.key(slot) for slot in slots], "enqueuedAt", "attempts")
-    return sum(bool(record.bins) for record in records if record), len(slots)
+    return sum(pointers.unsettled(slots)), len(slots)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .sharded.delivery import Delivery
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
+    from .sharded.groups.group import QueueGroup
     from .sharded.queue import QueueDepth, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
     "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
-    "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
-    "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
+    "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
+    "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -47,6 +48,7 @@ __getattr__, __dir__ = offer(
         ".sharded.delivery": "Delivery",
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
+        ".sharded.groups.group": "QueueGroup",
         ".sharded.queue": "QueueDepth ShardedQueue",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",

@@ -329,6 +329,15 @@ class PointerQueue:
         records = self.store.get_many([self.key(slot) for slot in slots], *BINS)
         return [from_bins(record.bins) if record else None for record in records]
 
+    def unsettled(self, slots: Sequence[Slot]) -> list[bool]:
+        """Whether each of these holds a message that is not settled; nothing changes. One call."""
+        rows = settle(self.store, [Update(self.key(slot), self.hands_at(slot).state) for slot in slots])
+        return [not isinstance(row, LatchworkError) and bool(row[2]) for row in rows]
+
+    def hands_at(self, slot: Slot) -> Hands:  # noqa: ARG002 - of a group it depends on the slot
+        """What asks in whose hands the message in a slot is."""
+        return self.hands
+
     def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
         """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
 

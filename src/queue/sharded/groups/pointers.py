@@ -11,7 +11,7 @@ from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ...rows import settle
 from ..envelope import Envelope
-from ..hands import hands_of, parting_of
+from ..hands import Hands, hands_of, parting_of
 from ..shards import (
     ADVANCED,
     CLAIM,
@@ -235,12 +235,14 @@ class GroupPointers(PointerQueue):
                 outcomes.update(zip((h.slot for h in mine), rows, strict=True))
         return [outcomes[h.slot] for h in held]
 
+    def hands_at(self, slot: Slot) -> Hands:
+        """What asks in whose hands the message in a slot is."""
+        return self._part(slot.shard)[0].hands
+
     def look(self, slots: Sequence[Slot]) -> list[Envelope | None]:
         """The messages in these slots."""
-        keys = [self.key(slot) for slot in slots]
-        reads = [self._part(slot.shard)[0].hands.reads for slot in slots]
-        rows = settle(self.store, [Update(key, ops) for key, ops in zip(keys, reads, strict=True)])
+        rows = settle(self.store, [Update(self.key(slot), self.hands_at(slot).reads) for slot in slots])
         return [
-            None if isinstance(row, LatchworkError) else self._part(slot.shard)[0].hands.envelope(row)
+            None if isinstance(row, LatchworkError) else self.hands_at(slot).envelope(row)
             for slot, row in zip(slots, rows, strict=True)
         ]
