@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
     from .sharded.delivery import Delivery
+    from .sharded.depth import QueueDepth
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
-    from .sharded.groups.group import QueueGroup
-    from .sharded.queue import QueueDepth, ShardedQueue
+    from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
     from .sharded.schedules import Schedule
@@ -48,8 +48,8 @@ __getattr__, __dir__ = offer(
         ".sharded.delivery": "Delivery",
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
-        ".sharded.groups.group": "QueueGroup",
-        ".sharded.queue": "QueueDepth ShardedQueue",
+        ".sharded.depth": "QueueDepth",
+        ".sharded.queue": "QueueGroup ShardedQueue",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
         ".sharded.schedules": "Schedule",

@@ -16,10 +16,9 @@ from ...store.connect import as_store
 from ...store.model.record import checked_key
 from .active import IDLE_LOOK
 from .config import GroupConfig, QueueConfig, group_config
-from .groups.group import QueueGroup
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
-from .groups.pointers import GroupPointers
-from .queue import ShardedQueue, pointer_queues
+from .groups.pointers import GroupPointers, pointer_queues
+from .queue import QueueGroup, ShardedQueue
 from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of, shovel_ops
 from .schedules import Schedule, ScheduleRecords
 

@@ -10,6 +10,7 @@ from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ...rows import settle
+from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope
 from ..hands import Hands, hands_of, parting_of
 from ..shards import (
@@ -246,3 +247,20 @@ class GroupPointers(PointerQueue):
             None if isinstance(row, LatchworkError) else self.hands_at(slot).envelope(row)
             for slot, row in zip(slots, rows, strict=True)
         ]
+
+
+def pointer_queues(
+    store: RecordStore, client_id: str, config: QueueConfig
+) -> tuple[PointerQueue, PointerQueue, PointerQueue]:
+    """The main queue, the sideline and the parked messages of a queue."""
+    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
+    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
+    name = stored_name(config)
+    main, sideline, parked = (
+        PointerQueue(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep)
+        for suffix, ttl in lives.items()
+    )
+    if isinstance(config, GroupConfig):
+        shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)
+        main = GroupPointers(config.name, shared, main)
+    return main, sideline, parked

@@ -22,9 +22,8 @@ from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_
 from ....store.model.ops import Op
 from ...rows import settle
 from ..envelope import Envelope, Reason
-from ..groups.pointers import GroupPointers
+from ..groups.pointers import GroupPointers, pointer_queues
 from ..hands import SEEN
-from ..queue import pointer_queues
 from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import Held, PointerQueue, Slot
 from ..transfer import move

@@ -14,9 +14,8 @@ from ....store import KEEP, Compute, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ...rows import settle
 from ..config import milliseconds
-from ..groups.group import QueueGroup
 from ..groups.making import DROPPED, MADE
-from ..queue import ShardedQueue
+from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..shards import FIRE
