@@ -139,7 +139,7 @@ class PointerQueue:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
         )  # fmt: skip
-        self._data_set, self._meta_set, self._prefix = (
+        self._data_set, self.meta_set, self._prefix = (
             f"{client_id}_data_set",
             f"{client_id}_meta_set",
             f"{name}_SHARD_",
@@ -157,7 +157,7 @@ class PointerQueue:
 
     def pointers_key(self, shard: int) -> Key:
         """Where the pointers of a shard are."""
-        return Key(self._meta_set, f"{self._prefix}{shard}_POINTERS")
+        return Key(self.meta_set, f"{self._prefix}{shard}_POINTERS")
 
     def now_ms(self) -> int:
         """For stored dates, which no protocol compares."""

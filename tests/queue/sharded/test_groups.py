@@ -20,6 +20,7 @@ from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore, Crash
 
 from .test_delayed import Farms, run_until
+from .world import dies
 
 
 def payloads(view, n=1000):
@@ -390,6 +391,36 @@ def test_a_ledger_publishes_to_all_once_and_again_completes(simulated):
     assert left(simulated, queue) == {}
 
 
+@pytest.mark.parametrize("own", ["has not come to it", "has it", "is done with it"])
+def test_a_ledger_that_wrote_late_where_a_group_had_passed_comes_to_the_group_all_the_same(simulated, own):
+    """Its consumer died between the claim and the stamp, and sweeps have passed the empty slot."""
+    process, dying = simulated.process(), simulated.process()
+    queue, sweeper = process.queue, simulated.process().sweeper()
+    audit = queue.group("audit")
+    theirs = dying.queue.group("audit")
+
+    def meanwhile():
+        dying.store.plan[dying.store._number + 3] = "crash_before"
+        assert dies(theirs.receive)
+        for _ in range(4):
+            simulated.lapse()
+            sweeper.run_once()
+
+    def then():
+        if own != "has not come to it":
+            held.extend(queue.receive(10))
+        if own == "is done with it":
+            queue.ack_many(held)
+
+    held = []
+    writer = simulated.process()
+    writer.store.plan |= {writer.store._number + 4: meanwhile, writer.store._number + 5: then}
+    Ledger(writer.queue, "job").publish(0, [Outgoing("m", "id")])
+    assert payloads(audit) == ["m"]
+    if own == "has not come to it":
+        assert payloads(queue) == ["m"]
+
+
 def test_what_a_stream_has_acknowledged_stays_for_the_groups(simulated):
     queue = simulated.process().queue
     audit = queue.group("audit")
@@ -470,6 +501,21 @@ def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(simulated, call, f
     other.queue.group("audit")
     other.queue.publish("new")
     assert payloads(other.queue.group("audit")) == ["new"]
+
+
+def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
+    process = simulated.process()
+    queue = process.queue
+    queue.group("living")
+    queue.group("expired")
+    simulated.store.delete(queue.registry.records.key("q@expired"))
+    queue.publish("m")
+    process.sweeper().run_once()
+    assert payloads(queue) == payloads(queue.group("living")) == ["m"]
+    queue.publish_many(["n", "o"])
+    assert payloads(queue) == payloads(queue.group("living")) == ["n", "o"]
+    assert [bins["shared"] for bins in left(simulated, queue).values()] == ['"m"'], "it expires"
+    assert queue.group("expired").receive(10) == []
 
 
 # ---- made

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,8 @@ from ..hands import GROUPS, releasing
 from ..record import QueueRecords, lifetime
 from ..shards import FIRE, KNOWN, LOAD, PointerQueue, Slot
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
+
+log = logging.getLogger(__name__)
 
 STEP = 1_000
 """Messages that are read, or let go, in one call."""
@@ -178,6 +181,24 @@ def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, oth
         records.store.delete(key, when=guard, repeatable=True)
     except Refused:
         return  # made again by now
+
+
+def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str]) -> None:
+    """Take groups out of a queue's shards whose record is not there: it has expired, or their maker woke too late.
+
+    A group's record is there before it joins, so one that is not found after that is dead. One call, none without tags.
+    """
+    if not tags:
+        return
+    names = {tag: f"{queue.name}@{tag.rpartition('~')[0]}" for tag in sorted(tags)}
+    found = records.store.get_many([records.key(name) for name in names.values()], "tag")
+    for tag, record in zip(names, found, strict=True):
+        if record is None or record.bins.get("tag") != tag:
+            log.warning("the group %r of queue %r is gone and was never dropped: nothing waits for it", tag, queue.name)
+            shared = SharedPointers(
+                queue.store, queue.client_id, queue.name, tag, queue.shards, ttl=queue.ttl, sweep=queue.sweep
+            )
+            leave(shared)
 
 
 def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:

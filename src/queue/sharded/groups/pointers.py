@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ....errors import LatchworkError, NotFound, Refused
@@ -12,7 +12,7 @@ from ....store.model.form import Form, plain
 from ...rows import settle
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope
-from ..hands import Hands, hands_of, parting_of
+from ..hands import GROUPS, Hands, hands_of, parting_of
 from ..shards import (
     ADVANCED,
     CLAIM,
@@ -71,7 +71,7 @@ class SharedPointers(PointerQueue):
 
     def pointers_key(self, shard: int) -> Key:
         """Where the group's pointers of a shard are."""
-        return Key(self._meta_set, f"{self.name}@{self.tag}_SHARED_SHARD_{shard}_POINTERS")
+        return shared_pointers_key(self, self.tag, shard)
 
     def queue_key(self, shard: int) -> Key:
         """Where the queue's own are."""
@@ -247,6 +247,27 @@ class GroupPointers(PointerQueue):
             None if isinstance(row, LatchworkError) else self.hands_at(slot).envelope(row)
             for slot, row in zip(slots, rows, strict=True)
         ]
+
+
+def passed_by_groups(queue: PointerQueue, slots: Collection[Slot]) -> set[Slot]:
+    """Those slots of a queue that a group has claimed and whose message it was not given. No call without groups.
+
+    It may have found them empty, and a sweep may have passed them since. Else two calls, or three.
+    """
+    waiting = zip(slots, queue.members.waiting(list(slots)), strict=True)
+    pairs = [(slot, tag) for slot, tags in waiting for tag in tags]
+    if not pairs:
+        return set()
+    fired = queue.store.get_many([shared_pointers_key(queue, tag, slot.shard) for slot, tag in pairs], FIRE)
+    behind = [pair for pair, one in zip(pairs, fired, strict=True) if one and pair[0].pointer <= one.bins.get(FIRE, 0)]
+    there = queue.store.get_many([queue.key(slot) for slot, _ in behind], GROUPS)
+    found = zip(behind, there, strict=True)
+    return {slot for (slot, tag), one in found if one and (one.bins.get(GROUPS) or {}).get(tag) == ""}
+
+
+def shared_pointers_key(queue: PointerQueue, tag: str, shard: int) -> Key:
+    """Where the pointers of a group are in the slots of a shard of its queue."""
+    return Key(queue.meta_set, f"{queue.name}@{tag}_SHARED_SHARD_{shard}_POINTERS")
 
 
 def pointer_queues(

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ....errors import LatchworkError, NotFound
-from ....store import KEEP, MapPut, Put, Update
+from ....store import KEEP, MapPut, Put, Record, Update
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ...rows import settle
+from ..groups.making import forget_dead
+from ..hands import GROUPS
 from ..queue import ShardedQueue
 from ..record import lifetime
 from ..shards import FIRE, KNOWN, PointerQueue
@@ -33,7 +35,8 @@ def tasks_of(
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
     plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the
-    store's errors, and `Refused` where a later leader has swept the queue.
+    store's errors, and `Refused` where a later leader has swept the queue. For a queue with groups a call more: those
+    whose record is gone are waited for no more.
     """
     seen, new = _shards(queue)
     _begin_again(queue, bins, epoch, new)
@@ -46,9 +49,15 @@ def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     queues = _queues(queue)
     places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
     keys = [queues[kind].pointers_key(shard) for kind, shard in places]
-    found = zip(places, queue.store.get_many(keys, FIRE, KNOWN), strict=True)
+    found = list(zip(places, queue.store.get_many(keys, FIRE, KNOWN, GROUPS), strict=True))
+    forget_dead(queue.registry.records, queue.pointers, _tags(record for _, record in found))
     fired = {place: KNOWN in record.bins for place, record in found if record is not None and record.bins.get(FIRE)}
     return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
+
+
+def _tags(records: Iterable[Record | None]) -> set[str]:
+    """The groups that have joined any of these shards."""
+    return {tag for record in records if record is not None for tag in record.bins.get(GROUPS) or ()}
 
 
 def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Place]) -> None:
