@@ -21,6 +21,7 @@ install: $(STAMP) ## the virtual environment with everything in it
 
 $(STAMP): pyproject.toml
 	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; set BASE=python3.x"; exit 1; }
+	@echo "installing into $(VENV), once: a minute or two"
 	$(BASE) -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[spark,cli,metrics,demo,dev]'
 	@touch $(STAMP)

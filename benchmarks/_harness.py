@@ -84,10 +84,16 @@ class CountingStore(RecordStore):
         self.inner, self.policy, self.seams = inner, inner.policy, inner.seams
         self.token_clock = inner.token_clock
         self.calls: Counter[str] = Counter()
+        self.read = 0
+        """Records that were read."""
 
     def total(self) -> int:
         """Calls so far."""
         return self.calls.total()
+
+    def data_version(self) -> object:
+        """What the inner store says."""
+        return self.inner.data_version()
 
     def describe(self) -> StoreInfo:
         """What the inner store says."""
@@ -95,10 +101,12 @@ class CountingStore(RecordStore):
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         self.calls["get"] += 1
+        self.read += 1
         return self.inner._get(key, bins)
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         self.calls["get_many"] += 1
+        self.read += len(keys)
         return self.inner._get_many(keys, bins)
 
     def _operate(self, update: Update) -> Values:

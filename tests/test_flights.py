@@ -15,8 +15,9 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flights"
 SUMMARY = re.compile(
-    r"^farms 3, partitions 6, parties counted 6, retried (\d+), a plain counter would say (\d+), "
-    r"flights 33,678 = 33,678, lost 0, doubled 0, published 33,678 = consumed 33,678, swept (\d+)$",
+    r"^partitions counted +6 of 6\ntasks that failed and ran again +(\d+)\na plain counter would say +(\d+)\n"
+    r"flights published +33,678\nflights consumed +33,678\nflights in the answer +33,678 of 33,678\n"
+    r"messages of the killed swept +(\d+)\nthe answer without Spark is +equal\nOK: lost 0, doubled 0$",
     re.MULTILINE,
 )
 
@@ -109,10 +110,11 @@ def test_the_outcome_is_wrong_where_anything_differs(example, wrong):
     }  # fmt: skip
     outcome = example["report"].Outcome
     assert outcome(**right).right
-    assert str(outcome(**right)) == (
-        "farms 3, partitions 24, parties counted 24, retried 12, a plain counter would say 36, "
-        "flights 336,776 = 336,776, lost 0, doubled 0, published 336,776 = consumed 336,776, swept 3"
-    )
+    told, failed = str(outcome(**right)), str(outcome(**right | wrong))
+    assert "flights in the answer            336,776 of 336,776" in told
+    assert told.endswith("\nOK: lost 0, doubled 0")
+    assert failed.rpartition("\n")[2].startswith("FAILED: lost ")
+    assert max(map(len, told.splitlines())) <= 60
     assert not outcome(**right | wrong).right
 
 
@@ -155,7 +157,8 @@ def test_a_wait_that_times_out_names_every_missing_party(tmp_path):
     output, _ = run.communicate(timeout=60)
     assert run.returncode == 3
     assert "missing: EWR/0, EWR/1, JFK/0, JFK/1, LGA/0, LGA/1\n" in output
-    assert f"--resume {tmp_path / 'run'}" in output
+    command = re.search(r"to go on: (.*)\n", output)[1]
+    assert command == f"{sys.executable} {EXAMPLE / 'run.py'} --resume {tmp_path / 'run'}"
 
 
 def test_ctrl_c_leaves_no_farm_behind(tmp_path):
@@ -185,8 +188,10 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
     second = run("--resume", folder, "--farm", "JFK", *patience, "--out", tmp_path / "second")
     output, again = (one.communicate(timeout=600)[0] for one in (first, second))
     assert "JFK was killed by signal 9" in output
-    assert f"--resume {folder} --farm JFK" in output
-    assert "checker-0 was killed by signal 9" in output
+    assert f"to run it again: {sys.executable} {EXAMPLE / 'run.py'} --resume {folder} --farm JFK\n" in output
+    assert "checker-0 was killed by signal 9, as planned" in output
+    for step in ("EWR: starting Spark", "EWR: 2 of 2 partitions counted"):
+        assert step in output
     assert "failed" not in output
     assert (first.returncode, second.returncode) == (0, 0), output + again
     for said in (output, again):

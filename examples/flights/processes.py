@@ -1,4 +1,4 @@
-"""The farms and the plain consumers as child processes, and what a person sees while they work."""
+"""The farms and the plain consumers as child processes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-
-from latchwork.coord import LatchProgress
 
 FOLDER = Path(__file__).parent
 ENDING = 60
@@ -20,8 +17,8 @@ ENDING = 60
 class Children:
     """The farms and the plain consumers; no process is left when the `with` block ends."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, event: Callable[[str, str], object]) -> None:
+        self._directory, self._event = directory, event
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._starting = threading.Lock()
         self._stopping = False
@@ -40,12 +37,18 @@ class Children:
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def start(self, name: str, script: str, *arguments: str, killed: Callable[[], object] | None = None) -> None:
-        """Start a script with the run's directory. killed: what to do where it is killed; default: say so."""
+    def start(
+        self, name: str, script: str, *arguments: str, again: str = "", planned: Callable[[], object] | None = None
+    ) -> None:
+        """Start a script with the run's directory.
+
+        again: the command that starts it again, said where it is killed.
+        planned: what to do where it is killed, if that is meant to happen.
+        """
         with self._starting:
             if not self._stopping:
                 self._running[name] = self._process(name, script, arguments)
-                threading.Thread(target=self._watch, args=(name, killed), daemon=True).start()
+                threading.Thread(target=self._watch, args=(name, again, planned), daemon=True).start()
 
     def names(self) -> list[str]:
         """The children with their process ids."""
@@ -67,30 +70,19 @@ class Children:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
 
-    def _watch(self, name: str, killed: Callable[[], object] | None) -> None:
+    def _watch(self, name: str, again: str, planned: Callable[[], object] | None) -> None:
         status = self._running[name].wait()
         if not status or self._stopping:
             return
-        how = f"was killed by signal {-status}" if status < 0 else f"failed, see {self._log(name)}"
-        print(f"\n{name} {how}", flush=True)
-        if killed is not None and status < 0:
-            killed()
+        if status > 0:
+            self._event(f"{name} failed, see {self._log(name)}", f"{name} failed")
+            return
+        how = f"{name} was killed by signal {-status}"
+        if planned is not None:
+            self._event(f"{how}, as planned; what it held is swept and handled by others", f"{name} killed, as planned")
+            planned()
+        else:
+            self._event(f"{how}; to run it again: {again}" if again else how, f"{name} killed")
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"
-
-
-def show_progress() -> bool | Callable[[LatchProgress], None]:
-    """The latch's own bar on a terminal; elsewhere a line every few seconds, for logs."""
-    if sys.stderr.isatty():
-        return True
-    said_at = 0.0
-
-    def say(progress: LatchProgress) -> None:
-        nonlocal said_at
-        if progress.released or time.monotonic() - said_at >= 5:
-            said_at = time.monotonic()
-            left = ", ".join(f"{farm} {count}" for farm, count in progress.counts.items())
-            print(f"partitions to go: {left}", file=sys.stderr, flush=True)
-
-    return say

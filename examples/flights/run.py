@@ -25,7 +25,8 @@ import report
 from checks import Checks
 from java import require_java
 from plan import Plan
-from processes import Children, show_progress
+from processes import Children
+from watch import Watch, again
 
 WRONG, TIMED_OUT, INTERRUPTED = 1, 3, 130
 
@@ -87,24 +88,26 @@ def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespa
     latch, checks = plan.latch(data.FARMS[0]), Checks(plan)
     unfinished = sorted({party.partition("/")[0] for party in latch.missing()})
     farms = options.farm or unfinished
-    with Children(plan.directory) as children:
+    watch = Watch(plan, flights["origin"].value_counts().to_dict())
+    with watch, Children(plan.directory, watch.event) as children:
         for farm in farms:
-            again = f"it can be run again: --resume {plan.directory} --farm {farm}"
-            children.start(farm, "farm.py", farm, killed=lambda again=again: print(again, flush=True))
+            children.start(farm, "farm.py", farm, again=again(plan, "--farm", farm))
         start_checkers(children, checks, doomed=not options.resume)
-        print(f"started {', '.join(children.names())}; Spark takes up to half a minute to come up", flush=True)
-        if not latch.wait(options.timeout, progress=show_progress()):
-            print(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}", file=sys.stderr)
-            print(f"to go on: {sys.argv[0]} --resume {plan.directory}", file=sys.stderr)
+        watch.event(f"started {', '.join(children.names())}; Spark takes up to half a minute to come up")
+        watch.event("planned: checker-0 is killed while it holds messages, and a quarter of all tasks fail once")
+        if not watch.wait(latch, options.timeout):
+            watch.event(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}")
+            watch.event(f"to go on: {again(plan)}")
             return TIMED_OUT
         children.join(farms)
         if not checks.latch.wait(options.timeout, progress=None):
-            print(f"timed out after {options.timeout:g} s: {checks.latch.count()} checks to go", file=sys.stderr)
+            watch.event(f"timed out after {options.timeout:g} s: {checks.latch.count()} checks to go")
             return TIMED_OUT
+        watch.event("all partitions and all checks have counted")
     outcome, merged = check(plan, flights)
     chart = options.out / "flights.png"
-    report.chart(merged, chart)
-    print(f"{report.table(merged)}\nchart: {chart}\n{outcome}")
+    report.chart(merged, chart, watch.history, watch.events)
+    print(f"\n{report.table(merged)}\n\nchart: {chart}\n\n{outcome}")
     return 0 if outcome.right else WRONG
 
 
@@ -116,7 +119,7 @@ def start_checkers(children: Children, checks: Checks, *, doomed: bool) -> None:
             children.start(f"checker-{number}", "checker.py")
 
     if doomed:
-        children.start("checker-0", "checker.py", "--doomed", killed=two)
+        children.start("checker-0", "checker.py", "--doomed", planned=two)
     elif checks.latch.count():
         two()
 

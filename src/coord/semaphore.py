@@ -70,7 +70,7 @@ class Semaphore:
     permits: 1 to 1,000; the record keeps the number that its first acquisition brings, and `resize` alone changes it: a
     handle that says otherwise follows the record.  owner: a name for people and logs; default `host:pid:unique`.
     lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded.  poll: how long to pause
-    between two looks; default 5 to 20 ms.
+    between two looks; default 4 to 10 ms.
     """
 
     def __init__(

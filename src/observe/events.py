@@ -123,6 +123,9 @@ EVENTS: Mapping[str, Event] = _named(
         {"queue": QUEUE},
         "seconds",
     ),
+    Event("stream_lag", Kind.GAUGE, "Messages that a Spark stream has yet to read", {"queue": QUEUE}),
+    Event("stream_rate", Kind.GAUGE, "Messages a second in the last batch of a Spark stream", {"queue": QUEUE}),
+    Event("stream_batches", Kind.HISTOGRAM, "Batches of a Spark stream", {"queue": QUEUE}, "seconds"),
 )
 """By the names that `Seams.note` uses."""
 

@@ -10,7 +10,8 @@ PySpark is imported only where it is needed, so that latches can be waited for w
 from .acknowledge import acknowledge, release
 from .batches import Batch, once_per_batch
 from .latch import SparkLatch
+from .listener import watch_streams
 from .register import register
 from .sweep import sweep_on
 
-__all__ = ["Batch", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on"]
+__all__ = ["Batch", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on", "watch_streams"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -17,11 +18,14 @@ from ..store.connect import VARIABLE, connect
 
 NAMES = (
     "store", "queue", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "maxMessagesPerBatch",
-    "publishBatch",
+    "maxBytesPerBatch", "minMessagesPerBatch", "maxTriggerDelay", "publishBatch",
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 MAX_JOB = 500
 """Bytes of a job's name as it is in keys."""
+DELAY, MAX_DELAY = 900.0, 86_400.0
+"""Seconds."""
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "enqueued_at")
 
 
@@ -38,6 +42,9 @@ class Options:
     payload_schema: str | None
     columns: tuple[str, ...]
     max_messages: int
+    max_bytes: int
+    min_messages: int
+    max_delay: float
     publish_batch: int
 
     def open(self) -> ShardedQueue:
@@ -52,6 +59,13 @@ def parse(given: Mapping[str, str]) -> Options:
     if unknown:
         raise InvalidRequest(f"the data source 'latchwork' has no option {', '.join(unknown)}; use {', '.join(NAMES)}")
     values = {known[name.lower()]: value for name, value in given.items() if name.lower() in known}
+    max_messages = _number("maxMessagesPerBatch", values, 1, 2**53)
+    min_messages = _number("minMessagesPerBatch", values, 1, 2**53)
+    if max_messages and min_messages > max_messages:
+        raise InvalidRequest(
+            f"the option 'minMessagesPerBatch' is {min_messages}, more than 'maxMessagesPerBatch', {max_messages}: no "
+            "batch could have as many; raise the one or lower the other"
+        )
     return Options(
         store=_reachable(values.get("store") or os.environ.get(VARIABLE)),
         queue=values.get("queue") or _needed("queue", "the queue's name"),
@@ -61,7 +75,10 @@ def parse(given: Mapping[str, str]) -> Options:
         stream_id=_short("streamId", values.get("streamId"), MAX_STREAM, "characters", len),
         payload_schema=values.get("payloadSchema"),
         columns=_columns(values.get("columns")),
-        max_messages=_number("maxMessagesPerBatch", values, 1, 2**53),
+        max_messages=max_messages,
+        max_bytes=_number("maxBytesPerBatch", values, 1, 2**53),
+        min_messages=min_messages,
+        max_delay=_delay(values),
         publish_batch=_number("publishBatch", values, 1, 1000),
     )
 
@@ -98,6 +115,25 @@ def _columns(given: str | None) -> tuple[str, ...]:
     if unknown or len(set(columns)) != len(columns):
         raise InvalidRequest(f"the option 'columns' is {given!r}; use some of {', '.join(COLUMNS)}, each once")
     return columns
+
+
+def _delay(values: Mapping[str, str]) -> float:
+    """Seconds for which messages wait for others."""
+    text = values.get("maxTriggerDelay")
+    if text is None:
+        return DELAY
+    if "minMessagesPerBatch" not in values:
+        raise InvalidRequest(
+            "the option 'maxTriggerDelay' says how long messages wait for 'minMessagesPerBatch' of them: give that too"
+        )
+    found = re.fullmatch(r"([0-9]{1,9})\s*(ms|s|m|h)", text.strip())
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= MAX_DELAY:
+        raise InvalidRequest(
+            f"the option 'maxTriggerDelay' is {text!r}; it must be a number with its unit, ms, s, m or h, of more than "
+            "nothing and at most 24h, such as 30s"
+        )
+    return seconds
 
 
 def _number(name: str, values: Mapping[str, str], low: int, high: int) -> int:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import datasource as api
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..queue.sharded import stream as ranges
 from ..queue.sharded.envelope import Envelope
 from ..queue.sharded.shards import ShardState
+from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table
@@ -128,6 +129,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._made: Offsets | None = None
         self._owner: ranges.Owner | None = None
         self._cap: list[int] | None = None
+        self._admission = Admission(options)
+        self._latest: dict[str, Any] | None = None
 
     # ---- planning
 
@@ -137,8 +140,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets.made([state.fired for state in states])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxMessagesPerBatch`, or no limit."""
-        return ReadMaxRows(self._options.max_messages) if self._options.max_messages else ReadAllAvailable()
+        """One of the limits that are set, or no limit."""
+        return self._admission.read_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Read what is there now, and nothing that comes later."""
@@ -153,16 +156,24 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         owner, states = self._own()
         ends = [state.loaded for state in states]
+        self._latest = self._offsets.made(ends)
         if self._cap is not None:
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
         begins = self._offsets.read(start, states)
         ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
-        if isinstance(limit, ReadMaxRows):
-            ends = _limited(begins, ends, limit.max_rows)
+        pointers = self._options.open().pointers
+        ends = self._admission.admitted(pointers, begins, ends, limit, bounded=self._cap is not None)
         if ends != begins:
             return self._offsets.made(ends)
         self._acknowledge(owner, states, begins)
         return start
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """How far the queue reached when the present trigger looked, whatever its limits; a query's progress shows it.
+
+        None before the first look. No call to the store: the progress is of that trigger.
+        """
+        return self._latest
 
     def _acknowledge(self, owner: ranges.Owner, states: Sequence[ShardState], done: Sequence[int]) -> None:
         pointers, left = self._options.open().pointers, IDLE
@@ -243,24 +254,3 @@ def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
 def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
     """Without what consumers have taken meanwhile: the queue was let go of, and the checkpoint is older."""
     return piece._replace(after=min(max(piece.after, fired[piece.shard]), piece.last))
-
-
-def _limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
-    """At most so many rows in all, shared out evenly, what one shard does not need going to the others.
-
-    Where there are fewer rows than shards the first ones are others in each batch, as the offsets move on.
-    """
-    first, shards = sum(begins), len(begins)
-    order = [(first + n) % shards for n in range(shards)]
-    left = {shard: ends[shard] - begins[shard] for shard in order if ends[shard] > begins[shard]}
-    taken = dict.fromkeys(range(len(begins)), 0)
-    while left and rows > 0:
-        share = max(1, rows // len(left))
-        for shard in list(left):
-            n = min(share, left[shard], rows)
-            taken[shard] += n
-            left[shard] -= n
-            rows -= n
-            if not left[shard]:
-                del left[shard]
-    return [begin + taken[shard] for shard, begin in enumerate(begins)]

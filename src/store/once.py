@@ -142,13 +142,13 @@ def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
 
 @lru_cache(maxsize=4096)
 def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
-    """The same, and "the token is not there": for a result that is an expression, which cannot be put as new."""
+    """The guard, and "the token is not there": for a result that is an expression, which cannot be put as new."""
     return all_of(lacks(bin, _TOKEN), _fresh(bin, capacity, when))
 
 
 @lru_cache(maxsize=256)
 def _not_ahead(guard: Expr) -> Expr:
-    """The same, and "the client's clock, which nobody has compared yet, is not far ahead of the server's"."""
+    """The guard, and "the client's clock, which nobody has compared yet, is not far ahead of the server's"."""
     return all_of(guard, _NOT_AHEAD)
 
 
@@ -189,7 +189,7 @@ class _Attempt:
         self.unanswered, self.cancelled = False, False
 
     def run(self) -> Values:
-        """The answer; where an attempt was not answered, what that came to is told to the outside."""
+        """The answer. Where an attempt was not answered, its resolution is counted in the metrics."""
         try:
             values = self._answer()
         except (Refused, AlreadyExists):

@@ -56,7 +56,7 @@ class RecordStore(ABC):
         self.token_clock = TokenClock()
 
     def with_policy(self, policy: RetryPolicy) -> RecordStore:
-        """The same store and connection, retrying by another policy."""
+        """A view of this store, on its connection, that retries by another policy."""
         return PolicyView(self, policy)
 
     # ---- the verbs
@@ -67,7 +67,10 @@ class RecordStore(ABC):
         return self.policy.run(self.seams, self._get, key, checked_bins(bins), doubt=_reads_are_repeatable)
 
     def get_many(self, keys: Iterable[Key], *bins: str) -> list[Record | None]:
-        """The same for many keys, in order, in one round trip per node. One row that cannot be read fails the call."""
+        """Read many records, in the order of the keys, in one round trip per node; None where there is no record.
+
+        One row that cannot be read fails the call.
+        """
         wanted, bins = [checked_key(key) for key in keys], checked_bins(bins)
         if not wanted:
             return []
@@ -106,7 +109,7 @@ class RecordStore(ABC):
         return self.policy.run(self.seams, self._operate, update)
 
     def repeat(self, update: Update) -> Values:
-        """The same for an update that is made already and whose repeat is harmless: `operate(repeatable=True)`."""
+        """Apply an update that is made already and whose repeat is harmless, as `operate(repeatable=True)` does."""
         checked(update)
         try:
             return self._operate(update)
@@ -114,7 +117,7 @@ class RecordStore(ABC):
             return self._repeated(failure, [], self._operate, update)
 
     def once(self, update: Update, *, token: bytes | None = None) -> Values:
-        """The same for an update whose form says how it is remembered: `operate(once=...)`.
+        """Apply an update exactly once, as `operate(once=...)` does; its form says how it is remembered.
 
         token: a token minted before, to go on with an update that was begun earlier.
         """
@@ -125,7 +128,7 @@ class RecordStore(ABC):
         return operate_once(self, update, once if token is None else replace(once, token=token))
 
     def operate_many(self, updates: Iterable[Update]) -> list[Row]:
-        """The same for many records in one round trip per node; an outcome for each row, each classified alone.
+        """Apply an update to each of many records in one round trip per node; an outcome for each row, each by itself.
 
         Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
         same record. The rows are not atomic with one another.
@@ -149,7 +152,7 @@ class RecordStore(ABC):
             return self._repeated(failure, doubts, self._delete, removal) or bool(doubts)
 
     def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
-        """The same for many records: for each row True, False, or the error that `delete` would have raised."""
+        """Delete many records: for each True, False, or the error that `delete` would have raised."""
         return self._rows([checked_removal(removal) for removal in removals], self._delete_many)
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
@@ -167,6 +170,13 @@ class RecordStore(ABC):
     @abstractmethod
     def describe(self) -> StoreInfo:
         """What this store is and what it can promise."""
+
+    def data_version(self) -> object:
+        """A value that is another one after each write of anybody; None where the store cannot tell without a read.
+
+        It may also change without one. Not a call: where it cannot be told now, it is another value each time.
+        """
+        return None
 
     def close(self) -> None:
         """Let go of this process's connection, where the store made it; the next call makes another."""
@@ -200,7 +210,10 @@ class RecordStore(ABC):
     # ---- retrying
 
     def _repeated(self, first: LatchworkError, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
-        """What comes of a row whose first attempt failed so, and whose repeat is harmless; `doubts` grows by each."""
+        """Try a row again whose first attempt failed, and whose repeat is harmless; its outcome.
+
+        `doubts` gets an entry for each attempt in doubt.
+        """
         try:
             if not isinstance(first, Unavailable | OutcomeUnknown):
                 raise first
@@ -256,6 +269,9 @@ class PolicyView(RecordStore):
 
     def describe(self) -> StoreInfo:
         return self.inner.describe()
+
+    def data_version(self) -> object:
+        return self.inner.data_version()
 
     def close(self) -> None:
         self.inner.close()

@@ -127,6 +127,10 @@ class CountingStore(RecordStore):
     def describe(self) -> StoreInfo:
         return self.inner.describe()
 
+    def data_version(self) -> object:
+        """What the store says."""
+        return self.inner.data_version()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -30,6 +30,7 @@ from latchwork.queue.circular import rounds as circular_round
 from latchwork.queue.ledger import chunks as ledger_chunk
 from latchwork.queue.ledger import writer as ledger_writer
 from latchwork.queue.ledger.chunks import LedgerRecords
+from latchwork.queue.sharded import active, bell
 from latchwork.queue.sharded import drain as passes
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
@@ -281,7 +282,7 @@ LOCK_RULES = (
     ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken though it was renewed", "P2: fence, renewals and time in the guard",
-     _broken_by(lease._HELD), False, 2_440),
+     _broken_by(lease._HELD), True),
     ("only what expired by the server's clock is broken", "P2: no guard compares a time", _broken_by(_EXPIRED)),
     ("broken by the challenger's lease", "P2: the holder's lease from the record",
      _swap(lease.Observation, "ran_out", lambda self, now: now - self.since > 0.3)),
@@ -402,6 +403,11 @@ def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init_
     self.sweep = 1e9
 
 
+def _deaf_to_what_came_between(self: Any, real: Any = active.ActiveShards._glance) -> None:
+    real(self)
+    self._heard = self._queue.bell.rings()
+
+
 def _any_epoch() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(sweeping, "_forward", return_value=TRUE))
@@ -450,6 +456,10 @@ SHARDED_RULES = (
      _hands(left_alone=exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
+    ("the bell is read after the pointers", "P5: before the pointers",
+     _swap(active.ActiveShards, "_glance", _deaf_to_what_came_between), True),
+    ("a shard that was empty is not rung for", "P5: rung where the shard was empty",
+     _swap(bell.Bell, "owe", lambda self: None), True),
     ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
     ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
      _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),

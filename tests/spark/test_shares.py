@@ -15,8 +15,9 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.spark import release, source
+from latchwork.spark.admission import limited
 from latchwork.spark.options import parse
-from latchwork.spark.source import BatchReader, Piece, StreamReader, _limited, _shares
+from latchwork.spark.source import BatchReader, Piece, StreamReader, _shares
 from latchwork.spark.table import Table
 from latchwork.store.connect import connect
 
@@ -184,13 +185,13 @@ def test_times_without_a_zone_are_compared_as_utc_wherever_the_machine_is(queue,
 )
 def test_a_limited_batch_takes_from_every_shard(sizes, rows, taken):
     begins = [7] * len(sizes)
-    assert _limited(begins, [7 + size for size in sizes], rows) == [7 + n for n in taken]
+    assert limited(begins, [7 + size for size in sizes], rows) == [7 + n for n in taken]
 
 
 def test_a_limit_below_the_number_of_shards_leaves_none_of_them_behind():
     begins, ends = [0] * 8, [1000] * 8
     for _ in range(20):
-        begins = _limited(begins, ends, 4)
+        begins = limited(begins, ends, 4)
     assert begins == [10] * 8
 
 

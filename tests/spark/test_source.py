@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -18,7 +19,9 @@ from pyspark.sql import functions as f
 
 from latchwork.errors import QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.spark import acknowledge, register
+from latchwork.spark import acknowledge, register, watch_streams
+from latchwork.spark.listener import lag_of
+from tests.observe.conftest import Remembering
 
 from . import driver
 from .conftest import BOTH
@@ -185,6 +188,45 @@ def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(sess
     assert queue.depth().ready == 0
     publish(queue, ROWS, 20)
     assert len(queue.receive(100)) == 20
+
+
+def test_the_progress_shows_the_lag_and_a_listener_exports_it(session, queue, options, tmp_path):
+    publish(queue)
+    telemetry = Remembering()
+    listener = watch_streams(session, telemetry)
+    try:
+        limits = {"maxBytesPerBatch": "800", "minMessagesPerBatch": "50", "maxTriggerDelay": "1h"}  # 100 messages
+        query = run(stream(session, options, **limits), tmp_path)
+        until(lambda: telemetry.times("stream_rate", queue="q") > telemetry.times("stream_lag", queue="q"))
+    finally:
+        session.streams.removeListener(listener)
+    shown = [progress.sources[0] for progress in query.recentProgress if progress.numInputRows]
+    assert [sum(json.loads(source.latestOffset)["shards"].values()) for source in shown] == [ROWS] * len(shown)
+    lags = [lag_of(source)[1] for source in shown]
+    assert (len(lags) > 1, lags) == (True, sorted(lags, reverse=True))
+    assert lags[-1] == 0
+    assert [value for name, value, _ in telemetry.told if name == "stream_lag"][: len(lags)] == lags
+    assert telemetry.times("stream_batches", queue="q") == len(lags)
+    assert written(session, tmp_path) == ALL
+    acknowledge(session, query)
+
+
+def test_a_query_that_goes_on_waits_for_enough_messages(session, queue, options, tmp_path):
+    publish(queue, 0, 20)
+    limits = {"minMessagesPerBatch": "50", "maxTriggerDelay": "1h"}
+    sink = stream(session, options, **limits).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(processingTime="50 milliseconds").start()
+    try:
+        until(lambda: query.lastProgress is not None)
+        publish(queue, 20, 20)
+        publish(queue, 40, 20)
+        query.processAllAvailable()
+        (rows,) = [one.numInputRows for one in query.recentProgress if one.numInputRows]
+        assert rows == 60
+    finally:
+        query.stop()
+    acknowledge(session, query)
 
 
 def test_a_run_that_found_nothing_new_is_finished_by_acknowledge_too(session, queue, options, tmp_path):

@@ -27,8 +27,8 @@ from .watch import LatchProgress, Looks, by_farm, progress_of
 
 TTL = 3600
 """Seconds that a latch lives where nothing else is said."""
-LATCH_POLL = Poll(low=0.005, high=0.052, factor=2.5)
-"""At most 25 reads a second, and half of all releases seen within 26 ms."""
+LATCH_POLL = Poll(low=0.005, high=0.026, factor=1.5)
+"""At most 40 reads a second, and half of all releases seen within 13 ms."""
 L = TypeVar("L", bound="Latch")
 
 
@@ -215,7 +215,7 @@ class Latch(Handle):
     ) -> bool:
         """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
 
-        It reads the counters again and again, after 5 to 52 ms: at most 25 reads a second. `progress=True` draws a bar
+        It reads the counters again and again, after 5 to 26 ms: at most 40 reads a second. `progress=True` draws a bar
         on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
         `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
         `alive`: a group that the parties are members of, by their names: where one that has not counted died, this

@@ -28,7 +28,7 @@ MOST = 256
 
 
 class Work(Protocol):
-    """One thread's wish: what goes together with what, until when (None = for ever), and what came of it."""
+    """A request of one thread: its kind, its deadline (None = none), and its result or error."""
 
     kind: Any
     until: float | None
@@ -43,7 +43,7 @@ Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]]]
 
 
 class _Ticket(Struct, Generic[W], eq=False):
-    """A wish in the queue of this process.
+    """A request that waits in this process.
 
     gone: its thread was interrupted, and must not be given the lead.  taken: while it leads, those whose answer is due
     from it, which is at first its own.
@@ -163,7 +163,7 @@ class GroupCommit(Generic[W]):
             mine.taken = [ticket for ticket in mine.taken if ticket not in back]
 
     def _in_time(self, taken: Sequence[_Ticket[W]]) -> list[_Ticket[W]]:
-        """Those that can wait for another hold, in order; never all of them, so that this comes to an end."""
+        """The requests that have time for another hold, in order; never all of them, so that the loop ends."""
         undone = [ticket for ticket in taken if not _answered(ticket)]
         ends = [ticket.work.until for ticket in undone if ticket.work.until is not None]
         if not ends:
@@ -210,7 +210,7 @@ def _fail(taken: Sequence[_Ticket[W]], failure: LatchworkError) -> None:
 
 
 def _own(failure: LatchworkError) -> LatchworkError:
-    """The same error for one caller alone, who may add to its details."""
+    """A copy of the error for one caller, who may add to its details."""
     own = copy(failure)
     own.details, own.__cause__ = dict(failure.details), failure
     return own

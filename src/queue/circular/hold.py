@@ -149,7 +149,7 @@ class QueueLock:
         return bool(self.change(hold, *forgotten, *ops, *rules.RELEASE))
 
     def let_go(self, hold: Hold) -> None:
-        """The same after an error; the lease ends by itself where it cannot be given back."""
+        """Give the lock back after an error; the lease ends by itself where that fails."""
         try:
             self.release(hold)
         except LatchworkError:

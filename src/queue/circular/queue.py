@@ -263,7 +263,7 @@ class LargeQueue:
         return QueueInfo(self.name, namespace, self.layout.capacity, head, tail, tail - head)
 
     def transaction(self, txn_id: str | int, *, timeout: float | None = None) -> Transaction | None:
-        """What became of the newest transaction with that id: committed, and at which offsets, or None.
+        """The newest transaction with that id, with its offsets, if it was committed; else None.
 
         None is final for every transaction of that id that has begun, which is to say has had the lock. To be sure of
         it this waits for the lock, as a change does, so one that is under way ends first; one that was paused past its

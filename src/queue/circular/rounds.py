@@ -27,7 +27,7 @@ ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 
 
 class Request(Struct, eq=False):
-    """What one caller wants of a hold, and what came of it.
+    """What one caller wants of a hold, and its result or error.
 
     since: the fence of the first hold it was part of.  until: when its time is over; None = never.
     dropped: how many entries its holds have dropped to make room, or may have.
@@ -45,7 +45,7 @@ class Request(Struct, eq=False):
 
 
 class _Plan(Struct):
-    """What a commit is to say: which bins move, the head if it does, and each request's offsets and result.
+    """The changes of one commit: which bins move, the head if it does, and each request's offsets and result.
 
     told: requests that find no room or no entries left, which is so only if what comes before them is committed.
     """
@@ -311,7 +311,7 @@ def _nothing_done(failure: OutcomeUnknown) -> Unavailable:
 
 
 def _doubted(plan: _Plan, shared: str, failure: OutcomeUnknown) -> None:
-    """Tell everybody of a hold whose commit may have been made: under which id to ask, and for which offsets."""
+    """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
     for request, offsets, _ in plan.parts:
         txn = request.txn or shared
         request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)

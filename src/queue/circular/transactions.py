@@ -75,7 +75,7 @@ def checked(txn_id: str | int | None) -> str | None:
 
 
 def checked_new(txn_id: str | int | None) -> str | None:
-    """The same for a transaction to be. Raises `InvalidRequest`."""
+    """Check the id of a new transaction. Raises `InvalidRequest`."""
     txn = checked(txn_id)
     if txn is not None and txn.startswith(OWN):
         raise InvalidRequest(f"txn_id is {txn!r}; ids that begin with {OWN!r} are the queue's own: use another")

@@ -112,7 +112,7 @@ class ChunkWriter:
         return not moves
 
     def _passed(self, slots: Collection[Slot]) -> set[Slot]:
-        """Those of them that somebody may have passed while they were empty. Two calls at most.
+        """The slots that a consumer may have passed while they were empty. Two calls at most.
 
         Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
         What somebody was given since was not passed.
@@ -131,7 +131,7 @@ class ChunkWriter:
         return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
-        """Give messages other slots; those that are to be examined first may turn out to be read already."""
+        """Give messages other slots; the ones to be examined first may turn out to be read already."""
         shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
         sent = self._seams.boottime()
         slots = self._reserve(shards)
@@ -146,7 +146,7 @@ class ChunkWriter:
             self._records.change(chunk.number, msg_id, old, new)
 
     def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
-        """Those in which a tombstone is; it is kept on, so that nobody can write there any more. One call, or none.
+        """The slots that hold a tombstone, which is kept on, so that nobody can write there. One call, or none.
 
         Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
         """
@@ -182,9 +182,8 @@ class ChunkWriter:
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
         """A slot for each message. One call."""
-        counts = Counter(shards.values())
         following: dict[int, int] = {}
-        for shard, first in self._pointers.reserve(counts).items():
+        for shard, first in self._pointers.reserve(Counter(shards.values())).items():
             if isinstance(first, LatchworkError):
                 raise first
             following[shard] = first

@@ -10,7 +10,7 @@ from .reader import View
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a consumer has still to read.
+    """What a consumer has not read yet.
 
     messages: one larger than a page counts once for each of its pages.  bytes: of the files, unused ends of full pages
     included.  oldest: when the first of them arrived, in seconds since the epoch; None where there is none.

@@ -140,7 +140,7 @@ class SystemLock(SystemFile):
         super().close()
 
     def begin_anew(self) -> None:
-        """In the child: the lock is the parent's, so only the file is closed.
+        """Close the file in a forked child; the lock on it is the parent's.
 
         It runs before `PagedQueue.disown` calls `close`, because `forks` is told of children first; so that unlocks
         nothing.

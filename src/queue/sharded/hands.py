@@ -191,7 +191,7 @@ _LETTING_GO_OF_OTHERS = _letting_go(Param("data"), THE_QUEUES_OWN.mine)
 _LETTING_GO_OF_ANY = _letting_go(Param("data"), exists("data"))
 
 
-def let_go(key: Key, data: object, me: str, *, whoever: bool = False) -> Update:
+def letting_go(key: Key, data: object, me: str, *, whoever: bool = False) -> Update:
     """What the queue's own consumers do with a message that they are done with and groups may wait for.
 
     whoever: whatever delivery it has, as for a stream, which stamps nothing.

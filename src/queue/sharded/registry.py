@@ -31,9 +31,10 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 class QueueRegistry:
     """The way to the sharded queues of `client_id` in a farm.
 
-    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of a queue
-    that was idle for long notice what other processes publish; each look costs a process one call. Nothing is read or
-    written before the first call. One queue is one object here, shared by all who ask for it; one that another has
+    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of an
+    idle queue look at its pointers though its bell was not rung, as where a publisher died, or another library
+    publishes; each look costs a process one call, and a record a shard. Nothing is read or written before the first
+    call. One queue is one object here, shared by all who ask for it; one that another has
     replaced (with another codec, or as the queue was made anew) is kept up to date as well for as long as it is held.
     """
 

@@ -32,10 +32,11 @@ from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import Compute
 from ..rows import delete_rows, settle
+from .bell import Bell
 from .envelope import BINS, CONTENT, Envelope, bare_update, from_bins, kept_for, tombstone
 from .groups.members import Members, names
 from .groups.parting import Parting, finish, part
-from .hands import ALONE, GROUPS, OWN, THE_QUEUES_OWN, Hands, let_go
+from .hands import ALONE, GROUPS, OWN, THE_QUEUES_OWN, Hands, letting_go
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -45,7 +46,9 @@ KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 IN_HAND, SEAL = "in-hand", "claim-fence"
 
-_RESERVING = Form(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(GROUPS), exists=Exists.ANY, ttl=NEVER)
+_RESERVING = Form(
+    Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(GROUPS), exists=Exists.ANY, ttl=NEVER
+)
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -146,6 +149,7 @@ class PointerQueue:
         )
         self._tombstone_ttl = int(sweep) + 1
         self.members = Members(store, self.pointers_key, LOAD)
+        self.bell = Bell(store, Key(self.meta_set, f"{name}_BELL"))
 
     def home(self, shard: int) -> int:
         """The shard to which a message from a shard of another queue comes."""
@@ -204,22 +208,27 @@ class PointerQueue:
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
         """Reserve pointers: for each shard the first of so many, or the error. One call.
 
-        It needs no token: a reservation made twice leaves holes, which are harmless (P1).
+        It needs no token: a reservation made twice leaves holes, which are harmless (P1). Where a shard had nothing
+        left to fire, the next `write` rings the bell.
         """
         rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
         first: dict[int, int | LatchworkError] = {}
         for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True):
             if isinstance(row, LatchworkError):
                 first[shard] = row
-            else:
-                first[shard] = row[0] - n + 1
-                self.members.note(shard, *row)
+                continue
+            loaded, fired, groups = row
+            first[shard] = loaded - n + 1
+            self.members.note(shard, loaded, groups)
+            if fired >= loaded - n or groups:  # how far groups have come nobody knows here
+                self.bell.owe()
         return first
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
     ) -> list[Written | LatchworkError]:
-        """Create the data records. One call, and another where something is there already.
+        """Create the data records, and ring the bell where that is due. One call, and another where something is there
+        already.
 
         fired: they come from another queue, so they carry the time of this move in `fireTS`.
         """
@@ -236,7 +245,7 @@ class PointerQueue:
                 )
                 for slot, envelope, tags in zip(slots, envelopes, waiting, strict=True)
             ]  # fmt: skip
-        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in settle(self.store, rows)]
+        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in self.bell.settle(rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
             return outcomes
@@ -329,11 +338,6 @@ class PointerQueue:
         records = self.store.get_many([self.key(slot) for slot in slots], *BINS)
         return [from_bins(record.bins) if record else None for record in records]
 
-    def unsettled(self, slots: Sequence[Slot]) -> list[bool]:
-        """Whether each of these holds a message that is not settled; nothing changes. One call."""
-        rows = settle(self.store, [Update(self.key(slot), self.hands_at(slot).state) for slot in slots])
-        return [not isinstance(row, LatchworkError) and bool(row[2]) for row in rows]
-
     def hands_at(self, slot: Slot) -> Hands:  # noqa: ARG002 - of a group it depends on the slot
         """What asks in whose hands the message in a slot is."""
         return self.hands
@@ -402,18 +406,8 @@ class PointerQueue:
         if not held:
             return []
         partings = [
-            Parting(let_go(self.key(h.slot), h.envelope.data, h.delivery), h.delivery, h.envelope.keep_id) for h in held
-        ]
-        return part(self.store, partings, OWN)
-
-    def let_go(self, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
-        """The queue's own stream is done with these, which groups may wait for. No call, or two or three."""
-        me = self.store.seams.unique()
-        found = dict(zip(slots, self.look(slots), strict=True)) if slots else {}
-        partings = [
-            Parting(let_go(self.key(slot), one.data, me, whoever=True), me, one.keep_id)
-            for slot, one in found.items()
-            if one is not None
+            Parting(letting_go(self.key(h.slot), h.envelope.data, h.delivery), h.delivery, h.envelope.keep_id)
+            for h in held
         ]
         return part(self.store, partings, OWN)
 

@@ -15,7 +15,8 @@ from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
 from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
-from .hands import ALONE, GROUPS
+from .groups.parting import Parting, part
+from .hands import ALONE, GROUPS, OWN, letting_go
 from .shards import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
 from .subqueue import GRACE
 
@@ -147,6 +148,13 @@ def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tup
                 yield pointer, envelope
 
 
+def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
+    """The bytes of the payloads in these slots, 0 where there is none. One call; none for no slots."""
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "data")
+    found = [record.bins.get("data") or "" if record else "" for record in records]
+    return [len(data.encode() if isinstance(data, str) else data) for data in found]
+
+
 def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:
     """Delete what the shard holds up to the boundary, then move FIRE there; how many pointers that were.
 
@@ -248,6 +256,18 @@ def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     # A group may have adopted it since it was read.
     refused = {slot for slot, row in zip((*plain, *kept), outcomes, strict=True) if isinstance(row, Refused)}
     among = [slot for slot in there if slot in refused or slot not in ttls]
-    for outcome in (*outcomes, *queue.let_go(among)):
+    for outcome in (*outcomes, *_let_go(queue, among)):
         if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
             raise outcome
+
+
+def _let_go(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+    """The stream is done with these messages, and groups may not be. No call, or two or three."""
+    me = queue.store.seams.unique()
+    found = dict(zip(slots, queue.look(slots), strict=True)) if slots else {}
+    partings = [
+        Parting(letting_go(queue.key(slot), one.data, me, whoever=True), me, one.keep_id)
+        for slot, one in found.items()
+        if one is not None
+    ]
+    return part(queue.store, partings, OWN)

@@ -100,9 +100,9 @@ class QueueView:
         shards: from these only, and of each in its order: nothing that is behind a message which is on its way.
         It costs one call to claim and one to stamp and read for up to 1,000 messages, and the same again for each
         1,000 more, as long as they are there at once.
-        With a timeout above 0, those who wait in a process share one look for messages of other processes, so on a
-        queue that was idle for long these may go unnoticed for 9 s (the registry's `idle_look`); a timeout of 0 looks
-        at once.
+        With a timeout above 0, those who wait in a process share their looks for messages of other processes, which
+        they notice within 0.1 s where the process waits for one queue (docs/scaling.md has the limits), or within 9 s
+        (the registry's `idle_look`) where the publisher could not ring the queue's bell. A timeout of 0 looks at once.
 
         A slot whose message is not there yet is set aside and tried again for 250 ms, which a call with nothing else to
         return waits for even beyond its timeout; then the slot is given up, and its producer, if it still lives,
@@ -200,22 +200,25 @@ class QueueView:
 
     def _claim(self, wanted: int, ask: Ask, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
-        doubted = self.aside.doubted(ask.shards)
-        slots = self._claim_from(dict.fromkeys((*doubted, *self.active.candidates(ask.shards))), wanted, ask)
-        if not slots and now:
+        doubted, believed = self.aside.doubted(ask.shards), self.active.believed
+        shards = self.active.candidates(ask.shards, look=now and not believed)
+        slots = self._claim_from(dict.fromkeys((*doubted, *shards)), wanted, ask)
+        if not slots and now and believed:
             slots = self._claim_from(self.active.candidates(ask.shards, look=True), wanted, ask)
         return slots
 
     def _claim_from(self, shards: Iterable[int], wanted: int, ask: Ask) -> list[Slot]:
         slots: list[Slot] = []
         for shard in shards:
+            news, doubted = self.active.news, self.aside.doubted((shard,))
             try:
                 claim = self._claim_one(shard, wanted - len(slots), ask)
             except LatchworkError:
                 if slots:
                     break  # what was claimed is handed out; the next look meets the same trouble
                 raise
-            self.active.claimed(shard, claim)
+            if not doubted:  # whose answer may be an old one
+                self.active.claimed(shard, claim, news)
             if claim is not None:
                 slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
             if len(slots) >= wanted:

@@ -1,4 +1,4 @@
-"""Batches as the Aerospike client answers them: which rows were answered, and what became of the others.
+"""Batches as the Aerospike client answers them: which rows were answered, and how the others failed.
 
 The client raises nothing where a batch fails. It says so only in the batch's own result; and where it knows no node to
 send the batch to, it leaves every row as it was made, with the result 0. So a row's result 0 is an answer only where
@@ -31,7 +31,7 @@ bins are missing, though its result is 0; those behind it keep `UNANSWERED`. It 
 
 
 def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
-    """Send the rows; for each None where the server has done it, else what became of it."""
+    """Send the rows; for each None where the server has done it, else its error."""
     batch = BatchRecords(rows)
     with lenient() as strange:
         client.batch_write(batch, policy)
@@ -61,7 +61,7 @@ def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[st
 
 
 def read_fault(row: Any) -> Fault | None:
-    """What became of a row that was read; None where it has a record."""
+    """The error of a row that was read; None where it has a record."""
     if not row.result:
         return None if _generation(row) else _unanswered(UNANSWERED)
     return _fault(row)
@@ -80,8 +80,8 @@ def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
 
 
 def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
-    """What became of the rows of such a batch. Any of them may be the one: reads are sent again, each alone, and
-    writes are in doubt; their error says that they are to be sent alone.
+    """The errors of the rows of a batch that could not be decoded. Any of them may be the cause: reads are sent
+    again, each alone, and writes are in doubt; their error says that they are to be sent alone.
     """
     if len(rows) == 1 and _is_undecoded(rows[0]):
         return [Fault(UNREADABLE, message=_TOO_DEEP)]

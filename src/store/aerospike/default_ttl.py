@@ -40,7 +40,7 @@ def either(update: Update, send: Callable[[Update], Values]) -> Values:
 
 
 def either_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> list[Row]:
-    """The same for those rows of a batch that are such writes; the others are sent once, as they are."""
+    """Send a batch as `either` sends one update: rows that may create a record twice, all others once, as they are."""
     outcomes: list[Row] = [()] * len(updates)
     pending: Sequence[int] = range(len(updates))
     for exists, ttl, missed in _STEPS:

@@ -117,7 +117,7 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
 
 
 def template_of_put(bin: str, key: Any, value: e.Expr) -> Template:
-    """The same with parameters in the value, or as the key."""
+    """The template of a map put whose value, or key, has parameters."""
     entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
     at = _Slot(key.name) if isinstance(key, e.Param) else _build(key) if isinstance(key, e.Expr) else key
     return Template(exp.MapPut(None, ORDERED, at, _build(value), entries).compile())

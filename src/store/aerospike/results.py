@@ -31,7 +31,7 @@ from ...errors import (
 
 
 class Verdict(Enum):
-    """What became of a request that failed."""
+    """Whether a request that failed was applied, was not, or may have been."""
 
     NEVER_APPLIED = "never applied: may be sent again"
     DEFINITE = "a definite answer"
@@ -154,7 +154,7 @@ def fault_of(failure: BaseException) -> Fault:
 
 
 def verdict_of(fault: Fault, *, write: bool) -> Verdict:
-    """What became of the request."""
+    """Whether the failed request was applied, was not, or may have been."""
     if not write:
         verdict = VERDICTS.get(fault.code, Verdict.NEVER_APPLIED)
         return Verdict.NEVER_APPLIED if verdict in (Verdict.IN_DOUBT, Verdict.READS_ONLY) else verdict

@@ -223,7 +223,7 @@ class AerospikeStore(RecordStore):
         ]
 
     def _batch(self, rows: list[Any]) -> list[Fault | None]:
-        """Send the rows; for each None where the server has done it, else what became of it."""
+        """Send the rows; for each None where the server has done it, else its error."""
         try:
             return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
         except FAILURES as failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from ...errors import AlreadyExists, BinMismatch, InvalidRequest, NotFound, Refused
@@ -113,6 +114,15 @@ def _asked(ask: Callable[[], list[Record]], expected: set[Key]) -> set[Key]:
 
 class SharingContract(Contract):
     """Atomicity: no update is lost and none is half seen, whoever else is writing."""
+
+    def test_the_data_version_is_another_one_after_each_write_or_none(self, store: RecordStore) -> None:
+        seen = [store.data_version()]
+        key = make(store, Put("n", 0))
+        for _ in range(5):
+            seen.append(store.data_version())
+            store.operate(key, Add("n", 1))
+        seen.append(store.data_version())
+        assert None in seen or all(before != after for before, after in pairwise(seen))
 
     def test_threads_lose_no_update(self, store: RecordStore) -> None:
         key = make(store, Put("n", 0), Put("twin", 0))

@@ -38,9 +38,36 @@ class SQLitePool:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
         self._lent: set[object] = set()
+        self._watcher: sqlite3.Connection | None = None
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
         _POOLS.add(self)
+
+    def data_version(self) -> object:
+        """Another value after each commit of any other connection, those of this process too.
+
+        A connection that writes nothing itself is asked, some 5 microseconds; another connection gives another value,
+        and so does one that cannot be asked.
+        """
+        with self._lending:
+            loan = object()
+            self._lent.add(loan)
+            watcher, self._watcher = self._watcher, None
+        try:
+            watcher = watcher or self._borrow()
+            ((version,),) = watcher.execute("PRAGMA data_version")
+        except FAILURES:
+            if watcher is not None:
+                watcher.close()
+            return loan
+        else:
+            with self._lending:
+                self._watcher, spare = watcher, self._watcher
+            if spare is not None:
+                self._idle.append(spare)
+            return watcher, version
+        finally:
+            self._lent.discard(loan)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """What `ask` returns; it may be called again while another connection is in its way."""
@@ -74,7 +101,8 @@ class SQLitePool:
     def close(self) -> None:
         """Close the connections that are not lent at the moment."""
         idle, self._idle = self._idle, []
-        for connection in idle:
+        watcher, self._watcher = self._watcher, None
+        for connection in (*idle, *filter(None, [watcher])):
             connection.close()
 
     def before_fork(self, paused: list[Lock]) -> None:
@@ -93,10 +121,10 @@ class SQLitePool:
         self.close()
 
     def after_fork(self) -> None:
-        """Begin anew in the child, or never, where a connection of the parent's was open all the same."""
-        if self._lent or self._idle:
-            _INHERITED.setdefault(self.path, []).append(self._idle)
-        self._idle, self._lent = [], set()
+        """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
+        if self._lent or self._idle or self._watcher:
+            _INHERITED.setdefault(self.path, []).append([*self._idle, *filter(None, [self._watcher])])
+        self._idle, self._lent, self._watcher = [], set(), None
         self._writing, self._lending = threading.RLock(), threading.RLock()
 
     def _commit(self, connection: sqlite3.Connection) -> None:

@@ -104,6 +104,9 @@ class SQLiteStore(RecordStore):
         with indexing_anew():
             self._pool.write(lambda connection: connection.execute("REINDEX") and None)
 
+    def data_version(self) -> object:
+        return self._pool.data_version()
+
     def close(self) -> None:
         """Close this process's idle connections; the next call makes another."""
         self._pool.close()

@@ -215,6 +215,8 @@ class SimStore(RecordStore):
         found = []
         for row in rows:
             fault = self.plan.fault(self.process, verb + "_many", row)
+            if held := self.plan.hold():
+                self.world.pause(held)
             if fault is None:
                 if self.plan.held:
                     self._travel()  # a script delays this row

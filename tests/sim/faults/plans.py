@@ -46,6 +46,10 @@ class Plan:
         draw = self.rng.random()
         return self.scale * draw if draw < 0.9 else self.scale * 10 * draw
 
+    def hold(self) -> float:
+        """Seconds for which a row of a batch is held before it applies."""
+        return 0.0
+
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         """What goes wrong with this call, if anything."""
         self.point += 1
@@ -190,8 +194,11 @@ class ScriptPlan(Plan):
         world.preempt = 0.0
 
     def delay(self) -> float:
+        return 0.001 + self.hold()
+
+    def hold(self) -> float:
         held, self.held = self.held, 0.0
-        return 0.001 + held
+        return held
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1

@@ -93,7 +93,7 @@ def tombstones_left_to_expire():
 
 def late_record_seen_by_a_deposed_leader():
     """P6: a slot was passed by the sweep, is then filled, and stamped by a leader who has not heard of the pass."""
-    late, asleep = {5: 30.0, 6: 5.0}, {5: 31.5}
+    late, asleep = {5: 30.0, 7: 5.0}, {5: 31.5}
     stage = Stage({"a": late, "c": {3: Fault(Kind.CRASH_AFTER)}, "deposed": asleep})
 
     def sweeps(store, epoch, times):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from unittest import mock
 
 from latchwork.errors import LatchworkError, LeaseLost
+from latchwork.queue.sharded import active
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded.config import QueueConfig
 from latchwork.queue.sharded.registry import QueueRegistry
@@ -229,6 +230,55 @@ def earlier_leader_sweeps_after_a_later_one():
     return stage.play().said["a"] == [2, 2]
 
 
+def waiting(store):
+    """What a consumer gets that waits for 5 s, which is less than the interval of late looks."""
+    return [delivery.payload for delivery in queue_on(store).receive(1, timeout=5)]
+
+
+def published_while_a_consumer_looks():
+    """P5: a consumer has read the pointers, and reads the bell a second later; a message comes in between."""
+    stage = Stage({"c": {4: 1.0}})
+    stage.act("setup", queue_on)
+    stage.act("c", waiting, after=0.1)
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.6)
+    return stage.play().said["c"] == ["m"]
+
+
+def published_while_a_consumer_waits():
+    """P5: a consumer has looked and found nothing; then a message comes."""
+    stage = Stage()
+    stage.act("setup", queue_on)
+    stage.act("c", waiting, after=0.1)
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=2)
+    return stage.play().said["c"] == ["m"]
+
+
+@contextmanager
+def no_late_looks():
+    made = active.ActiveShards.__init__
+    with mock.patch.object(active.ActiveShards, "__init__", lambda self, queue, _: made(self, queue, 1e9)):
+        yield
+
+
+def ring_that_is_lost():
+    """P5: a publisher dies before its ring; who waits looks at the pointers all the same, if late."""
+    stage = Stage()
+    stage.act("setup", queue_on)
+
+    def producer(store):
+        queue = queue_on(store)
+        queue.pointers.bell.owe = lambda: None
+        queue.publish("m")
+
+    def consumer(store):
+        queue = queue_on(store)
+        return [delivery.payload for _ in range(3) for delivery in queue.receive(1, timeout=5)]
+
+    stage.act("c", consumer, after=0.1)
+    stage.act("p", producer, after=2)
+    return stage.play().said["c"] == ["m"]
+
+
 def lose(stage, at, *names):
     """The store has lost these records."""
 
@@ -304,5 +354,8 @@ RULES = [
     ),
     ("P5 extended", extended_between_look_and_take, rule("sharded", "what was left alone is taken as it is now")),
     ("P5 mark", messages_behind_a_mark_that_stays_young, rule("sharded", "marks grow old by the server's clock")),
+    ("P5 bell", published_while_a_consumer_looks, rule("sharded", "the bell is read after the pointers")),
+    ("P5 ring", published_while_a_consumer_waits, rule("sharded", "a shard that was empty is not rung for")),
+    ("P5 late look", ring_that_is_lost, no_late_looks),
     ("P5 epoch", earlier_leader_sweeps_after_a_later_one, rule("sharded", "sweep pointers ignore the epoch")),
 ]

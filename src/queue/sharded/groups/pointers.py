@@ -10,6 +10,7 @@ from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ...rows import settle
+from ..bell import RUNG, Bell
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope
 from ..hands import GROUPS, Hands, hands_of, parting_of
@@ -134,6 +135,19 @@ class SharedPointers(PointerQueue):
 STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, JOINED)
 
 
+class _BothBells(Bell):
+    """The bells of the queue and of the group's own shards, heard as one."""
+
+    def __init__(self, store: RecordStore, bells: Sequence[Bell]) -> None:
+        super().__init__(store, bells[-1].key)
+        self._bells = bells
+
+    def rings(self) -> int:
+        """How often they were rung. One call."""
+        records = self._store.get_many([bell.key for bell in self._bells], RUNG)
+        return sum(int(record.bins.get(RUNG, 0)) for record in records if record)
+
+
 class GroupPointers(PointerQueue):
     """All shards of a group: those of the queue, and behind them as many of its own.
 
@@ -143,6 +157,7 @@ class GroupPointers(PointerQueue):
     def __init__(self, name: str, shared: SharedPointers, own: PointerQueue) -> None:
         super().__init__(own.store, own.client_id, name, shared.shards + own.shards, ttl=own.ttl, sweep=own.sweep)
         self.shared, self.own = shared, own
+        self.bell = _BothBells(own.store, [shared.bell, own.bell])
 
     def home(self, shard: int) -> int:
         """What comes from elsewhere comes to the group's own."""

@@ -1,0 +1,99 @@
+"""Streams of a session as figures: how far behind, how fast, how long a batch takes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidRequest
+from ..observe.base import ObservedSeams, Telemetry
+from ..seams import SYSTEM, Seams
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+
+def watch_streams(spark: SparkSession, telemetry: Telemetry) -> StreamingQueryListener:
+    """Tell `telemetry` of every batch of the session's streams that read a queue, by the queue's name.
+
+    `stream_lag`, the messages that were there and not read when the batch was planned; `stream_rate`, those that the
+    batch read a second, 0 once the query waits or has ended; `stream_batches`, the seconds that it took. They come with
+    the query's progress, so nothing is asked of the store. The listener, for `spark.streams.removeListener`. Raises
+    `InvalidRequest` for what is no Telemetry.
+    """
+    if not isinstance(telemetry, Telemetry):
+        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+    listener = _listener(ObservedSeams(SYSTEM, telemetry))
+    spark.streams.addListener(listener)
+    return listener
+
+
+def lag_of(source: Any) -> tuple[str, int] | None:
+    """Of a source in a query's progress: the queue and how many of its messages the query has yet to read.
+
+    None where it is no queue. A number of slots: those whose producer died before it wrote count too.
+    """
+    if not source.endOffset or "streamId" not in source.endOffset:
+        return None
+    end = json.loads(source.endOffset)
+    latest = json.loads(source.latestOffset) if source.latestOffset else end
+    behind = sum(latest["shards"].values()) - sum(end["shards"].values())
+    return end["queue"], max(0, behind)
+
+
+class StreamFigures:
+    """What is told of the streams of one session."""
+
+    def __init__(self, seams: Seams) -> None:
+        self._seams = seams
+        self._queues: dict[str, set[str]] = {}  # by the query's run
+
+    def progressed(self, progress: Any) -> None:
+        """A batch is done, or was planned and found nothing."""
+        for source in progress.sources:
+            found = lag_of(source)
+            if found is None:
+                continue
+            queue, lag = found
+            self._queues.setdefault(str(progress.runId), set()).add(queue)
+            self._seams.note("stream_lag", lag, queue=queue)
+            self._seams.note("stream_rate", source.processedRowsPerSecond or 0.0, queue=queue)
+            if source.numInputRows:
+                self._seams.note("stream_batches", progress.batchDuration / 1000, queue=queue)
+
+    def at_rest(self, run: object) -> None:
+        """The query waits for messages."""
+        for queue in self._queues.get(str(run), ()):
+            self._seams.note("stream_rate", 0.0, queue=queue)
+
+    def ended(self, run: object) -> None:
+        """The query has ended or failed."""
+        self.at_rest(run)
+        self._queues.pop(str(run), None)
+
+
+def _listener(seams: Seams) -> StreamingQueryListener:
+    from pyspark.sql.streaming.listener import StreamingQueryListener  # noqa: PLC0415 - an optional extra
+
+    figures = StreamFigures(seams)
+
+    class Listener(StreamingQueryListener):
+        """Spark calls it in a thread of its own, after each batch."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
+            """Nothing is known yet."""
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            """A batch."""
+            figures.progressed(event.progress)
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+            """No batch."""
+            figures.at_rest(event.runId)
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+            """The last batch."""
+            figures.ended(event.runId)
+
+    return Listener()

@@ -1,0 +1,293 @@
+"""How soon messages of other processes are noticed, what that costs, and the bell that says so (P5)."""
+
+from __future__ import annotations
+
+from inspect import signature
+
+import pytest
+
+from latchwork.errors import InvalidRequest, Unavailable
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.rows import settle
+from latchwork.queue.sharded import active
+from latchwork.queue.sharded.bell import Bell, Listeners
+from latchwork.store import MemoryStore, RecordStore, SQLiteStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, FaultyStore
+
+
+@pytest.fixture
+def counted():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q"))
+    store.reset()
+    return queue, store, clock
+
+
+def idle(queues, clock, seconds: float, waiters: int = 1) -> None:
+    """So many wait for each of the queues, in vain."""
+    end = clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        for queue in queues:
+            for _ in range(waiters):
+                queue.receive(timeout=0.05)
+
+
+def reads(store) -> int:
+    """Records that were asked for, those that each queue's own record takes now and then included."""
+    return store.rows.total()
+
+
+@pytest.mark.parametrize("waiters", [1, 100])
+@pytest.mark.parametrize("shards", [1, 32, 512])
+def test_an_idle_queue_costs_a_process_at_most_20_reads_a_second_whatever_waits_for_it(shards, waiters):
+    clock = ManualClock(max_sleeps=1_000_000)
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=shards))
+    idle([queue], clock, 10, waiters)
+    store.reset()
+    idle([queue], clock, 300, waiters)
+    assert 10 * 300 * 0.9 <= reads(store) <= 20 * 300
+
+
+@pytest.mark.parametrize("queues", [2, 10, 40])
+def test_all_idle_queues_of_a_process_together_cost_it_at_most_20_reads_a_second(queues):
+    clock = ManualClock(max_sleeps=1_000_000)
+    store = CountingStore(MemoryStore(clock))
+    registry = QueueRegistry(store, "c")
+    idle_queues = [registry.create(QueueConfig(f"q{number}")) for number in range(queues)]
+    idle(idle_queues, clock, 60)
+    store.reset()
+    idle(idle_queues, clock, 900)
+    assert reads(store) <= 20 * 900
+
+
+def test_how_often_the_pointers_of_an_idle_queue_are_read_is_the_registrys_to_say():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = QueueRegistry(store, "c", idle_look=0.5).create(QueueConfig("q", shards=2))
+    queue.receive(timeout=60)
+    store.reset()
+    queue.receive(timeout=100)
+    assert 160 <= store.calls["get_many"] <= 200
+    for wrong in (0, 61, float("nan")):
+        with pytest.raises(InvalidRequest, match=r"idle_look is .* 0.05 to 60"):
+            QueueRegistry(store, "c", idle_look=wrong)
+
+
+class Elsewhere:
+    """Another process that publishes to the queue; `lag` is how long who waits here does not notice it."""
+
+    def __init__(self, store: RecordStore, clock: ManualClock, **options) -> None:
+        self.clock, self.store = clock, store
+        self.config = QueueConfig("q", **options)
+        self.here = QueueRegistry(store, "c").create(self.config)
+        self.there = QueueRegistry(store, "c").create(self.config)
+
+    def lag(self, quiet: float, publish=None) -> float:
+        assert self.here.receive(timeout=quiet) == []
+        began, delay = self.clock.monotonic(), 0.0137
+        self.clock.at(delay, publish or (lambda: self.there.publish("x")))
+        (delivery,) = self.here.receive(timeout=60)
+        delivery.ack()
+        return self.clock.monotonic() - began - delay
+
+
+@pytest.mark.parametrize("quiet", [0.01, 1, 25, 600])
+def test_after_a_lull_of_any_length_a_message_of_another_process_is_noticed_within_100_ms(quiet):
+    elsewhere = Elsewhere(MemoryStore(clock := ManualClock(max_sleeps=1_000_000)), clock)
+    for _ in range(20):
+        assert elsewhere.lag(quiet) <= 0.1
+
+
+def test_a_message_that_comes_soon_after_another_is_noticed_within_ms():
+    elsewhere = Elsewhere(MemoryStore(clock := ManualClock()), clock)
+    for _ in range(40):
+        assert elsewhere.lag(0.02) <= 0.02
+
+
+def test_a_lost_ring_costs_a_late_look_and_no_message(monkeypatch):
+    elsewhere = Elsewhere(MemoryStore(clock := ManualClock()), clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(elsewhere.there.pointers.bell, "owe", lambda: None)
+        assert 0.1 < elsewhere.lag(1) <= 9.1
+    assert elsewhere.lag(1) <= 0.1
+
+
+def test_a_ring_that_comes_while_the_pointers_are_read_is_heard():
+    class Slow(MemoryStore):
+        """Something happens between the look at the pointers and its reply."""
+
+        then = None
+
+        def _get_many(self, keys, bins):
+            found = super()._get_many(keys, bins)
+            then, self.then = self.then, None
+            if then:
+                then()
+            return found
+
+    elsewhere = Elsewhere(store := Slow(clock := ManualClock()), clock)
+    elsewhere.lag(1)
+
+    def publish() -> None:
+        store.then = lambda: elsewhere.there.publish("second")
+        elsewhere.there.publish("first")
+
+    assert elsewhere.lag(1, publish) <= 0.1
+    assert elsewhere.here.receive(timeout=0.2)[0].payload == "second"
+
+
+def test_what_was_learned_while_a_claim_was_on_its_way_is_not_forgotten():
+    class Slow(MemoryStore):
+        """Something happens after a claim was applied and before its reply."""
+
+        then = None
+
+        def _operate(self, update):
+            values = super()._operate(update)
+            if self.then and any(op.bin == "claimed-from" for op in update.ops):
+                then, self.then = self.then, None
+                then()
+            return values
+
+    elsewhere = Elsewhere(store := Slow(clock := ManualClock()), clock, shards=1)
+
+    def another_thread() -> None:
+        elsewhere.there.publish("second")
+        clock.advance(active.BUSY)
+        elsewhere.here.active.candidates()
+
+    store.then = another_thread
+    assert elsewhere.here.receive(timeout=1) == []
+    elsewhere.there.publish("first")
+    assert elsewhere.here.receive(timeout=1)[0].payload == "first"
+    began = clock.monotonic()
+    assert elsewhere.here.receive(timeout=5)[0].payload == "second"
+    assert clock.monotonic() - began <= 0.1
+    assert store.then is None
+
+
+def test_the_bell_is_rung_only_where_a_shard_was_empty_and_in_a_call_that_is_made_anyhow(counted):
+    queue, store, _ = counted
+    rung = queue.pointers.bell.rings
+    queue.publish("x", key="a")
+    assert store.total == 2
+    assert rung() == 1
+    queue.publish("y", key="a")
+    queue.publish_many(["z"] * 50, key="a")
+    assert rung() == 1
+    queue.publish("x", key="b")
+    assert rung() == 2
+    queue.ack_many(queue.receive(100))
+    store.reset()
+    queue.publish_many(range(1000), key="a")
+    assert store.total == 2
+    assert rung() == 3
+
+
+def test_a_publish_whose_ring_alone_fails_is_done_in_two_calls_and_the_next_one_rings(counted):
+    queue, store, clock = counted
+
+    class Overloaded(FaultyStore):
+        """The bell has too many who write to it."""
+
+        busy = True
+
+        def _operate_many(self, updates):
+            outcomes = super()._operate_many(updates)
+            busy = Unavailable("KEY_BUSY")
+            return [
+                busy if self.busy and row.key.name.endswith("_BELL") else found
+                for row, found in zip(updates, outcomes, strict=True)
+            ]
+
+    faulty = Overloaded(store)
+    queue = QueueRegistry(faulty, "c").create(queue.config)
+    began, slept = store.total, len(clock.slept)
+    queue.publish("x", key="a")
+    assert (store.total - began, len(clock.slept) - slept) == (2, 0)
+    faulty.busy, before = False, queue.pointers.bell.rings()
+    queue.publish("y", key="a")
+    assert queue.pointers.bell.rings() == before + 1
+
+
+def test_a_publish_that_failed_for_a_while_rings_when_it_succeeds(counted):
+    queue, store, _ = counted
+    faulty = FaultyStore(store)
+    queue = QueueRegistry(faulty, "c").create(queue.config)
+    faulty.plan = {faulty._number + call: "dropped" for call in (2, 3)}
+    queue.publish("x")
+    assert queue.pointers.bell.rings() == 1
+
+
+def test_an_idle_queue_in_a_file_is_not_read_until_somebody_writes(tmp_path):
+    clock = ManualClock()
+    store = CountingStore(SQLiteStore(tmp_path / "s.db", seams=clock))
+    here = QueueRegistry(store, "c").create(QueueConfig("q"))
+    there = QueueRegistry(SQLiteStore(tmp_path / "s.db", seams=clock), "c").create(QueueConfig("q"))
+    assert here.receive(timeout=1) == []
+    store.reset()
+    assert here.receive(timeout=30) == []
+    assert store.total == 0
+    clock.at(0.5, lambda: there.publish("x"))
+    began = clock.monotonic()
+    assert here.receive(timeout=30)[0].payload == "x"
+    assert clock.monotonic() - began <= 0.51
+    assert store.total == 4, "a glance, a look, a claim and a stamp"
+
+
+# ---- rules taken out: each is noticed
+
+
+def _deaf(self, real=active.ActiveShards._glance) -> None:
+    """The bell is read after the pointers."""
+    real(self)
+    self._heard = self._queue.bell.rings()
+
+
+def _forgetful(self, shard, claim, news, real=active.ActiveShards.claimed) -> None:
+    """A claim drops what was learned while it was on its way."""
+    real(self, shard, claim, self.news)
+
+
+def _ring_always(self, rows, real=Bell.settle):
+    self._owed = True
+    return real(self, rows)
+
+
+def _settled_with_the_others(self, rows):
+    """A ring that fails is sent again as any row."""
+    owed, self._owed = self._owed, False
+    return settle(self._store, [*rows, self._ring])[:-1] if owed else settle(self._store, rows)
+
+
+MUTANTS = [
+    (active.ActiveShards, "_glance", _deaf, test_a_ring_that_comes_while_the_pointers_are_read_is_heard),
+    (
+        active.ActiveShards, "claimed", _forgetful,
+        test_what_was_learned_while_a_claim_was_on_its_way_is_not_forgotten,
+    ),
+    (Bell, "owe", lambda self: None, test_a_message_that_comes_soon_after_another_is_noticed_within_ms),
+    (
+        Bell, "settle", _ring_always,
+        test_the_bell_is_rung_only_where_a_shard_was_empty_and_in_a_call_that_is_made_anyhow,
+    ),
+    (
+        Bell, "settle", _settled_with_the_others,
+        test_a_publish_whose_ring_alone_fails_is_done_in_two_calls_and_the_next_one_rings,
+    ),
+    (
+        Listeners, "listen", lambda self, queue, shards: (0.0, 1.0),
+        lambda: test_all_idle_queues_of_a_process_together_cost_it_at_most_20_reads_a_second(10),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[0].__name__}.{mutant[1]}")
+def test_a_rule_taken_out_is_noticed(mutant, monkeypatch, counted):
+    owner, name, instead, promise = mutant
+    monkeypatch.setattr(owner, name, instead)
+    with pytest.raises((AssertionError, IndexError)):
+        promise(*([counted] if "counted" in signature(promise).parameters else []))
