@@ -641,6 +641,18 @@ def test_consumers_of_groups_and_of_the_queue_each_handle_all(tmp_path, ordered)
     store.close()
 
 
+def test_a_group_hears_of_what_another_process_publishes_though_the_queues_own_consumers_lag(simulated):
+    audit = simulated.process().queue.group("audit")
+    other = simulated.process().queue
+    other.publish("nobody takes it", key="k")
+    assert payloads(audit) == ["nobody takes it"]
+    assert audit.receive(10, timeout=30) == []
+    simulated.clock.at(1.0, lambda: other.publish("heard", key="k"))
+    began = simulated.clock.monotonic()
+    assert [d.payload for d in audit.receive(10, timeout=8)] == ["heard"]
+    assert simulated.clock.monotonic() - began < 1.5
+
+
 # ---- what it costs
 
 
