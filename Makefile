@@ -50,6 +50,7 @@ lint: $(STAMP)  ## format, rules and types
 	@! grep -rnE '^\s*(from|import) src\b' --include='*.py' . --exclude-dir=$(VENV) || { echo "import latchwork, never src"; exit 1; }
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
+	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py
 
 # Modules whose every branch is taken by a test that asserts something, and the tests that are enough for that.
 COVERED := src/retry.py src/background.py src/coord/contender.py src/coord/fencing.py src/coord/lease.py src/coord/lock.py \

@@ -9,6 +9,7 @@ from . import errors
 from .errors import (
     AlreadyExists,
     AlreadyOpen,
+    BarrierBroken,
     BinMismatch,
     Corrupt,
     Expired,
@@ -44,11 +45,11 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 __all__ = [
-    "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BinMismatch", "Corrupt",
-    "Expired", "FencedOut", "InvalidMessageHandler", "InvalidRequest", "InvalidShovelInterval", "LeaseLost",
-    "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound", "OutcomeUnknown", "PartyLost",
-    "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed", "TooManyConsumers", "Unavailable",
-    "Unreadable", "WaitTimeout",
+    "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
+    "BinMismatch", "Corrupt", "Expired", "FencedOut", "InvalidMessageHandler", "InvalidRequest",
+    "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
+    "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
+    "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",
 ]  # fmt: skip
 
 # the C client is loaded only where it is used, and a command that needs no store loads none

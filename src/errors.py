@@ -10,6 +10,7 @@
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
+    |-- BarrierBroken                 BARRIER_BROKEN     those who have arrived do not meet; `reason` says why
     |-- QueueFull                     QUEUE_FULL
     |-- QueueOwned                    QUEUE_OWNED        a stream owns the queue
     |-- OutcomeUnknown                OUTCOME_UNKNOWN    the write may have landed, or may still land
@@ -116,6 +117,17 @@ class PartyLost(LatchworkError):
     def parties(self) -> list[str]:
         """The names of the dead."""
         return list(self.details.get("parties", ()))
+
+
+class BarrierBroken(LatchworkError):
+    """Those who have arrived at a barrier do not meet; `reason` says why."""
+
+    code = "BARRIER_BROKEN"
+
+    @property
+    def reason(self) -> str:
+        """Why it was broken."""
+        return str(self.details.get("reason", ""))
 
 
 class QueueFull(LatchworkError):

@@ -230,6 +230,12 @@ COMMANDS = {
     "schedule next": lambda n: ("schedule", "next", n, *C),
     "schedule remove": lambda n: ("schedule", "remove", n, *C),
     "semaphore run": lambda n: ("semaphore", "run", n, "--permits", "1", "--timeout", "5", "--", "true", n),
+    "barrier wait": lambda n: ("barrier", "wait", n, *C, "--party", n, "--as", n, "--payload", json.dumps(n)),
+    "barrier wait, group": lambda n: ("barrier", "wait", "b", *C, "--party", "p", "--as", "p", "--alive", n),
+    "barrier wait, farm": lambda n: (
+        "barrier", "wait", "b", *C, "--party", f"{n}/p", "--as", "p", "--farm", n, "--level", "xdc", "--timeout", "1"),
+    "barrier show": lambda n: ("barrier", "show", n, "--client", n, "--party", n),
+    "barrier abort": lambda n: ("barrier", "abort", n, *C, "--party", n, "--reason", n),
     "group members": lambda n: ("group", "members", n, "--farm", n),
     "group watch": lambda n: ("group", "watch", n, "--timeout", "0"),
     "group run": lambda n: ("group", "run", n, "--as", n, "--meta", json.dumps(n), "--", "true", n),

@@ -10,6 +10,7 @@ import typer
 
 from ..store.connect import hidden
 from . import (
+    barrier,
     group,
     large,
     latch,
@@ -38,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(latch.app, name="latch")
+app.add_typer(barrier.app, name="barrier")
 app.add_typer(lock.app, name="lock")
 app.add_typer(group.app, name="group")
 app.add_typer(semaphore.app, name="semaphore")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
 from kazoo.client import KazooClient
@@ -16,9 +16,10 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from ..coord import CountDownLatch
-from ..errors import InvalidRequest, LatchworkError
-from ..queue import QueueRegistry
+from ..errors import Corrupt, InvalidRequest, LatchworkError
+from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.record import last_sweep_of
+from ..queue.sharded.upkeep.books import Books
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
@@ -207,6 +208,36 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
             yield Finding(OK, text)
 
 
+def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Whether the records of each queue, and the pointers of its shards, are as their writers leave them."""
+    if client is None:
+        return
+    registry = QueueRegistry(store, client, farm_id=farm)
+    listed, unreadable = registry.scan(active=None)
+    for name, failure in unreadable.items():
+        yield Finding(PROBLEM, f"queue {name}: {failure}", "until then nobody can consume it, nor is it swept")
+    for queue, bins in listed:
+        found = list(_damage_of_queue(queue, bins))
+        yield from found or [Finding(OK, f"queue {queue.name}: its record and the pointers of its shards are sound")]
+
+
+def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
+    for state in (state for states in queue.states() for state in states if state.damage):
+        remedy = (
+            "the sweeper brings its messages to the sideline, and the shovel from there to other shards; when their "
+            "reports count none of it any more, delete the record, and the shard begins anew"
+        )
+        yield Finding(PROBLEM, f"queue {queue.name}: {state.damage}", remedy)
+    try:
+        books = Books.of(queue.registry.records.key(queue.name), bins, now=int(queue.store.seams.wall() * 1000))
+    except Corrupt as failure:
+        yield Finding(PROBLEM, f"queue {queue.name}: {failure}", "until then it is not swept")
+    else:
+        if books.repairs:
+            what = f"queue {queue.name}: {', '.join(books.repairs)} in its record are damaged"
+            yield Finding(WARNING, what, "the next sweep puts them right")
+
+
 def _zookeeper(hosts: str | None) -> Iterator[Finding]:
     if hosts is None:
         return
@@ -262,7 +293,7 @@ def doctor(
     pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
     client: Annotated[
-        str | None, typer.Option(help="a client id whose names, and placement of queues, to check")
+        str | None, typer.Option(help="a client id whose names, and the placement and records of queues, to check")
     ] = None,
     farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
 ) -> None:
@@ -274,6 +305,7 @@ def doctor(
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
         found += _found(session, lambda: _placement(session.store, client, farm))
+        found += _found(session, lambda: _queue_damage(session.store, client, farm))
         found += _found(session, lambda: _upkeep(session.store, client, farm))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)

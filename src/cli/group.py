@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..coord import Group, Member
-from ..errors import InvalidRequest
-from .jsontext import from_json
+from .jsontext import checked_json
 from .options import Farm, Grace
 from .session import Session
 from .supervise import GRACE, run_under
@@ -67,7 +66,7 @@ def run(
     """
     session: Session = context.obj
     me = member or f"{socket.gethostname()}:{os.getpid()}"
-    known = None if meta is None else _meta(meta)
+    known = None if meta is None else checked_json("--meta", meta)
     code = 1
     with Group(session.store, name, farm_id=farm).join(me, meta=known, lease=lease) as membership:
         facts = {"fence": membership.fence, "member": me, "group": name}
@@ -75,15 +74,6 @@ def run(
         if code:
             membership.fail()
     raise typer.Exit(code)
-
-
-def _meta(text: str) -> Any:
-    try:
-        return from_json(text)
-    except InvalidRequest:
-        raise
-    except ValueError:
-        raise InvalidRequest(f"--meta {text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
 
 
 def _row(one: Member, session: Session) -> dict[str, Any]:

@@ -35,6 +35,16 @@ def from_json(text: str) -> Any:
         raise InvalidRequest(f"{text[:40]!r}... is nested too deeply: put it in quotes, as one JSON text") from None
 
 
+def checked_json(option: str, text: str) -> Any:
+    """The value of an option that is a JSON document. Raises `InvalidRequest`."""
+    try:
+        return from_json(text)
+    except InvalidRequest:
+        raise
+    except ValueError:
+        raise InvalidRequest(f"{option} {text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
+
+
 def one_line(text: str) -> str:
     """The text with its control characters escaped, so that it stays in its cell and tells the terminal nothing."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ..lazy import offer
 
 if TYPE_CHECKING:
+    from .barrier import Barrier, BarrierProgress
     from .election.election import Leadership, LeaseElection
     from .election.zookeeper import ZooKeeperElection
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
@@ -18,11 +19,13 @@ __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
     "Group", "Membership", "Member", "Change", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
+    "Barrier", "BarrierProgress",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
     __name__,
     {
+        ".barrier": "Barrier BarrierProgress",
         ".election.election": "Leadership LeaseElection",
         ".election.zookeeper": "ZooKeeperElection",
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",

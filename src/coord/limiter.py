@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
@@ -42,6 +43,9 @@ ALLOWED, LAST = "allowed", "last"
 """Whether the last call was let through, 1 or 0; the id of the last one that was."""
 ID, N = Param("id", str), Param("n")
 _IS_LAST = Bin(LAST, str).eq(ID)
+
+Per: TypeAlias = timedelta | float
+"""The window of a limit: a timedelta, or seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +79,17 @@ class RateLimiter:
     """At most `limit` in any window of `per` seconds, over all processes. Handles are cheap, safe to share between
     threads, and pickle with their store.
 
-    limit: 1 to 10^9.  per: seconds, 0.05 to a year.  also: further limits, as pairs (limit, per), that hold as well: a
-    call is let through where all of them have room, and counts in all. Handles of one name may have different limits
-    for a window: each goes by its own, and all count together. Time is the store's. A limiter that is not used for two
-    windows leaves nothing behind.
+    limit: 1 to 10^9.
+    per: a timedelta, or seconds: 0.05 to a year.
+    also: further limits, as pairs (limit, per), that hold as well: a call is let through where all of them have room,
+        and counts in all.
+
+    Handles of one name may have different limits for a window: each goes by its own, and all count together. Time is
+    the store's. A limiter that is not used for two windows leaves nothing behind.
     """
 
     def __init__(
-        self, store: RecordStore, name: str, limit: int, per: float, *, also: Iterable[tuple[int, float]] = ()
+        self, store: RecordStore, name: str, limit: int, per: Per, *, also: Iterable[tuple[int, Per]] = ()
     ) -> None:
         self._store, self.name = as_store(store), checked_name(name)
         self.limits = checked_limits([(limit, per), *_pairs(also)])
@@ -233,26 +240,30 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
     return 60 + round(2 * max(limit.per for limit in limits))
 
 
+def _seconds(per: Per) -> float:
+    """The window in seconds. Raises `InvalidRequest`."""
+    seconds = per.total_seconds() if isinstance(per, timedelta) else per
+    if not (is_int(seconds) or isinstance(seconds, float)) or not MIN_PER <= seconds <= MAX_PER:
+        raise InvalidRequest(f"per is {per!r}; it must be a timedelta, or seconds, of {MIN_PER} to {MAX_PER:.0f} s")
+    return float(seconds)
+
+
 def _made(store: RecordStore, name: str, limit: int, per: float, also: list[tuple[int, float]]) -> RateLimiter:
     return RateLimiter(store, name, limit, per, also=also)
 
 
-def _pairs(also: Iterable[tuple[int, float]]) -> list[tuple[int, float]]:
+def _pairs(also: Iterable[tuple[int, Per]]) -> list[tuple[int, Per]]:
     try:
         return [(limit, per) for limit, per in also]
     except (TypeError, ValueError):
         raise InvalidRequest(f"also is {also!r}; give further limits as pairs (limit, per)") from None
 
 
-def checked_limits(pairs: Sequence[tuple[int, float]]) -> tuple[Limit, ...]:
+def checked_limits(pairs: Sequence[tuple[int, Per]]) -> tuple[Limit, ...]:
     """The limits, once they are such that a record can keep them. Raises `InvalidRequest`."""
     if len(pairs) > MAX_LIMITS:
         raise InvalidRequest(f"{len(pairs)} limits; at most {MAX_LIMITS} in one limiter")
-    for limit, per in pairs:
-        checked_whole("limit", limit, 1, MAX_LIMIT)
-        if not (is_int(per) or isinstance(per, float)) or not MIN_PER <= per <= MAX_PER:
-            raise InvalidRequest(f"per is {per!r} s; it must be {MIN_PER} to {MAX_PER:.0f}")
-    limits = tuple(Limit(limit, float(per)) for limit, per in pairs)
+    limits = tuple(Limit(checked_whole("limit", limit, 1, MAX_LIMIT), _seconds(per)) for limit, per in pairs)
     if len({limit.width for limit in limits}) < len(limits):
         raise InvalidRequest(f"{len(pairs)} limits, of which two have nearly the same window: keep the smaller one")
     return limits

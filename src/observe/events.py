@@ -84,8 +84,11 @@ EVENTS: Mapping[str, Event] = _named(
     Event(
         "waits",
         Kind.HISTOGRAM,
-        "Waits for a latch, released ones included, and for a lock, a semaphore or a limit that had to be waited for",
-        {"kind": ("latch", "lock", "rwlock", "semaphore", "limit"), "outcome": ("done", "timed_out", "failed")},
+        "Waits for a latch or a barrier, and for a lock, a semaphore or a limit that had to be waited for",
+        {
+            "kind": ("latch", "barrier", "lock", "rwlock", "semaphore", "limit"),
+            "outcome": ("done", "timed_out", "failed"),
+        },
         "seconds",
     ),
     Event(

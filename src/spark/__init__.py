@@ -8,10 +8,14 @@ PySpark is imported only where it is needed, so that latches can be waited for w
 """
 
 from .acknowledge import acknowledge, release
+from .barrier import SparkBarrier
 from .batches import Batch, once_per_batch
 from .latch import SparkLatch
 from .listener import watch_streams
 from .register import register
 from .sweep import sweep_on
 
-__all__ = ["Batch", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on", "watch_streams"]
+__all__ = [
+    "Batch", "SparkBarrier", "SparkLatch", "acknowledge", "once_per_batch", "register", "release", "sweep_on",
+    "watch_streams",
+]  # fmt: skip

@@ -60,10 +60,10 @@ def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None,
     where = store or connect(end["store"] or None)
     queue = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"])
     pointers = queue.pointers
-    done = pointers_of(end, created(queue), pointers.states())
+    done = pointers_of(end, created(queue), [state.checked() for state in pointers.states()])
     # Whoever takes over fences a planner off that still believes in itself.
     owner = ranges.take(pointers, end["streamId"]) if ended else ranges.current(pointers, end["streamId"])
-    fired = {state.shard: state.fired for state in pointers.states()}
+    fired = {state.shard: state.checked().fired for state in pointers.states()}
     due = [(shard, last) for shard, last in enumerate(done) if fired[shard] < last]
 
     def delete(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

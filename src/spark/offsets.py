@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..queue.sharded.pointers import ShardState
 from ..queue.sharded.queue import ShardedQueue
-from ..queue.sharded.shards import ShardState
 from .options import Options
 
 VERSION = 1

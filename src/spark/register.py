@@ -35,13 +35,15 @@ def register(spark: SparkSession) -> None:
     """
     try:
         import pyspark  # noqa: PLC0415 - an optional extra
+
+        # Before anything is imported that an older PySpark has not, whose absence would not say so.
+        if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
+            raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
         from pyspark.errors import AnalysisException  # noqa: PLC0415
 
         from .datasource import LatchworkSource  # noqa: PLC0415 - needs that extra
     except ImportError as missing:
         raise Misconfigured(f"{missing}: pip install '.[spark]'") from missing
-    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
-        raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
     _check_workers(spark)
     spark.conf.set(PUSHDOWN, "true")
     try:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from ..queue.sharded import stream as ranges
 from ..queue.sharded.envelope import Envelope
-from ..queue.sharded.shards import ShardState
+from ..queue.sharded.pointers import ShardState
 from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
@@ -104,7 +104,7 @@ class BatchReader(api.DataSourceReader):
 
     def partitions(self) -> Sequence[Share]:
         """The unread pointers of the shards, at most 10,000 in a task."""
-        states = self._options.open().pointers.states()
+        states = [state.checked() for state in self._options.open().pointers.states()]
         chosen = [state for state in states if self._shards is None or state.shard in self._shards]
         return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in chosen])]
 

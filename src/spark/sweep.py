@@ -22,10 +22,11 @@ from ..errors import FencedOut, LatchworkError, Refused
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.upkeep.books import Books, pointer_bin
 from ..queue.sharded.upkeep.lives import tasks_of
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
-from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, pointer_bin, sweep_shards
-from ..queue.sharded.upkeep.sweeper import Leads, Sweeper
+from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, sweep_shards
+from ..queue.sharded.upkeep.sweeper import Leads, Sweeper, unread
 from ..store.model.expr import Bound
 from ..store.model.ops import Read
 from ..store.port import Key, RecordStore
@@ -104,8 +105,9 @@ def _sweeper(registry: QueueRegistry) -> Sweeper:
 
 def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[Plan], SweepReport]:
     """What there is to sweep, and the report of the queues that could not even say so."""
-    plans, report = [], SweepReport(leadership.epoch)
-    for queue, bins in registry.listed(active=None):
+    listed, unreadable = registry.scan(active=None)
+    plans, report = [], unread(leadership.epoch, unreadable)
+    for queue, bins in listed:
         try:
             leadership.check()
             plans.append(Plan(queue, tasks_of(queue, bins, leadership.epoch, sweeper.tasks)))
@@ -134,7 +136,7 @@ def ranges_of(tasks: Iterable[ShardTask]) -> list[Range]:
     slots = 0
     for task in tasks:
         group.append(task)
-        slots += task.limit - task.swept
+        slots += task.limit - task.begin
         if slots >= BATCH:
             ranges.append(tuple(group))
             group, slots = [], 0
@@ -187,13 +189,15 @@ class Job:
         """The tasks from where the sweep pointers are now: an earlier attempt of this task may have moved them."""
         try:
             found = self.store.get(record, *{pointer_bin(task.kind) for task in tasks})
+            books = Books.of(record, found.bins if found else {}, now=0)
         except LatchworkError:
             return list(tasks)  # the first batch will meet the same error, and report it
-        bins = found.bins if found else {}
-        return [
-            replace(task, swept=max(task.swept, bins.get(pointer_bin(task.kind), {}).get(str(task.shard), 0)))
-            for task in tasks
-        ]
+        return [self._further(task, books.swept(task.kind, task.shard)) for task in tasks]
+
+    def _further(self, task: ShardTask, swept: int) -> ShardTask:
+        """The task from this sweep pointer on; one behind the task's own, or beyond its limit, says nothing."""
+        swept = swept if task.swept < swept <= task.limit else task.swept
+        return replace(task, swept=swept, begin=max(task.begin, swept))
 
 
 def _task(

@@ -299,10 +299,30 @@ def test_doctor_names_damaged_records_and_what_to_do(lw, sqlite_url):
     assert "restore it from a copy" in done.out
 
 
+def test_doctor_names_damaged_records_of_queues_and_what_to_do(lw, sqlite_url):
+    for name in ("sound", "hurt", "strange"):
+        assert lw("queue", "create", name, *SHOP, "--shards", "4").code == 0
+    store = connect(sqlite_url)
+    registry = QueueRegistry(store, "shop")
+    hurt = registry.get("hurt")
+    store.operate(hurt.sideline.pointers.pointers_key(2), Put("FIRE_POINTER", "many"), exists=Exists.ANY)
+    registry.records.change(hurt.config, Put("sweepMarks", "none"))
+    registry.records.change(registry.get("strange").config, Put("shards", 2**31))
+    store.close()
+    done = lw("doctor", *SHOP)
+    assert done.code == 1
+    assert "ok       queue sound: its record and the pointers of its shards are sound" in done.out
+    assert "hurt_SIDELINE_SHARD_2_POINTERS is damaged" in done.out
+    assert "delete the record" in done.out
+    assert "warning  queue hurt: sweepMarks in its record are damaged" in done.out
+    assert "problem  queue strange: the settings in the record of queue 'strange'" in done.out
+    assert "shards" in done.out
+
+
 def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(run, url):
     assert run("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
     done = run("doctor", "--json", *SHOP)
-    placed = [finding["what"] for finding in done.json if "placed" in finding["what"]]
+    placed = [finding["what"] for finding in done.json if "queue placed: shards" in finding["what"]]
     assert placed == (["queue placed: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else [])
 
 

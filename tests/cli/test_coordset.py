@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+
 from latchwork import connect
 from latchwork.cli import hoist
-from latchwork.coord import Group, ReadWriteLock, Semaphore
+from latchwork.coord import Barrier, Group, ReadWriteLock, Semaphore
+from latchwork.errors import BarrierBroken
 
 
 def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
@@ -80,4 +85,57 @@ def test_a_command_runs_as_a_member_of_a_group(lw, run, sqlite_url):
     assert lw("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
     assert group.lost() == {"a/p"}
     assert lw("group", "run", "g", "--meta", "no json", "--", "true").code == 2
+    store.close()
+
+
+def test_scripts_meet_at_a_barrier_and_hear_what_each_has_brought(lw, sqlite_url):
+    two = ("b", "--client", "c", "--farm", "a", "--party", "p", "--party", "q")
+    assert "0 of 2" in lw("barrier", "show", *two).out
+    assert lw("barrier", "wait", *two, "--as", "p", "--timeout", "0.2").code == 4
+    assert "late p" in lw("barrier", "show", *two).out
+    store = connect(sqlite_url)
+    told = []
+    waits = Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait
+    thread = threading.Thread(target=lambda: told.append(waits("q", [1], 30)))
+    thread.start()
+    while lw("barrier", "show", *two, "--json").json["arrived"] != ["q"]:
+        pass
+    shown = lw("barrier", "wait", *two, "--as", "p", "--payload", '{"x": 1}', "--timeout", "30")
+    assert (shown.code, shown.out) == (0, 'p: {"x": 1}\nq: [1]\n')
+    thread.join()
+    assert told == [{"p": {"x": 1}, "q": [1]}]
+    one = ("o", "--client", "c", "--party", "p")
+    assert lw("barrier", "wait", *one, "--as", "p", "--json").json["brought"] == {"p": None}
+    assert lw("barrier", "wait", *one, "--as", "x").code == 2
+    assert lw("barrier", "wait", *one, "--as", "p", "--payload", "no json").code == 2
+    assert (
+        lw("barrier", "abort", "never", "--client", "c", "--party", "p", "--reason", "x").out
+        == "nobody waits at never\n"
+    )
+    store.close()
+
+
+def test_who_waits_at_a_barrier_exits_with_1_where_it_is_aborted_or_a_party_died(lw, sqlite_url):
+    store = connect(sqlite_url)
+    group = Group(store, "g", farm_id="a")
+    with pytest.raises(RuntimeError), group.join("q"):
+        raise RuntimeError("no memory")
+    two = ("b", "--client", "c", "--farm", "a", "--party", "p", "--party", "q")
+    died = lw("barrier", "wait", *two, "--as", "p", "--alive", "g", "--timeout", "30")
+    assert (died.code, "PARTY_LOST" in died.err) == (1, True)
+    told = []
+
+    def waits():
+        try:
+            Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait("p", timeout=30)
+        except BarrierBroken as broken:
+            told.append(broken.reason)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    while lw("barrier", "show", *two, "--json").json["arrived"] != ["p"]:
+        pass
+    assert lw("barrier", "abort", *two, "--reason", "no input", "--json").json["aborted"] is True
+    thread.join()
+    assert told == ["no input"]
     store.close()

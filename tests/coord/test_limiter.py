@@ -7,6 +7,7 @@ import random
 import threading
 import time
 import uuid
+from datetime import timedelta
 
 import pytest
 
@@ -247,11 +248,11 @@ def test_the_record_stays_small(memory, clock):
         ((1.5, 1), "limit is 1.5"),
         ((True, 1), "limit is True"),
         ((10**9 + 1, 1), "limit is 1000000001"),
-        ((1, 0.01), "per is 0.01 s; it must be 0.05"),
+        ((1, 0.01), "per is 0.01; it must be a timedelta, or seconds, of 0.05"),
         ((1, float("nan")), "per is nan"),
         ((1, "1"), "per is '1'"),
         ((1, True), "per is True"),
-        ((1, 10**9), "per is 1000000000 s"),
+        ((1, 10**9), "per is 1000000000; it must be"),
     ],
 )
 def test_bad_limits_are_refused_before_any_call(memory, arguments, message):
@@ -288,3 +289,11 @@ def test_a_handle_travels_with_its_limits(shared_store, name):
     twin = pickle.loads(pickle.dumps(limiter))
     assert repr(twin) == repr(limiter) == f"RateLimiter({name!r}, 3 per 60 s, 5 per 600 s)"
     assert twin.try_acquire().remaining == 1
+
+
+def test_a_window_may_be_a_timedelta():
+    store = MemoryStore(ManualClock())
+    limiter = RateLimiter(store, "l", 1, timedelta(minutes=1), also=[(5, timedelta(hours=1))])
+    assert repr(limiter) == repr(RateLimiter(store, "l", 1, 60, also=[(5, 3600)]))
+    with pytest.raises(InvalidRequest, match="per is datetime"):
+        RateLimiter(store, "l", 1, timedelta(milliseconds=1))

@@ -8,7 +8,20 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import contender, fencing, holders, lease, limiter, members, presence, rwlock, semaphore
+from latchwork.coord import (
+    barrier,
+    contender,
+    fencing,
+    generations,
+    holders,
+    lease,
+    limiter,
+    meeting,
+    members,
+    presence,
+    rwlock,
+    semaphore,
+)  # fmt: skip
 from latchwork.store import RecordStore
 from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, all_of, exists, has, lacks, missing
 from latchwork.store.model.form import Form, plain
@@ -193,4 +206,45 @@ PRESENCE_RULES: tuple[Rule, ...] = (
     ("leaving needs no id", "P9.3: leaving guarded by the id", _bins(held=_there)),
     ("belief without end", "P9.3: start of the first attempt + lease - drift",
      _swap(presence, "believed_until", lambda began, lease: began + 1e9)),
+)  # fmt: skip
+
+
+# ---- barriers (P11)
+
+
+def _meeting(**changes: Callable[[Any, str], Any]) -> Callable[[], Any]:
+    """With other updates of a farm."""
+
+    def bins_of(farm: str, home: str, ttl: int, real: Any = generations.bins_of) -> Any:
+        bins = real(farm, home, ttl)
+        return replace(bins, **{name: make(getattr(bins, name), home) for name, make in changes.items()})
+
+    return _swap(barrier, "bins_of", bins_of)
+
+
+def _guarded(guard: Any) -> Callable[[Any, str], Any]:
+    """The update with another guard."""
+    return lambda form, home: Form(
+        *form.ops, when=guard(home), exists=form.exists, or_absent=form.or_absent, ttl=form.ttl
+    )
+
+
+def _turn(home: str) -> Any:
+    return exists(generations.TURN + home)
+
+
+def _anew_each_time(self: Any, venue: Any, place: Any, payload: str) -> None:
+    self._venue, self.place, self._payload, self.turn, self.arrived = venue, place, payload, None, False
+
+
+BARRIER_RULES: tuple[Rule, ...] = (
+    ("an end may be changed", "P11.3: guarded by the turn", _meeting(decide=_guarded(_turn))),
+    ("arriving at any generation", "P11.2: guarded by the turn", _meeting(arrive=_guarded(_turn))),
+    ("met without all", "P11.3: all have arrived",
+     _swap(meeting.Venue, "all_here", lambda self, now, turn: sum(at >= turn for at in now.at.values()) > 1)),
+    ("met by those of earlier generations", "P11.3: at this generation",
+     _swap(meeting.Venue, "all_here", lambda self, now, turn: len(now.at) == len(self.places))),
+    ("a wait in doubt is forgotten", "P11.4: the next wait goes on with it",
+     _swap(meeting.Meeting, "__init__", _anew_each_time)),
+    ("what was brought may change", "P11.2: once a generation", _meeting(bring=_guarded(lambda home: TRUE)), True),
 )  # fmt: skip

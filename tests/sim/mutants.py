@@ -57,7 +57,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
-from .coord_mutants import LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import GROUP_RULES, ORDERED_RULES
 
 TRUE = Const(True)
@@ -530,6 +530,7 @@ ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
+BARRIER = tuple(Mutant("barrier", *rule) for rule in BARRIER_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
 
@@ -548,5 +549,5 @@ BATCHES = tuple(
 
 MUTANTS = (
     STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER
-    + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BATCHES
+    + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

@@ -101,7 +101,7 @@ def _all_are_alone(self: Any, held: Any) -> Any:
 def _deleted_by_its_own() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(PointerQueue, "remove", _all_are_alone))
-    stack.enter_context(mock.patch.object(shards, "_ALONE", shards.MINE))
+    stack.enter_context(mock.patch.object(shards, "_ALONE", shards.THE_QUEUES_OWN.mine))
     return stack
 
 

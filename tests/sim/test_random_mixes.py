@@ -19,6 +19,7 @@ SEEDS = {
     "semaphore": 700,
     "limiter": 1500,
     "presence": 700,
+    "barrier": 700,
     "rwlock": 700,
 }
 HISTORIES = {
@@ -34,6 +35,7 @@ HISTORIES = {
     "semaphore": 400,
     "limiter": 0,
     "presence": 0,
+    "barrier": 0,
     "rwlock": 500,
 }
 """Floors: linearizability histories that each campaign must have decided."""

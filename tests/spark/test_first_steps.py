@@ -100,3 +100,24 @@ def test_register_is_content_where_spark_has_found_the_source_by_itself(spark, m
     Found.condition = "ANOTHER"
     with pytest.raises(AnalysisException):
         register(spark)
+
+
+@pytest.mark.parametrize(
+    ("version", "absent", "said"),
+    [
+        ("3.5.6", "pyspark.sql.datasource", r"PySpark is 3\.5\.6; it must be 4\.2 or newer: pip install '\.\[spark\]'"),
+        ("4.1.0", None, r"PySpark is 4\.1\.0; it must be 4\.2 or newer"),
+        (None, "pyspark", r"pyspark.*: pip install '\.\[spark\]'"),
+    ],
+)
+def test_a_pyspark_that_is_too_old_or_missing_is_said_in_one_line(monkeypatch, version, absent, said):
+    for name in ("latchwork.spark.datasource", absent):
+        if name:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+    if absent:
+        monkeypatch.setitem(sys.modules, absent, None)  # as where it is not there: importing it fails
+    if version:
+        monkeypatch.setattr(pyspark, "__version__", version)
+    with pytest.raises(Misconfigured, match=said) as refused:
+        register(None)
+    assert "\n" not in str(refused.value)

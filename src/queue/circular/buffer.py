@@ -42,7 +42,11 @@ class Entry(Struct, frozen=True):
     value: Any
 
     def __repr__(self) -> str:
-        return f"Entry(offset={self.offset})"
+        return f"Entry(offset={self.offset})"  # a value may be secret, and a repr ends in logs
+
+    def __str__(self) -> str:
+        """What `print` shows: offset and value."""
+        return f"Entry(offset={self.offset}, value={self.value!r})"
 
 
 def entry_of(slot: Any, offset: int) -> Entry | None:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from ...errors import AlreadyExists, InvalidRequest, LatchworkError, Unavailable
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unavailable
 from ...inputs import checked_text
 from ...store import Update
 from ..rows import settle
@@ -28,11 +28,15 @@ ON_DUPLICATE = ("keep", "raise")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A message that is to be published unless its key has one. shard: where it goes."""
+    """A message that is to be published unless its key has one.
+
+    shard: where it goes, or unless it is bound to it the next one that is not damaged.
+    """
 
     key: str
     envelope: Envelope
     shard: int
+    bound: bool = False
 
 
 def checked_key(key: str) -> str:
@@ -110,16 +114,7 @@ class _Attempt:
     def _enter(self, keys: Sequence[str]) -> dict[str, Chunk]:
         """Reserve a slot for each message and make its entry, or find that of who was first. Two calls."""
         born = self._store.seams.boottime()
-        following = self._pointers.reserve(Counter(self._wanted[key].shard for key in keys))
-        slots: dict[str, Slot] = {}
-        for key in keys:
-            shard = self._wanted[key].shard
-            pointer = following[shard]
-            if isinstance(pointer, LatchworkError):
-                self._ids[key] = pointer
-                continue
-            slots[key] = Slot(shard, pointer)
-            following[shard] = pointer + 1
+        slots = self._reserve(keys)
         rows = settle(self._store, [self._creating(key, slot) for key, slot in slots.items()])
         entries: dict[str, Chunk] = {}
         for (key, slot), row in zip(slots.items(), rows, strict=True):
@@ -131,6 +126,28 @@ class _Attempt:
             else:
                 entries[key] = Chunk(0, {msg_id: place(slot)}, 0, written=False, born=born)
         return entries
+
+    def _reserve(self, keys: Sequence[str]) -> dict[str, Slot]:
+        """A slot for each message that gets one. One call, and one more for each damaged shard in the way."""
+        slots: dict[str, Slot] = {}
+        shards = {key: self._wanted[key].shard for key in keys}
+        for _ in range(self._pointers.shards):
+            following = self._pointers.reserve(Counter(shards.values()))
+            damaged: dict[str, int] = {}
+            for key, shard in shards.items():
+                pointer = following[shard]
+                if not isinstance(pointer, LatchworkError):
+                    slots[key] = Slot(shard, pointer)
+                    following[shard] = pointer + 1
+                    self._ids.pop(key, None)
+                    continue
+                self._ids[key] = pointer
+                if isinstance(pointer, Corrupt) and not self._wanted[key].bound:
+                    damaged[key] = (shard + 1) % self._pointers.shards
+            shards = damaged
+            if not shards:
+                break
+        return slots
 
     def _creating(self, key: str, slot: Slot) -> Update:
         records, msg_id = self._records[key], self._wanted[key].envelope.msg_id

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...errors import LatchworkError, NotFound, Refused, Unavailable
+from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
 from ...store import Compute, Param, Put, Update, exists, missing
 from ...store.model.expr import Bin, Bound
 from ..rows import settle
@@ -54,13 +54,23 @@ class ChunkWriter:
     def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
         """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
 
-        Two calls. The reservation is wasted where another attempt was first: holes are harmless.
+        Two calls. The reservation is wasted where another attempt was first: holes are harmless. Rows without a shard
+        of their own go elsewhere where `shard` is damaged.
         """
         born = self._seams.boottime()
-        shards = {row.envelope.msg_id: shard if row.shard is None else row.shard for row in rows}
-        slots = self._reserve(shards)
+        slots = self._reserved(rows, shard)
         chunk = self._records.create(number, slots, born)
         return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
+
+    def _reserved(self, rows: Sequence[Row], shard: int) -> dict[str, Slot]:
+        """A slot for each message, in this shard or the first after it that is not damaged."""
+        for n in range(self._pointers.shards):
+            chosen = (shard + n) % self._pointers.shards
+            try:
+                return self._reserve({row.envelope.msg_id: chosen if row.shard is None else row.shard for row in rows})
+            except Corrupt as failure:
+                damage = failure
+        raise damage
 
     def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
         """Write what is not there yet, then note in the ledger that all of it is. Two calls where nothing is amiss.
@@ -123,7 +133,8 @@ class ChunkWriter:
 
     def _passed_here(self, slots: Collection[Slot]) -> set[Slot]:
         """Those that the queue's own consumers may have passed."""
-        fired = {state.shard: state.fired for state in self._pointers.states(sorted({slot.shard for slot in slots}))}
+        states = self._pointers.states(sorted({slot.shard for slot in slots}))
+        fired = {state.shard: state.checked().fired for state in states}
         below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
         if not below:
             return set()

@@ -4,17 +4,21 @@ consumers of a process share.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from weakref import WeakSet
 
+from ...background import Troubles
 from ...deadline import call_time
-from ...errors import QueueOwned, Unavailable
+from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import renew_in_child
 from ...retry import Poll
 from .bell import listeners_of
 from .shards import Claim, PointerQueue
+
+log = logging.getLogger(__name__)
 
 IDLE_LOOK = 9.0
 """Seconds between two looks at the pointers while the bell is silent: how late a message is noticed whose ring was
@@ -43,6 +47,7 @@ class ActiveShards:
         self._listeners = listeners_of(queue.store)
         self._turn = 0
         self.followers: WeakSet[ActiveShards] = WeakSet()
+        self._troubles = Troubles(self._seams, log)
         self.begin_anew()
         renew_in_child(self)
 
@@ -92,6 +97,11 @@ class ActiveShards:
                 del self._active[shard]
                 if not self._active:
                     self._emptied(refused=claim is None)
+
+    def damaged(self, shard: int, damage: Corrupt, news: int) -> None:
+        """Take note that the shard is damaged: it is left alone until a look finds it mended. It is logged."""
+        self._troubles.tell(damage, f"shard {shard} of {self._queue.name} is left alone")
+        self.claimed(shard, None, news)
 
     def _emptied(self, *, refused: bool) -> None:
         """No shard is left: glance at once, but not where the claim was refused: others were quicker, or may not claim
@@ -188,6 +198,9 @@ class ActiveShards:
 
     def _look(self, factor: float = 1.0) -> None:
         states = self._queue.states()
+        for state in states:
+            if state.damage is not None:
+                self._troubles.tell(state.damage, f"shard {state.shard} of {self._queue.name} is left alone")
         self._queue.begin_firing(states)
         owned = [state for state in states if state.stream]
         self._active = {}

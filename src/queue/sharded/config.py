@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
 from ...inputs import checked_whole, is_int
@@ -22,6 +22,8 @@ MAX_SHOVEL_INTERVAL = timedelta(days=1)
 MAX_SHOVEL_CONCURRENCY = 50
 MIN_SWEEP, MAX_SWEEP = timedelta(minutes=5), timedelta(minutes=300)
 MAX_EXPIRY = timedelta(days=365)
+MAX_DELIVERIES = 1_000_000
+MAX_BATCH, MAX_BATCH_WAIT = 200_000, timedelta(seconds=300)
 MAX_NAME = 200
 """Bytes in a queue's name, so that the keys made of it stay short."""
 SIDELINE, PARKED = "_SIDELINE", "_PARKED"
@@ -29,8 +31,8 @@ SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
 
-Span = timedelta
-"""A length of time. Numbers are taken as seconds."""
+Span: TypeAlias = timedelta | float
+"""A length of time as it may be given: numbers are seconds. As a setting it is a `timedelta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,12 @@ class ShovelConfig:
     interval: 0 to 86,400 s between two passes, in whole seconds.  concurrency: 1 to 50.
     """
 
-    interval: Span
+    interval: timedelta
     concurrency: int = 1
+
+    if TYPE_CHECKING:
+
+        def __init__(self, interval: Span, concurrency: int = 1) -> None: ...
 
     def __post_init__(self) -> None:
         try:
@@ -64,13 +70,17 @@ class BatchingConfig:
     """
 
     max_size: int
-    max_wait: Span
+    max_wait: timedelta
+
+    if TYPE_CHECKING:
+
+        def __init__(self, max_size: int, max_wait: Span) -> None: ...
 
     def __post_init__(self) -> None:
-        checked_whole("batch size", self.max_size, 2, 200_000)
+        checked_whole("batch size", self.max_size, 2, MAX_BATCH)
         span = _span("batch wait", self.max_wait)
         object.__setattr__(self, "max_wait", span)
-        _between("batch wait", span, SECOND, timedelta(seconds=300))
+        _between("batch wait", span, SECOND, MAX_BATCH_WAIT)
         _whole("batch wait", span, SECOND)
 
 
@@ -103,18 +113,39 @@ class QueueConfig:
     name: str
     _: KW_ONLY
     shards: int = 32
-    message_expiry: Span = timedelta(days=2)
-    queue_expiry: Span = timedelta(days=2)
+    message_expiry: timedelta = timedelta(days=2)
+    queue_expiry: timedelta = timedelta(days=2)
     concurrency: int = 1
     handler_type: str | None = None
-    sweep_duration: Span = timedelta(minutes=20)
-    handler_timeout: Span = HANDLER_TIMEOUT
+    sweep_duration: timedelta = timedelta(minutes=20)
+    handler_timeout: timedelta = HANDLER_TIMEOUT
     max_deliveries: int = 5
     backoff: Any = None
     shovel: ShovelConfig | None = None
     batching: BatchingConfig | None = None
     codec: Any = "json"
     unsafe_limits: bool = False
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            *,
+            shards: int = 32,
+            message_expiry: Span = timedelta(days=2),
+            queue_expiry: Span = timedelta(days=2),
+            concurrency: int = 1,
+            handler_type: str | None = None,
+            sweep_duration: Span = timedelta(minutes=20),
+            handler_timeout: Span = HANDLER_TIMEOUT,
+            max_deliveries: int = 5,
+            backoff: Any = None,
+            shovel: ShovelConfig | None = None,
+            batching: BatchingConfig | None = None,
+            codec: Any = "json",
+            unsafe_limits: bool = False,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         asked = self.handler_timeout is not HANDLER_TIMEOUT
@@ -125,16 +156,17 @@ class QueueConfig:
         _check_name(self.name)
         checked_whole("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
-        checked_whole("max_deliveries", self.max_deliveries, 1, 1_000_000)
+        checked_whole("max_deliveries", self.max_deliveries, 1, MAX_DELIVERIES)
         _check_codec(self.codec)
         _check_kinds(self)
         object.__setattr__(self, "backoff", _backoff(self.backoff))
         object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
-        self._check_times()
-
-    def _check_times(self) -> None:
         if self.unsafe_limits:
-            warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=4)
+            warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=3)
+        self.check_times()
+
+    def check_times(self) -> None:
+        """Raises `InvalidRequest` where the times are out of their limits, or do not go together."""
         low = SECOND if self.unsafe_limits else MIN_SWEEP
         _between("sweep_duration", self.sweep_duration, low, MAX_SWEEP)
         _between("message_expiry", self.message_expiry, SECOND, MAX_EXPIRY)

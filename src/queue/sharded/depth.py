@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .shards import ShardState
+from .pointers import ShardState
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,8 @@ class QueueDepth:
     ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
     expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
     loaded, fired: slots reserved and received since the queue's name was first used.  delayed: published and not due
-    yet; about right only, as a lost reply may count one twice.
+    yet; about right only, as a lost reply may count one twice.  damaged: shards of the three whose pointers are
+    damaged, which count as empty; `latchwork doctor` says more of them.
     """
 
     ready: int
@@ -24,6 +25,7 @@ class QueueDepth:
     loaded: int
     fired: int
     delayed: int = 0
+    damaged: int = 0
 
 
 def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
@@ -35,6 +37,7 @@ def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[Sh
         sum(state.expired for state in main + sideline),
         sum(state.loaded for state in main),
         sum(state.fired for state in main),
+        damaged=sum(state.damage is not None for state in main + sideline + parked),
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import LatchworkError
+from ...errors import Corrupt, LatchworkError
 from .envelope import Envelope
-from .shards import Found, Held, PointerQueue, ShardState, Slot
+from .pointers import ShardState
+from .shards import Found, Held, PointerQueue, Slot
 from .subqueue import GRACE
 from .transfer import move
 
@@ -52,11 +53,14 @@ def sweep_through(
 
     enough: asked before each batch; True ends the pass early.
     """
-    report = PassReport()
+    report = PassReport(errors=(state.damage,) if state.damage else ())
     source.begin_firing([state])
     fired = state.fired
     while fired < state.loaded and not enough():
-        claim = source.claim(state.shard, min(BATCH, state.loaded - fired))
+        try:
+            claim = source.claim(state.shard, min(BATCH, state.loaded - fired))
+        except Corrupt as damage:
+            return report + PassReport(errors=(damage,))
         if claim is None:
             break
         fired = claim.last

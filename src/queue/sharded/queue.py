@@ -20,10 +20,11 @@ from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
 from .groups.making import end
 from .groups.pointers import GroupPointers, pointer_queues
+from .pointers import ShardState
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .shards import ShardState, Slot
+from .shards import Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
 
@@ -145,7 +146,8 @@ class ShardedQueue(QueueView):
         keys, message_ids, dedups: one for each.
 
         An ordered consumer handles those of one key in order unless one is written more than 250 ms after the others,
-        as where its row has to be sent again: where that matters, publish one by one.  Not atomic: where some could not
+        as where its row has to be sent again: where that matters, publish one by one.  A message without a key goes to
+        another shard where its own is damaged; one with a key fails with `Corrupt`.  Not atomic: where some could not
         be published it raises the first error, whose `details["published"]` has the ids of those that were.
         """
         if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
@@ -158,13 +160,15 @@ class ShardedQueue(QueueView):
         seams, common = self.store.seams, checked_headers(headers)
         with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
             envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
-            shards = self._shards(len(envelopes), key, keys)
+            shards, bound = self._shards(len(envelopes), key, keys)
             if due is not None:
                 self._publish_later(envelopes, None if key is None and keys is None else shards, due)
                 return [envelope.msg_id for envelope in envelopes]
             if dedups is not None:
-                return self._publish_once(envelopes, shards, dedups, dedup_for, on_duplicate)
-            self._publish(envelopes, shards)
+                return self._publish_once(
+                    envelopes, shards, bound, dedups, dedup_for=dedup_for, on_duplicate=on_duplicate
+                )
+            self._publish(envelopes, shards, bound)
         return [envelope.msg_id for envelope in envelopes]
 
     def _publish_later(self, envelopes: list[Envelope], shards: list[int] | None, due: Due) -> None:
@@ -214,7 +218,9 @@ class ShardedQueue(QueueView):
         self,
         envelopes: list[Envelope],
         shards: list[int],
+        bound: Collection[int],
         dedups: Sequence[str],
+        *,
         dedup_for: timedelta | None,
         on_duplicate: str,
     ) -> list[str]:
@@ -224,8 +230,8 @@ class ShardedQueue(QueueView):
         if len(dedups) != len(envelopes):
             raise InvalidRequest(f"{len(dedups)} dedups for {len(envelopes)} payloads: give one for each")
         wanted = [
-            Wanted(checked_key(dedup), envelope, shard)
-            for dedup, envelope, shard in zip(dedups, envelopes, shards, strict=True)
+            Wanted(checked_key(dedup), envelope, shard, place in bound)
+            for place, (dedup, envelope, shard) in enumerate(zip(dedups, envelopes, shards, strict=True))
         ]
         self.open_for_publishing()
         outcomes = publish_unless_there(self, wanted, seconds)
@@ -250,9 +256,9 @@ class ShardedQueue(QueueView):
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
 
-    def _publish(self, envelopes: list[Envelope], shards: list[int]) -> None:
+    def _publish(self, envelopes: list[Envelope], shards: list[int], bound: Collection[int]) -> None:
         self.open_for_publishing()
-        outcomes = load(self.pointers, envelopes, shards)
+        outcomes = load(self.pointers, envelopes, shards, bound=bound)
         self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
         failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
         for done, n in (("published", len(outcomes) - len(failures)), ("failed", len(failures))):
@@ -290,16 +296,19 @@ class ShardedQueue(QueueView):
                 )
         return data
 
-    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[int]:
+    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> tuple[list[int], Collection[int]]:
+        """The shard of each message, and the places of those that have to go there."""
         if keys is not None and len(keys) != n:
             raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        return [
+        shards = [
             (start + place // SPREAD) % self.config.shards if shard is None else shard
             for place, shard in enumerate(wanted)
         ]
+        bound = () if key is keys is None else {place for place, shard in enumerate(wanted) if shard is not None}
+        return shards, bound
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""

@@ -7,15 +7,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from operator import index
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.model.expr import SERVER_NOW
 from ...store.model.ops import Op
-from .config import BatchingConfig, GroupConfig, QueueConfig, ShovelConfig, default_timeout, milliseconds, whole_seconds
+from .config import (
+    MAX_BATCH,
+    MAX_BATCH_WAIT,
+    MAX_CONSUMERS,
+    MAX_DELIVERIES,
+    MAX_EXPIRY,
+    MAX_SHARDS,
+    MAX_SHOVEL_CONCURRENCY,
+    MAX_SHOVEL_INTERVAL,
+    MAX_SWEEP,
+    BatchingConfig,
+    GroupConfig,
+    QueueConfig,
+    ShovelConfig,
+    default_timeout,
+    milliseconds,
+    whole_seconds,
+)
 
 log = logging.getLogger(__name__)
 
@@ -127,13 +146,16 @@ def lifetime(config: QueueConfig) -> int:
 def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     """The changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
-        return Live(bins.get("active") == "true", index(bins.get("concurrency", 0)), _shovel(*_shovel_bins(bins)))
+        stored = msgspec.convert(bins, _Live)
+        return Live(stored.active == "true", stored.concurrency, _shovel(stored.shovel_interval, stored.shovel_concur))
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
-    """What the last sweeps came to."""
-    last = bins.get("lastSweep") or {}
-    return LastSweep(last.get("success", 0), last.get("failure", 0), last.get("error"))
+    """What the last sweeps came to. What is damaged there counts as never noted: it is for people only."""
+    try:
+        return msgspec.convert(bins.get("lastSweep") or {}, LastSweep)
+    except msgspec.ValidationError:
+        return LastSweep()
 
 
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
@@ -150,52 +172,99 @@ def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
 
     Raises `Unreadable` where one is missing that has none, and where one is none that a queue can have.
     """
-    missing = [bin for bin in ("shards", "messageExpiry", "queueExpiry", "sweepDuration") if bin not in bins]
-    if missing:
-        raise Unreadable(f"the record of queue {name!r} has no {', '.join(missing)}: another program wrote it")
     with _readable(name):
-        return _config(name, bins)
+        return _config(name, msgspec.convert(bins, _Stored))
 
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as failure:
+    except (msgspec.ValidationError, InvalidRequest, UnicodeError) as failure:
         told = (
             f"the settings in the record of queue {name!r} are none that a queue can have ({failure}): put them right"
         )
         raise Unreadable(told, queue=name) from failure
 
 
-def _config(name: str, bins: Mapping[str, Any]) -> QueueConfig:
-    extra = bins.get("settings") or {}
-    shovel = extra["shovel"] if "shovel" in extra else _shovel_bins(bins)
-    low_high = extra.get("backoff")
-    sweep = timedelta(milliseconds=bins["sweepDuration"])
+_Seconds = Annotated[int, Meta(ge=1, le=whole_seconds(MAX_EXPIRY))]
+_Consumers = Annotated[int, Meta(ge=0, le=MAX_CONSUMERS)]
+_ShovelInterval = Annotated[int, Meta(ge=0, le=whole_seconds(MAX_SHOVEL_INTERVAL))]
+_Shovels = Annotated[int, Meta(ge=0, le=MAX_SHOVEL_CONCURRENCY)]
+
+
+class _Live(Struct, frozen=True, rename="camel"):
+    """The bins of the changeable settings."""
+
+    active: str = ""
+    concurrency: _Consumers = 0
+    shovel_interval: _ShovelInterval = 0
+    shovel_concur: _Shovels = 0
+
+
+class _Extra(Struct, frozen=True, rename="camel"):
+    """The entries of the bin `settings`."""
+
+    concurrency: _Consumers | None = None
+    resume_to: _Consumers | None = None
+    shovel: tuple[_ShovelInterval, _Shovels] | None = None
+    handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
+    max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
+    backoff: tuple[float, float, float, float] | None = None
+    codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
+    unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class _Stored(_Live, frozen=True, rename="camel", kw_only=True):
+    """The bins of all settings, each within the limits that a queue is created with."""
+
+    shards: Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
+    message_expiry: _Seconds
+    queue_expiry: _Seconds
+    sweep_duration: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))]
+    handler_type: str = ""
+    max_batch_size: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 0
+    max_wait_time: Annotated[int, Meta(ge=0, le=whole_seconds(MAX_BATCH_WAIT))] = 0
+    settings: _Extra = _Extra()
+    group_of: str = ""
+    tag: str = ""
+
+
+def _config(name: str, stored: _Stored) -> QueueConfig:
+    extra = stored.settings
+    shovel = (stored.shovel_interval, stored.shovel_concur) if extra.shovel is None else extra.shovel
+    sweep = timedelta(milliseconds=stored.sweep_duration)
+    timeout = extra.handler_timeout
     values: dict[str, Any] = {
         "name": name,
-        "shards": index(bins["shards"]),
-        "message_expiry": timedelta(seconds=bins["messageExpiry"]),
-        "queue_expiry": timedelta(seconds=bins["queueExpiry"]),
-        "concurrency": extra.get("concurrency", bins.get("concurrency", 0)),
-        "handler_type": bins.get("handlerType") or None,
+        "shards": stored.shards,
+        "message_expiry": timedelta(seconds=stored.message_expiry),
+        "queue_expiry": timedelta(seconds=stored.queue_expiry),
+        "concurrency": stored.concurrency if extra.concurrency is None else extra.concurrency,
+        "handler_type": stored.handler_type or None,
         "sweep_duration": sweep,
-        "handler_timeout": _handler_timeout(extra, sweep),
-        "max_deliveries": extra.get("maxDeliveries", 5),
-        "backoff": Poll(*low_high) if low_high else None,
+        "handler_timeout": default_timeout(sweep) if timeout is None else timedelta(milliseconds=timeout),
+        "max_deliveries": extra.max_deliveries,
+        "backoff": None if extra.backoff is None else Poll(*extra.backoff),
         "shovel": _shovel(*shovel),
-        "batching": _batching(bins),
-        "codec": _codec(extra.get("codec", "json")),
-        "unsafe_limits": bool(extra.get("unsafe", 0)),
+        "batching": _batching(stored.max_batch_size, stored.max_wait_time),
+        "codec": extra.codec,
+        "unsafe_limits": bool(extra.unsafe),
     }
-    if "groupOf" in bins:
-        values |= {"of": bins["groupOf"], "tag": bins["tag"]}
-    # The limits were checked when the queue was made; checking again would warn again.
-    config = object.__new__(GroupConfig if "groupOf" in bins else QueueConfig)
+    if stored.group_of:
+        values |= {"of": stored.group_of, "tag": stored.tag}
+    # not by its constructor, which would warn of unsafe limits again
+    config = object.__new__(GroupConfig if stored.group_of else QueueConfig)
     for field, value in values.items():
         object.__setattr__(config, field, value)
+    config.check_times()
     return config
+
+
+def resume_to(name: str, bins: Mapping[str, Any]) -> int:
+    """How many consumers a paused queue goes on with, 0 = nobody has said. Raises `Unreadable`."""
+    with _readable(name):
+        return msgspec.convert(bins.get("settings") or {}, _Extra).resume_to or 0
 
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:
@@ -243,22 +312,6 @@ def _codec_name(config: QueueConfig) -> str:
     return "bytes" if config.codec == "bytes" else "json"
 
 
-def _handler_timeout(extra: Mapping[str, Any], sweep: timedelta) -> timedelta:
-    if "handlerTimeout" not in extra:
-        return default_timeout(sweep)
-    return timedelta(milliseconds=extra["handlerTimeout"])
-
-
-def _codec(name: Any) -> str:
-    if name not in ("json", "bytes"):
-        raise InvalidRequest(f"codec is {name!r}; in a record it must be 'json' or 'bytes'")
-    return str(name)
-
-
-def _shovel_bins(bins: Mapping[str, Any]) -> list[int]:
-    return [bins.get("shovelInterval", 0), bins.get("shovelConcur", 0)]
-
-
 def _shovel(interval: int, concurrency: int) -> ShovelConfig | None:
     return ShovelConfig(timedelta(seconds=interval), concurrency) if concurrency else None
 
@@ -267,6 +320,5 @@ def _shovel_pair(shovel: ShovelConfig | None) -> list[int]:
     return [round(shovel.interval.total_seconds()), shovel.concurrency] if shovel else [0, 0]
 
 
-def _batching(bins: Mapping[str, Any]) -> BatchingConfig | None:
-    size, wait = bins.get("maxBatchSize", 0), bins.get("maxWaitTime", 0)
+def _batching(size: int, wait: int) -> BatchingConfig | None:
     return BatchingConfig(size, timedelta(seconds=wait)) if size else None

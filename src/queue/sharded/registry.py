@@ -19,7 +19,17 @@ from .config import GroupConfig, QueueConfig, group_config
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .groups.pointers import GroupPointers, pointer_queues
 from .queue import QueueGroup, ShardedQueue
-from .record import LastSweep, Live, QueueRecords, config_of, differences, last_sweep_of, live_of, shovel_ops
+from .record import (
+    LastSweep,
+    Live,
+    QueueRecords,
+    config_of,
+    differences,
+    last_sweep_of,
+    live_of,
+    resume_to,
+    shovel_ops,
+)
 from .schedules import Schedule, ScheduleRecords
 
 log = logging.getLogger(__name__)
@@ -119,6 +129,15 @@ class QueueRegistry:
 
     def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
         """The same, each with its record; those that cannot be read are left out, with a warning in the log."""
+        found, unreadable = self.scan(active=active)
+        for failure in unreadable.values():
+            log.warning("left out: %s", failure)
+        return found
+
+    def scan(
+        self, *, active: bool | None = True
+    ) -> tuple[list[tuple[ShardedQueue, dict[str, Any]]], dict[str, Unreadable]]:
+        """The same, and by name those that cannot be read, with the reason."""
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         # By name, as one that is deactivated between the two queries is in both.
@@ -128,15 +147,13 @@ class QueueRegistry:
             self._indexed = False  # a store that came back empty may have lost it: the next one makes it again
             raise
         records = {one.key.name: one for one in query}
-        found = []
-        for _, record in sorted(records.items()):
+        found, unreadable = [], {}
+        for name, record in sorted(records.items()):
             try:
-                queue = self._adopt(config_of(record.key.name, record.bins), record.bins)
+                found.append((self._adopt(config_of(name, record.bins), record.bins), record.bins))
             except Unreadable as failure:
-                log.warning("left out: %s", failure)
-            else:
-                found.append((queue, record.bins))
-        return found
+                unreadable[name] = failure
+        return found, unreadable
 
     def deactivate(self, name: str) -> None:
         """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.
@@ -254,8 +271,8 @@ class QueueRegistry:
 
     def resume(self, queue: ShardedQueue) -> None:
         """Store the number of consumers that was last wanted, at least 1."""
-        settings = self.records.read(queue.name, "settings").get("settings") or {}
-        self.set_concurrency(queue, settings.get("resumeTo") or queue.config.concurrency or 1)
+        wanted = resume_to(queue.name, self.records.read(queue.name, "settings"))
+        self.set_concurrency(queue, wanted or queue.config.concurrency or 1)
 
     # ----
 

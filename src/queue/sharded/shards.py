@@ -11,44 +11,40 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ...errors import AlreadyExists, BinMismatch, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...store import (
-    NEVER,
-    Add,
-    Bin,
-    Exists,
-    Key,
-    Once,
-    Param,
-    Put,
-    Read,
-    Record,
-    RecordStore,
-    Removal,
-    Update,
-    missing,
+from ...errors import (
+    AlreadyExists,
+    BinMismatch,
+    Corrupt,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
 )
+from ...inputs import is_int
+from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, missing
+from ...store.decode import damaged
 from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
 from ...store.model.ops import Compute
+from ...store.port import Row
 from ..rows import delete_rows, settle
 from .bell import Bell
 from .envelope import BINS, CONTENT, Envelope, bare_update, from_bins, kept_for, tombstone
 from .groups.members import Members, names
 from .groups.parting import Parting, finish, part
 from .hands import ALONE, GROUPS, OWN, THE_QUEUES_OWN, Hands, letting_go
+from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, Pointers, ShardState
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
 
-LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
-KNOWN = "swept"
-"""The bin that a sweep puts into the pointers of a shard before it sweeps them."""
-IN_HAND, SEAL = "in-hand", "claim-fence"
-
+_NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
+"""Where more was fired than loaded the record is damaged, and to load more would hide that."""
 _RESERVING = Form(
-    Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(GROUPS), exists=Exists.ANY, ttl=NEVER
-)
+    *(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(STREAM), Read(GROUPS)),
+    when=_NOT_AHEAD, exists=Exists.ANY, or_absent=True, ttl=NEVER,
+)  # fmt: skip
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
 ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
 CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
@@ -66,10 +62,9 @@ _IN_TURN = {
     for more in (False, True)
 }
 
-MINE = THE_QUEUES_OWN.mine
 _ANY_KEY = Key("set", "name")
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
-_ALONE = MINE & ALONE
+_ALONE = THE_QUEUES_OWN.mine & ALONE
 
 
 class Slot(NamedTuple):
@@ -95,20 +90,6 @@ class Turn(NamedTuple):
 
     fence: int
     more: bool
-
-
-class ShardState(NamedTuple):
-    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
-
-    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
-    """
-
-    shard: int
-    loaded: int
-    fired: int
-    stream: str | None
-    expired: int
-    fire_missing: bool = False
 
 
 class Written(Enum):
@@ -168,17 +149,17 @@ class PointerQueue:
         return int(self.store.seams.wall() * 1000)
 
     def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
-        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0."""
-        numbers = range(self.shards) if shards is None else shards
-        records = self.store.get_many([self.pointers_key(n) for n in numbers], LOAD, FIRE, STREAM, EXPIRED)
-        return [self.state_of(n, record) for n, record in zip(numbers, records, strict=True)]
+        """The pointers of these shards, or of all: one batch read. A shard that was never used counts 0.
 
-    def state_of(self, shard: int, record: Record | None) -> ShardState:
-        """The pointers in the record of a shard."""
-        bins = record.bins if record else {}
-        loaded, fired = bins.get(LOAD, 0), bins.get(FIRE, 0)
-        begun = LOAD not in bins or FIRE in bins
-        return ShardState(shard, loaded, fired, bins.get(STREAM), bins.get(EXPIRED, 0), not begun)
+        Whoever needs every shard asks each for `checked`; else those that are damaged are passed over.
+        """
+        numbers = range(self.shards) if shards is None else shards
+        keys = [self.pointers_key(n) for n in numbers]
+        records = self.store.get_many(keys, *STATE_BINS)
+        return [
+            ShardState.of(n, key, record.bins if record else {})
+            for n, key, record in zip(numbers, keys, records, strict=True)
+        ]
 
     def settled(self) -> list[int]:
         """For each shard the pointer below which no message can be there: what was fired, where all of it has expired.
@@ -190,18 +171,26 @@ class PointerQueue:
         rows = settle(self.store, [Update(self.pointers_key(n), reads) for n in range(self.shards)])
         lived = (self.ttl + self.sweep) * 1000
         for row in rows:
-            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
                 raise row
-        return [0 if isinstance(row, LatchworkError) or row[1] <= lived else row[0] or 0 for row in rows]
+        return [
+            row[0] if not isinstance(row, LatchworkError) and row[1] > lived and is_int(row[0]) else 0 for row in rows
+        ]
 
     def begin_firing(self, states: Sequence[ShardState]) -> None:
-        """Let shards be claimed from that another library has loaded and not fired. No call, or one for those.
+        """Let shards be claimed from that another library has loaded and not fired, or where it cannot be read whose
+        turn it is. No call, or one for those.
 
-        To add 0 does no harm at any time. Where it fails the claim finds nothing yet, and the next look begins again.
+        To add 0 does no harm at any time; to forget whose turn it is lets a deposed holder's late claim be before its
+        successor's. Where it fails the claim finds nothing yet, and the next look begins again.
         """
-        missing = [Update(self.pointers_key(state.shard), (Add(FIRE, 0),)) for state in states if state.fire_missing]
-        if missing:
-            settle(self.store, missing)
+        begin, forget = (Add(FIRE, 0),), (Put(SEAL, None), Put(IN_HAND, None))
+        amiss = [state for state in states if state.fire_missing or state.turn_damaged]
+        if amiss:
+            settle(self.store, [
+                Update(self.pointers_key(state.shard), begin * state.fire_missing + forget * state.turn_damaged)
+                for state in amiss
+            ])  # fmt: skip
 
     # ---- the producer's side
 
@@ -211,18 +200,26 @@ class PointerQueue:
         It needs no token: a reservation made twice leaves holes, which are harmless (P1). Where a shard had nothing
         left to fire, the next `write` rings the bell.
         """
-        rows = [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()]
-        first: dict[int, int | LatchworkError] = {}
-        for (shard, n), row in zip(counts.items(), settle(self.store, rows), strict=True):
+        rows = settle(self.store, [_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()])
+        return {shard: self._first_of(shard, n, row) for (shard, n), row in zip(counts.items(), rows, strict=True)}
+
+    def _first_of(self, shard: int, n: int, row: Row) -> int | LatchworkError:
+        """The first of `n` pointers that were just reserved; `Corrupt` where nobody would ever claim them."""
+        try:
+            if isinstance(row, Refused):
+                self.states([shard])[0].checked()
+                return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
             if isinstance(row, LatchworkError):
-                first[shard] = row
-                continue
-            loaded, fired, groups = row
-            first[shard] = loaded - n + 1
-            self.members.note(shard, loaded, groups)
-            if fired >= loaded - n or groups:  # how far groups have come nobody knows here
-                self.bell.owe()
-        return first
+                return row
+            *values, groups = row
+            bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), values, strict=True) if value is not None}
+            found = Pointers.of(self.pointers_key(shard), bins)
+        except LatchworkError as failure:
+            return failure
+        self.members.note(shard, found.load, groups)
+        if (found.fire or 0) >= found.load - n or groups:  # how far groups have come nobody knows here
+            self.bell.owe()
+        return found.load - n + 1
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
@@ -270,14 +267,28 @@ class PointerQueue:
 
         turn: nothing either where a later holder of the shard's lock has sealed it.  token: of a claim whose outcome
         was unknown, in the error's details: this goes on with it. Then its answer may be that of the first attempt.
+        Raises `Corrupt` where the shard is damaged. Where only the memory of claims is, that is given up: a claim in
+        doubt may then be made twice, and what nobody stamps is swept.
         """
         key = self.pointers_key(shard)
-        update = _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
+        update = self.claiming(shard, n, turn)
         try:
-            (result,) = self.store.once(update, token=token)
+            try:
+                (result,) = self.store.once(update, token=token)
+            except Corrupt:
+                self.store.operate(key, Put(CLAIM.bin, None), ttl=NEVER, repeatable=True)
+                (result,) = self.store.once(update, token=token)
         except (Refused, NotFound):
             return None
-        return Claim(*result)
+        claim, most = Claim(*result), n if token is None else MAX_UNFIRED
+        if not (0 <= claim.after <= claim.last <= claim.after + most and claim.loaded - claim.last <= MAX_UNFIRED):
+            raise damaged(self.pointers_key(shard), f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
+        return claim
+
+    def claiming(self, shard: int, n: int, turn: Turn | None) -> Update:
+        """What claims up to `n` pointers of a shard."""
+        key = self.pointers_key(shard)
+        return _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
 
     def seal(self, shard: int, fence: int) -> range:
         """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
@@ -290,7 +301,8 @@ class PointerQueue:
             hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
         except (Refused, NotFound):
             return range(0)
-        return range(0) if hand is None else range(hand + 1, fired + 1)
+        known = is_int(hand) and is_int(fired) and 0 <= hand <= fired  # else what was in hand is left to the sweep
+        return range(hand + 1, fired + 1) if known else range(0)
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True
@@ -403,12 +415,7 @@ class PointerQueue:
 
     def _let_go(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
         """The queue's own consumers are done with these, groups may not be (P17)."""
-        if not held:
-            return []
-        partings = [
-            Parting(letting_go(self.key(h.slot), h.envelope.data, h.delivery), h.delivery, h.envelope.keep_id)
-            for h in held
-        ]
+        partings = [Parting(letting_go(self.key(at), one.data, me), me, one.keep_id) for at, me, one in held]
         return part(self.store, partings, OWN)
 
     def finish(self, slots: Sequence[Slot]) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 from ...inputs import is_int
 from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
+from .pointers import ShardState
 from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
-from .shards import ShardState, Slot
+from .shards import Slot
 
 
 @dataclass(frozen=True, slots=True)

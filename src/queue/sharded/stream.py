@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct, field
+
 from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
+from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
 from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
 from .groups.parting import Parting, part
 from .hands import ALONE, GROUPS, OWN, letting_go
-from .shards import FIRE, LOAD, STREAM, PointerQueue, ShardState, Slot
+from .pointers import FIRE, LOAD, STREAM, ShardState
+from .shards import PointerQueue, Slot
 from .subqueue import GRACE
 
 EPOCH = "stream-epoch"
@@ -36,6 +40,13 @@ _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
 _ALONE = exists("data") & ALONE
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
+
+
+class _Owned(Struct, frozen=True):
+    """Which stream owns a shard, as it is stored."""
+
+    stream: str | None = field(default=None, name=STREAM)
+    epoch: Counter = field(default=0, name=EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +108,7 @@ def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
     for shard, bins in enumerate(found):
         if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
             raise _fenced(queue, shard, owner)
-    return [ShardState(n, bins[LOAD], bins[FIRE], bins[STREAM], 0) for n, bins in enumerate(found)]
+    return [ShardState.of(n, queue.pointers_key(n), bins).checked() for n, bins in enumerate(found)]
 
 
 def let_go(queue: PointerQueue, owner: Owner) -> None:
@@ -161,8 +172,7 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
     One call where there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` where somebody else has
     taken over.
     """
-    fired = _owned(queue, shard, owner).get(FIRE)
-    assert isinstance(fired, int)  # noqa: S101 - taking the shard has put it there
+    fired = ShardState.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
     if fired >= boundary:
         return 0
     for start in range(fired + 1, boundary + 1, STEP):
@@ -179,8 +189,8 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
 
 def _owners(queue: PointerQueue) -> list[tuple[str | None, int]]:
     records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], STREAM, EPOCH)
-    found = [record.bins if record else {} for record in records]
-    return [(bins.get(STREAM), bins.get(EPOCH, 0)) for bins in found]
+    found = [decoded(_Owned, record.key, record.bins) if record else _Owned() for record in records]
+    return [(owned.stream, owned.epoch) for owned in found]
 
 
 def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]], stream: str) -> None:
@@ -198,7 +208,7 @@ def _owned(queue: PointerQueue, shard: int, owner: Owner | None) -> Mapping[str,
     """The shard's pointer record. One read, none without an owner. Raises `FencedOut` where it is somebody else's."""
     if owner is None:
         return {}
-    record = queue.store.get(queue.pointers_key(shard), FIRE, STREAM, EPOCH)
+    record = queue.store.get(queue.pointers_key(shard), LOAD, FIRE, STREAM, EPOCH)
     bins: Mapping[str, object] = record.bins if record else {}
     if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
         raise _fenced(queue, shard, owner)

@@ -10,7 +10,7 @@ from itertools import compress
 from msgspec.structs import replace
 
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
 from ...retry import Poll, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
@@ -213,6 +213,9 @@ class QueueView:
             news, doubted = self.active.news, self.aside.doubted((shard,))
             try:
                 claim = self._claim_one(shard, wanted - len(slots), ask)
+            except Corrupt as damage:
+                self.active.damaged(shard, damage, news)
+                continue
             except LatchworkError:
                 if slots:
                     break  # what was claimed is handed out; the next look meets the same trouble

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
+from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
 from ...store.model.values import taken
 from .envelope import Envelope
 from .shards import Held, PointerQueue, Slot, Written
@@ -23,18 +23,25 @@ Loaded = Slot | LatchworkError
 
 
 def load(
-    queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool = False
+    queue: PointerQueue,
+    envelopes: Sequence[Envelope],
+    shards: Sequence[int],
+    *,
+    moved: bool = False,
+    bound: Collection[int] = (),
 ) -> list[Loaded]:
     """Where each message now is, or why it is not: one reservation and one batch of creates per 1,000 messages.
 
-    shards: the shard of each.  moved: they come from another queue.  A slot that turns out spent (a consumer that gave
+    shards: the shard of each, or where that one is damaged, and its place is not among `bound`, the next one that is
+    not.  moved: they come from another queue.  A slot that turns out spent (a consumer that gave
     up waiting put a tombstone there), or a create that was acknowledged later than half the sweep duration after the
     reservation was sent, does not count: the message gets another slot before it is acknowledged. `OutcomeUnknown`
     means that it may be delivered nevertheless.
     """
     outcomes: list[Loaded] = []
     for chunk in _chunks(envelopes):
-        outcomes += _load(queue, envelopes[chunk], shards[chunk], moved=moved)
+        here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
+        outcomes += _load(queue, envelopes[chunk], shards[chunk], moved=moved, bound=here)
     return outcomes
 
 
@@ -81,38 +88,65 @@ def _load_missing(
         outcomes[place] = outcome
 
 
-def _load(queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool) -> list[Loaded]:
+def _load(
+    queue: PointerQueue,
+    envelopes: Sequence[Envelope],
+    shards: Sequence[int],
+    *,
+    moved: bool,
+    bound: Collection[int],
+) -> list[Loaded]:
     outcomes: list[Loaded | None] = [None] * len(envelopes)
     pending = list(range(len(envelopes)))
     doubtful: set[int] = set()
+    avoided: set[int] = set()
     for _ in range(ROUNDS):
         # The clock starts before the reservation is sent, and counts suspended time: a consumer may wait from then on.
         sent = queue.store.seams.boottime()
-        slots = _slots(queue, [shards[place] for place in pending])
-        places, reserved = [], []
+        wanted = [shards[place] for place in pending]
+        if avoided:
+            wanted = [_sound(queue, shard, avoided) for shard in wanted]
+        slots = _slots(queue, wanted)
         for place, slot in zip(pending, slots, strict=True):
-            if isinstance(slot, LatchworkError):
-                outcomes[place] = slot
-            else:
-                places.append(place)
-                reserved.append(slot)
-        if not reserved:
-            break
-        written = queue.write(reserved, [envelopes[place] for place in places], fired=moved)
-        late = queue.store.seams.boottime() - sent > queue.sweep / 2
-        pending = []
-        for place, slot, result in zip(places, reserved, written, strict=True):
-            if result is Written.DONE and not late:
-                outcomes[place] = slot
-            elif isinstance(result, LatchworkError):
-                outcomes[place] = result
-            else:
-                pending.append(place)
-                if result is Written.DONE:
-                    doubtful.add(place)
+            outcomes[place] = slot
+        places = [place for place, slot in zip(pending, slots, strict=True) if type(slot) is Slot]
+        again = _write(queue, envelopes, places, outcomes, moved=moved, sent=sent) if places else {}
+        doubtful |= {place for place, written in again.items() if written}
+        damaged = [place for place in pending if isinstance(outcomes[place], Corrupt) and place not in bound]
+        avoided |= {shard for place, shard in zip(pending, wanted, strict=True) if place in damaged}
+        pending = [*again, *damaged]
         if not pending:
             break
     return [at if type(at) is Slot else _told(queue, at, place in doubtful) for place, at in enumerate(outcomes)]
+
+
+def _write(
+    queue: PointerQueue,
+    envelopes: Sequence[Envelope],
+    places: Sequence[int],
+    outcomes: list[Loaded | None],
+    *,
+    moved: bool,
+    sent: float,
+) -> dict[int, bool]:
+    """Write messages to their slots, which `outcomes` has; those that need another, and whether they were written."""
+    slots = [slot for slot in (outcomes[place] for place in places) if type(slot) is Slot]
+    written = queue.write(slots, [envelopes[place] for place in places], fired=moved)
+    late = queue.store.seams.boottime() - sent > queue.sweep / 2
+    again: dict[int, bool] = {}
+    for place, result in zip(places, written, strict=True):
+        if isinstance(result, LatchworkError):
+            outcomes[place] = result
+        elif late or result is not Written.DONE:
+            outcomes[place] = None
+            again[place] = result is Written.DONE
+    return again
+
+
+def _sound(queue: PointerQueue, shard: int, damaged: Collection[int]) -> int:
+    """The shard, or the next one that is not damaged; the shard itself where all are."""
+    others = ((shard + n) % queue.shards for n in range(queue.shards))
+    return next((other for other in others if other not in damaged), shard)
 
 
 def _told(queue: PointerQueue, at: Loaded | None, doubt: bool) -> Loaded:

@@ -227,7 +227,7 @@ def test_a_shard_can_be_swept_elsewhere_and_the_reports_add_up(sim):
     process, _ = abandon(sim, 5)
     sweeper = process.sweeper(epoch=4)
     ((queue, bins),) = process.registry.listed()
-    tasks = pickle.loads(pickle.dumps(sweeper.tasks(queue, bins)))
+    tasks = pickle.loads(pickle.dumps(sweeper.tasks(queue, bins, 4)))
     parts = [pickle.loads(pickle.dumps(sweep_shards(sim.store, [task], 4, lambda: None))) for task in tasks]
     report = sum((SweepReport(4, ("q",), tuple(part)) for part in parts), SweepReport(4))
     assert (report.rehomed, report.queues, report.ok) == (5, ("q",), True)
@@ -237,7 +237,7 @@ def test_a_shard_can_be_swept_elsewhere_and_the_reports_add_up(sim):
 def test_a_task_of_a_deposed_epoch_writes_no_pointer(sim):
     process, _ = abandon(sim)
     ((queue, bins),) = process.registry.listed()
-    tasks = process.sweeper(epoch=4).tasks(queue, bins)
+    tasks = process.sweeper(epoch=4).tasks(queue, bins, 4)
     process.sweeper(epoch=9).run_once()
     sim.lapse()
     reports = sweep_shards(sim.store, tasks, 4, lambda: None)

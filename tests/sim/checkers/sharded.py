@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from latchwork.queue.sharded.shards import FIRE, LOAD
+from latchwork.queue.sharded.pointers import FIRE, LOAD
 
 from ..faults.kinds import Kind
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import circular, ground, latch, ledger, lock, ordered, presence, rwlock, semaphore, sharded
+from . import barrier, circular, ground, latch, ledger, lock, ordered, presence, rwlock, semaphore, sharded
 
 RULES = [
     *ground.RULES,
@@ -14,6 +14,7 @@ RULES = [
     *latch.RULES,
     *semaphore.RULES,
     *presence.RULES,
+    *barrier.RULES,
     *rwlock.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

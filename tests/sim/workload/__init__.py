@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
 from .election import Election
@@ -32,6 +33,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         SemaphoreScenario,
         Limiter,
         Presence,
+        Meetings,
         ReadWrite,
     )
 }

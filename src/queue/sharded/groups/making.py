@@ -29,8 +29,9 @@ from ....store.model.expr import Bound
 from ...rows import delete_rows, settle
 from ..config import GroupConfig
 from ..hands import GROUPS, releasing
+from ..pointers import FIRE, KNOWN, LOAD
 from ..record import QueueRecords, lifetime
-from ..shards import FIRE, KNOWN, LOAD, PointerQueue, Slot
+from ..shards import PointerQueue, Slot
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
 
 log = logging.getLogger(__name__)

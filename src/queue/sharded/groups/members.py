@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ....inputs import is_int
 from ....store import Key, Put, RecordStore
 from ..envelope import Envelope
 from ..hands import ACKED, GROUPS, naming
@@ -28,11 +29,12 @@ class Members:
         self._store, self._pointers_key, self._load = store, pointers_key, load
         self._seen: dict[int, _Joined] = {}
 
-    def note(self, shard: int, loaded: int, groups: Mapping[str, int] | None) -> None:
-        """Remember what was read in one step; what was read when LOAD was lower is older."""
+    def note(self, shard: int, loaded: int, groups: Any) -> None:
+        """Remember what was read in one step; what was read when LOAD was lower is older. Damaged, it names nobody."""
         known = self._seen.get(shard)
         if known is None or known.loaded <= loaded:
-            self._seen[shard] = _Joined(loaded, groups or {})
+            there = groups if isinstance(groups, Mapping) else {}
+            self._seen[shard] = _Joined(loaded, {tag: at for tag, at in there.items() if is_int(at)})
 
     def loaded(self, shard: int) -> int:
         """How many slots of a shard are reserved, as far as is known here. No call."""
@@ -45,7 +47,8 @@ class Members:
         records = self._store.get_many([self._pointers_key(shard) for shard in unknown], self._load, GROUPS)
         for shard, record in zip(unknown, records, strict=True):
             bins = record.bins if record else {}
-            self.note(shard, bins.get(self._load, 0), bins.get(GROUPS))
+            loaded = bins.get(self._load, 0)
+            self.note(shard, loaded if is_int(loaded) else 0, bins.get(GROUPS))
         return [
             tuple(sorted(tag for tag, start in self._seen[s].groups.items() if start < pointer)) for s, pointer in slots
         ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ....errors import LatchworkError, NotFound, Refused
+from ....errors import LatchworkError, NotFound
+from ....inputs import is_int
 from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
@@ -14,25 +15,8 @@ from ..bell import RUNG, Bell
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope
 from ..hands import GROUPS, Hands, hands_of, parting_of
-from ..shards import (
-    ADVANCED,
-    CLAIM,
-    EXPIRED,
-    FIRE,
-    FROM,
-    IN_HAND,
-    LOAD,
-    STREAM,
-    UNSEALED,
-    Claim,
-    Found,
-    Held,
-    PointerQueue,
-    ShardState,
-    Slot,
-    Turn,
-    Written,
-)
+from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, ShardState
+from ..shards import ADVANCED, CLAIM, UNSEALED, Claim, Found, Held, PointerQueue, Slot, Turn, Written
 from .members import Members
 from .parting import Parting, part
 
@@ -81,10 +65,10 @@ class SharedPointers(PointerQueue):
     def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
         """What the queue has loaded and the group has fired: one batch read. Raises `NotFound` once it is dropped."""
         numbers = range(self.shards) if shards is None else shards
-        return self.states_of(numbers, self.store.get_many(self.state_keys(numbers), *STATE_BINS))
+        return self.states_of(numbers, self.store.get_many(self.state_keys(numbers), *STATE_BINS, JOINED))
 
     def state_keys(self, shards: Sequence[int]) -> list[Key]:
-        """What `states_of` is to be given the records of, with `STATE_BINS`."""
+        """What `states_of` is to be given the records of, with `STATE_BINS` and `JOINED`."""
         return [key for shard in shards for key in (self.queue_key(shard), self.pointers_key(shard))]
 
     def states_of(self, shards: Sequence[int], records: Sequence[Record | None]) -> list[ShardState]:
@@ -93,30 +77,27 @@ class SharedPointers(PointerQueue):
         for shard, queues, groups in zip(shards, records[::2], records[1::2], strict=True):
             if groups is None:
                 raise NotFound(f"the group {self.tag!r} of queue {self.name!r} was dropped: ask for it again")
-            loaded = queues.bins.get(LOAD, 0) if queues else 0
-            self._loaded[shard] = max(loaded, self._loaded.get(shard, 0))
-            self._joined_at[shard] = groups.bins[JOINED]
-            fired, expired = groups.bins.get(FIRE, 0), groups.bins.get(EXPIRED, 0)
-            states.append(ShardState(shard, max(loaded, fired), fired, None, expired))
+            there = ShardState.of(shard, self.queue_key(shard), queues.bins if queues else {})
+            self._loaded[shard] = max(there.loaded, self._loaded.get(shard, 0))
+            here = ShardState.of(shard, self.pointers_key(shard), groups.bins)
+            joined: Any = groups.bins.get(JOINED)
+            self._joined_at[shard] = joined if is_int(joined) else 0
+            # What the queue's own record does not say, or lost, the group does not know of.
+            known = here._replace(loaded=max(there.loaded, here.fired), fire_missing=False)
+            states.append(known if here.damage is None else here)
         return states
 
     def follow(self, members: Members) -> None:
         """Know what a publisher of this process has reserved."""
         self.members = members
 
-    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
-        """As `PointerQueue.claim`, of what this process knows to be reserved. One call."""
+    def claiming(self, shard: int, n: int, turn: Turn | None) -> Update:
+        """What claims up to `n` pointers, of those that this process knows to be reserved."""
         if shard not in self._loaded or shard not in self._joined_at:
             self.states([shard])
         loaded = max(self._loaded[shard], self.members.loaded(shard))
-        fence = {} if turn is None else {"fence": turn.fence}
-        form = _CLAIMING[None if turn is None else turn.more]
-        update = form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
-        try:
-            (result,) = self.store.once(update, token=token)
-        except (Refused, NotFound):
-            return None
-        return Claim(*result)
+        form, fence = _CLAIMING[None if turn is None else turn.more], {} if turn is None else {"fence": turn.fence}
+        return form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
 
     def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         """As of any queue; an empty slot from before the group joined is nobody's here."""
@@ -130,9 +111,6 @@ class SharedPointers(PointerQueue):
             for h in held
         ]
         return part(self.store, partings, self.tag)
-
-
-STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, JOINED)
 
 
 class _BothBells(Bell):
@@ -191,10 +169,10 @@ class GroupPointers(PointerQueue):
         first = self.shared.shards
         shared, own = [n for n in numbers if n < first], [n - first for n in numbers if n >= first]
         keys = [*self.shared.state_keys(shared), *(self.own.pointers_key(n) for n in own)]
-        records = self.store.get_many(keys, *STATE_BINS)
+        records = self.store.get_many(keys, *STATE_BINS, JOINED)
         found = self.shared.states_of(shared, records[: 2 * len(shared)])
         found += [
-            self.own.state_of(n, record)._replace(shard=self._outer(n))
+            ShardState.of(self._outer(n), self.own.pointers_key(n), record.bins if record else {})
             for n, record in zip(own, records[2 * len(shared) :], strict=True)
         ]
         by_shard = {state.shard: state for state in found}

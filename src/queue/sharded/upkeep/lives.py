@@ -10,18 +10,20 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ....errors import LatchworkError, NotFound
-from ....store import KEEP, MapPut, Put, Record, Update
+from ....errors import Corrupt, LatchworkError, NotFound
+from ....store import KEEP, MapPut, Put, Read, Update
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ...rows import settle
 from ..groups.making import forget_dead
 from ..hands import GROUPS
+from ..pointers import FIRE, KNOWN
 from ..queue import ShardedQueue
 from ..record import lifetime
-from ..shards import FIRE, KNOWN, PointerQueue
+from ..shards import PointerQueue
+from .books import MARKS, mark_name, pointer_bin
 from .report import Kind, ShardTask
-from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sides
+from .sweep import EPOCH_GUARD, sides
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ Place = tuple[Kind, int]
 
 
 def tasks_of(
-    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins], list[ShardTask]]
+    queue: ShardedQueue, bins: Bins, epoch: int, plan: Callable[[ShardedQueue, Bins, int], list[ShardTask]]
 ) -> list[ShardTask]:
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
@@ -41,7 +43,7 @@ def tasks_of(
     seen, new = _shards(queue)
     _begin_again(queue, bins, epoch, new)
     # A shard that is first fired from here on is not known yet: it is the next sweep's.
-    return [task for task in plan(queue, bins) if (task.kind, task.shard) in seen | new]
+    return [task for task in plan(queue, bins, epoch) if task.damage or (task.kind, task.shard) in seen | new]
 
 
 def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
@@ -49,28 +51,29 @@ def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     queues = _queues(queue)
     places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
     keys = [queues[kind].pointers_key(shard) for kind, shard in places]
-    found = list(zip(places, queue.store.get_many(keys, FIRE, KNOWN, GROUPS), strict=True))
-    forget_dead(queue.registry.records, queue.pointers, _tags(record for _, record in found))
-    fired = {place: KNOWN in record.bins for place, record in found if record is not None and record.bins.get(FIRE)}
+    rows = settle(queue.store, [Update(key, (Read(FIRE), Read(KNOWN), Read(GROUPS))) for key in keys])
+    for row in rows:
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
+            raise row
+    named = [row[2] for row in rows if not isinstance(row, LatchworkError) and isinstance(row[2], dict)]
+    tags = {tag for groups in named for tag in groups}
+    forget_dead(queue.registry.records, queue.pointers, tags)
+    found = zip(places, rows, strict=True)
+    fired = {place: row[1] is not None for place, row in found if not isinstance(row, LatchworkError) and row[0]}
     return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
-
-
-def _tags(records: Iterable[Record | None]) -> set[str]:
-    """The groups that have joined any of these shards."""
-    return {tag for record in records if record is not None for tag in record.bins.get(GROUPS) or ()}
 
 
 def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Place]) -> None:
     """Forget what the queue's record, and `bins`, tell of sweeps of these shards; then mark them as seen."""
     ops: list[Op] = []
     for kind, shard in sorted(new, key=str):
-        swept, marks = bins.get(pointer_bin(kind)) or {}, bins.get("sweepMarks") or {}
+        swept, marks = _entries(bins, pointer_bin(kind)), _entries(bins, MARKS)
         if swept.get(str(shard)):
             swept[str(shard)] = 0
             ops.append(MapPut(pointer_bin(kind), str(shard), 0))
         if mark_name(kind, shard) in marks:
             del marks[mark_name(kind, shard)]
-            ops.append(MapPut("sweepMarks", mark_name(kind, shard), [0, 0]))
+            ops.append(MapPut(MARKS, mark_name(kind, shard), [0, 0]))
     if ops:
         log.warning(
             "the store has lost pointers of queue %s since it was swept: their shards are swept from the beginning",
@@ -84,8 +87,14 @@ def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Plac
     queues = _queues(queue)
     seen = [Update(queues[kind].pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
     for row in settle(queue.store, seen) if seen else ():
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
             raise row
+
+
+def _entries(bins: Bins, bin: str) -> Bins:
+    """The entries of a map; none where it is damaged, which the plan puts right."""
+    found = bins.get(bin)
+    return found if isinstance(found, dict) else {}
 
 
 def _queues(queue: ShardedQueue) -> dict[Kind, PointerQueue]:

@@ -31,6 +31,7 @@ class Stop(str, Enum):
     REFUSED = "refused"  # the first message in the way could not be moved
     DEPOSED = "deposed"  # another leader has taken over
     FAILED = "failed"  # the store failed
+    BUDGET = "budget"  # enough for one sweep; the next one goes on from there
 
 
 class LiveMessage(NamedTuple):
@@ -49,10 +50,11 @@ class LiveMessage(NamedTuple):
 class ShardTask:
     """What one shard's sweep is told; it pickles.
 
-    swept: the sweep pointer.  limit: scan up to this pointer.  passable: empty slots up to here are settled, as no
-    producer can still acknowledge a message there.  mark: note the pointer `limit` as fired by now.  age_ms: how long
-    a message must have been left alone, by the server's clock.  abandoned: messages that were left alone for as long
-    by the leader's clock.
+    swept: the sweep pointer.  begin, limit: scan what is above the one and up to the other; the sweep pointer moves
+    only where it begins there.  passable: empty slots up to here are settled, as no producer can still acknowledge a
+    message there.  noted: the pointer to be noted as fired by now, 0 = none.  age_ms: how long a message must have been
+    left alone, by the server's clock.  abandoned: messages that were left alone for as long by the leader's clock.
+    stop: why it goes no further than `limit`.  damage: what is wrong with the shard's pointers.
     """
 
     client_id: str
@@ -61,11 +63,14 @@ class ShardTask:
     kind: Kind
     shard: int
     swept: int
+    begin: int
     limit: int
     passable: int
-    mark: bool
+    noted: int
     age_ms: int
     abandoned: frozenset[LiveMessage] = frozenset()
+    stop: Stop = Stop.DRAINED
+    damage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class ShardReport:
     live: messages in somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep
     duration from now.  tombstones: of producers that were too late.  refused: messages that could not be moved, and
     stay for the next sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
+    damage: what is wrong with the shard's pointers: nothing is published to it or received from it until they are put
+    right; its messages are brought to the sideline, of which the shovel brings them to other shards.
     live_messages: those in somebody's hands, for the leader to remember; of very many, the first.
     """
 
@@ -93,6 +100,7 @@ class ShardReport:
     marked: int = 0
     stop: Stop = Stop.DRAINED
     error: str | None = None
+    damage: str | None = None
     live_messages: tuple[LiveMessage, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -101,8 +109,8 @@ class SweepReport:
     """What one sweep did. Reports of parts of a sweep add up with `+`.
 
     epoch: of the leader, 0 = this process did not lead, so nothing was done.  queues: the names of those looked at.
-    shards: one entry for each shard that had something to sweep.  failures: (queue, error) of those that failed, or
-    have messages that could not be moved.
+    shards: one entry for each shard that had something to sweep, or is damaged.  failures: (queue, error) of those that
+    failed, have messages that could not be moved, or are damaged.
     """
 
     epoch: int
@@ -144,6 +152,11 @@ class SweepReport:
     def refused(self) -> int:
         """Messages that could not be moved, and stay for the next sweep."""
         return sum(shard.refused for shard in self.shards)
+
+    @property
+    def damaged(self) -> tuple[ShardReport, ...]:
+        """The shards whose pointers are damaged."""
+        return tuple(shard for shard in self.shards if shard.damage)
 
     def tell(self, seams: Seams, seconds: float) -> None:
         """Tell the outside what became of each queue; `seconds` is how long it took."""

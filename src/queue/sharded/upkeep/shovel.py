@@ -12,8 +12,9 @@ from ....errors import InvalidRequest, InvalidShovelInterval
 from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
 from ..envelope import Envelope
+from ..pointers import ShardState
 from ..queue import ShardedQueue
-from ..shards import Held, PointerQueue, ShardState
+from ..shards import Held, PointerQueue
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Shovel:
         back through the sweeper.
         """
         source = self.queue.sideline.pointers
-        states = [state for state in source.states() if state.fired < state.loaded]
+        states = [state for state in source.states() if state.fired < state.loaded or state.damage]
         config = self.queue.live.shovel
         at_once = config.concurrency if config else 1
         report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())

@@ -27,6 +27,7 @@ from ..hands import SEEN
 from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import Held, PointerQueue, Slot
 from ..transfer import move
+from .books import MARKS, counter_bin, mark_name, pointer_bin
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop
 
 BATCH = 1_000
@@ -36,12 +37,6 @@ MOST_REMEMBERED = 10_000
 POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
 
 _MARK = ListOf((Param("fired"), SERVER_NOW))
-_BINS = {
-    Kind.MAIN: ("sweepPointers", "sweptCounter", ""),
-    Kind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
-    Kind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
-    Kind.SHARED: ("sharedSweep", "sharedSwept", "SHARED_"),
-}
 EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 """No later leader has written to the queue's record."""
 
@@ -54,16 +49,6 @@ def _forward(bin: str, shards: int) -> Expr:
         shard = Param(f"shard{n}", str)
         parts.append(lacks(bin, shard) | (MapValue(bin, shard) <= Param(f"to{n}")))
     return all_of(*parts)
-
-
-def mark_name(kind: Kind, shard: int) -> str:
-    """The name of a shard's mark in the bin `sweepMarks`."""
-    return f"{_BINS[kind][2]}{shard}"
-
-
-def pointer_bin(kind: Kind) -> str:
-    """The bin with the sweep pointers, by shard."""
-    return _BINS[kind][0]
 
 
 def sweep_shards(
@@ -112,17 +97,19 @@ class _Shard:
 
     @property
     def reached(self) -> int:
-        """Where the sweep pointer may go."""
+        """Where the sweep pointer may go: not at all where the scan began beyond it."""
+        if self.task.begin > self.task.swept:
+            return self.swept
         return self.blocked[0] - 1 if self.blocked else self.scanned
 
     @property
     def marks(self) -> bool:
         """Whether what was fired is to be noted now."""
-        return self.task.mark and self.scanned == self.task.limit > self.reached
+        return self.scanned == self.task.limit and self.task.noted > self.reached
 
     def report(self, stop: Stop | None, error: str | None) -> ShardReport:
-        if stop is None or self.over == self.task.limit:
-            stop, error = self.blocked[1] if self.blocked else Stop.DRAINED, None
+        if stop is None or self.over >= self.task.limit:
+            stop, error = self.blocked[1] if self.blocked else self.task.stop, None
         return ShardReport(
             self.task.config.name,
             self.task.kind,
@@ -131,6 +118,7 @@ class _Shard:
             marked=self.marked,
             stop=stop,
             error=error,
+            damage=self.task.damage,
             live_messages=tuple(self.live),
             **self.tally,
         )
@@ -142,6 +130,12 @@ def sides(main: PointerQueue, sideline: PointerQueue, parked: PointerQueue) -> d
     if isinstance(main, GroupPointers):
         found |= {Kind.MAIN: main.own, Kind.SHARED: main.shared}
     return found
+
+
+def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:
+    """The message as a leader remembers it; None where its stamp is damaged: the server's clock alone counts for it."""
+    stamped = 0 if stamped is None else stamped
+    return LiveMessage(slot.pointer, delivery, stamped) if type(delivery) is str and type(stamped) is int else None
 
 
 class _Sweep:
@@ -156,7 +150,7 @@ class _Sweep:
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
-        self.shards = {task.shard: _Shard(task, task.swept, task.swept, task.swept) for task in tasks}
+        self.shards = {task.shard: _Shard(task, task.swept, task.begin, task.begin) for task in tasks}
 
     def run(self) -> list[ShardReport]:
         stop, error = None, None
@@ -180,7 +174,7 @@ class _Sweep:
     def _steps(self) -> Iterator[list[Slot]]:
         slots: list[Slot] = []
         for shard in self.shards.values():
-            for pointer in range(shard.task.swept + 1, shard.task.limit + 1):
+            for pointer in range(shard.task.begin + 1, shard.task.limit + 1):
                 slots.append(Slot(shard.task.shard, pointer))
                 if len(slots) == BATCH:
                     yield slots
@@ -242,12 +236,12 @@ class _Sweep:
             elif not row[2]:
                 shard.count("tombstones")
                 nobodys += [slot] if row[3] == 0 else []
-            elif not row[0]:
+            elif row[0] in (None, ""):
                 unstamped.append(slot)
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
             else:
-                message = LiveMessage(slot.pointer, row[0], row[1] or 0)
-                if message in shard.task.abandoned:
+                message = _message(slot, row[0], row[1])
+                if message is not None and message in shard.task.abandoned:
                     abandoned.append((slot, message))
                 else:
                     self._live(slot, message)
@@ -256,10 +250,10 @@ class _Sweep:
         self.queue.finish(nobodys)
         return abandoned
 
-    def _live(self, slot: Slot, message: LiveMessage) -> None:
+    def _live(self, slot: Slot, message: LiveMessage | None) -> None:
         shard = self.shards[slot.shard]
         shard.keep(slot.pointer, Stop.LIVE, "live")
-        if len(shard.live) < MOST_REMEMBERED:
+        if message is not None and len(shard.live) < MOST_REMEMBERED:
             shard.live.append(message)
 
     def _left_alone(self, abandoned: Sequence[tuple[Slot, LiveMessage]]) -> list[Held]:
@@ -316,9 +310,9 @@ class _Sweep:
 
     def _write(self, moving: Sequence[_Shard], rehomed: int) -> None:
         """Advance the pointers to the first slots in the way, unless one is further already."""
-        bin, counter, _ = _BINS[self.kind]
+        bin, counter = pointer_bin(self.kind), counter_bin(self.kind)
         ops: list[Op] = [Put("epoch", self.epoch), Add(counter, rehomed)]
-        if not any("refused" in shard.tally for shard in self.shards.values()):
+        if not any("refused" in shard.tally or shard.task.damage for shard in self.shards.values()):
             ops += sweep_note(success=True)
         params: dict[str, Any] = {"epoch": self.epoch}
         for n, shard in enumerate(moving):
@@ -326,12 +320,12 @@ class _Sweep:
             params |= {f"shard{n}": name, f"to{n}": shard.reached}
             ops.append(MapPut(bin, name, shard.reached))
             if shard.marks:
-                noted = Bound(_MARK, {"fired": shard.task.limit})
-                ops.append(MapPut("sweepMarks", mark_name(self.kind, shard.task.shard), noted))
+                noted = Bound(_MARK, {"fired": shard.task.noted})
+                ops.append(MapPut(MARKS, mark_name(self.kind, shard.task.shard), noted))
         guard = Bound(_forward(bin, len(moving)), params)
         try:
             self.store.operate(self.record, *ops, when=guard, ttl=lifetime(self.config), once=POINTER_WRITES)
         except Refused as failure:
             raise FencedOut(f"the sweep pointers of {self.queue.name} belong to a later leader") from failure
         for shard in moving:
-            shard.swept, shard.marked = shard.reached, shard.task.limit if shard.marks else shard.marked
+            shard.swept, shard.marked = shard.reached, shard.task.noted if shard.marks else shard.marked

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
 from ....background import TROUBLE, Background, Troubles, shared
-from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
-from ....store import KEEP, Compute, Put, Read, Update
+from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
+from ....store.port import Values
 from ...rows import settle
 from ..config import milliseconds
 from ..groups.making import DROPPED, MADE
+from ..pointers import FIRE, LOAD, STREAM, Pointers
 from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
-from ..shards import FIRE
+from .books import Books, Mark, mark_name
 from .lives import tasks_of
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
-from .sweep import EPOCH_GUARD, mark_name, pointer_bin, sides, sweep_shards
+from .sweep import EPOCH_GUARD, sides, sweep_shards
 
 log = logging.getLogger(__name__)
 
 INITIAL_DELAY, INTERVAL = 600.0, 900.0
 """Seconds until the first sweep, and between sweeps: the figures of the Java library."""
 PARALLELISM = 64
+BUDGET = 5_000_000
+"""Slots of one shard that one sweep looks at, at most; the next one goes on behind them."""
+RESCUE = 1_000_000
+"""Slots behind the sweep pointer that are looked at in a shard that is damaged, as nobody knows how many were used."""
 SHORTEST = 0.01
 """Seconds between sweeps at the least."""
 
@@ -59,12 +65,31 @@ class _Seen(NamedTuple):
 
 
 class _Shard(NamedTuple):
-    """A shard with something to sweep: its sweep pointer and its fire pointer."""
+    """A shard's pointers, and the server's time in ms when they were read.
 
-    kind: Kind
-    shard: int
-    swept: int
-    fired: int
+    fired: None where the pointers are damaged, which `damage` says.
+    """
+
+    place: tuple[Kind, int]
+    fired: int | None
+    is_streamed: bool
+    now: int
+    damage: Corrupt | None = None
+
+    @classmethod
+    def of(cls, place: tuple[Kind, int], key: Key, row: Values | Corrupt) -> _Shard:
+        if isinstance(row, Corrupt):
+            return cls(place, None, is_streamed=True, now=0, damage=row)
+        *values, now = row
+        bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), values, strict=True) if value is not None}
+        is_streamed = isinstance(bins.get(STREAM), str)
+        try:
+            return cls(place, Pointers.of(key, bins).fire or 0, is_streamed, now)
+        except Corrupt as failure:
+            return cls(place, None, is_streamed, now, failure)
+
+
+_POINTERS = (Read(LOAD), Read(FIRE), Read(STREAM), Compute(SERVER_NOW))
 
 
 class Sweeper:
@@ -97,6 +122,8 @@ class Sweeper:
         self._seams = registry.store.seams
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._live: dict[tuple[str, str], dict[LiveMessage, float]] = {}
+        self._next: dict[tuple[str, str], int] = {}
+        self._repaired: dict[str, str] = {}
         self._background = Background(self._seams, self._run, "latchwork-sweeper")
         self._stop = self._background.stopping
         self._troubles = Troubles(self._seams, log)
@@ -112,11 +139,11 @@ class Sweeper:
         if leadership is None:
             return SweepReport(0)
         with self._seams.span("sweep", epoch=leadership.epoch):
-            listed = self.registry.listed(active=None)
+            listed, unreadable = self.registry.scan(active=None)
             parts = shared(
                 self._seams, lambda one: self._told(*one, leadership), listed, self.parallelism, "latchwork-sweep"
             )
-        return sum(parts, SweepReport(leadership.epoch))
+        return sum(parts, unread(leadership.epoch, unreadable))
 
     def start(self) -> Sweeper:
         """Sweep in the background: first after 10 minutes, then every 15."""
@@ -174,7 +201,8 @@ class Sweeper:
     ) -> SweepReport:
         """The report of a queue whose tasks were swept, here or elsewhere; its marks and how it went are noted."""
         self.swept(shards)
-        error = next((_complaint(shard) for shard in shards if shard.refused or shard.stop in _FAILURES), None)
+        error = next((_complaint(shard) for shard in shards if _is_amiss(shard)), None)
+        error = self._repaired.pop(queue.name, None) or error
         # A write of the sweep pointers has noted the success already.
         if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
             error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
@@ -193,63 +221,90 @@ class Sweeper:
             raise LatchworkError("the sweeper was stopped")
         leadership.check()
 
-    def tasks(self, queue: ShardedQueue, bins: Bins) -> list[ShardTask]:
+    def tasks(self, queue: ShardedQueue, bins: Bins, epoch: int) -> list[ShardTask]:
         """What there is to sweep in a queue whose record holds `bins`: one call, whatever the number of shards.
 
-        Bins that are a little old do no harm: sweep pointers never go back, and a mark stays true.
+        Bins that are a little old do no harm: sweep pointers never go back, and a mark stays true. Where they are
+        damaged they are put right first, by one call more, and that is reported at the end. Raises `Corrupt` where the
+        record cannot be put right.
         """
-        marks = bins.get("sweepMarks") or {}
-        fired = self._fired(queue)
-        tasks = []
-        for (kind, shard), (fire, now) in fired.items():
-            if kind is Kind.SHARED and MADE not in bins:
-                continue  # where the group begins was not known when its record was read
-            swept = (bins.get(pointer_bin(kind)) or {}).get(str(shard), 0)
-            if swept < fire:
-                tasks.append(
-                    self._plan(queue, _Shard(kind, shard, swept, fire), marks.get(mark_name(kind, shard)), now)
-                )
-        return tasks
+        # Where a group begins was not known when its record was read, if that does not call it made.
+        shards = [shard for shard in self._shards(queue) if shard.place[0] is not Kind.SHARED or MADE in bins]
+        now = max((shard.now for shard in shards), default=0)
+        books = Books.of(self.registry.records.key(queue.name), bins, now)
+        ahead = [shard for shard in shards if shard.fired is not None and books.swept(*shard.place) > shard.fired]
+        books = books.without(shard.place for shard in ahead)
+        if books.repairs:
+            self._repair(queue, books, epoch)
+        return [task for shard in shards if (task := self._task_of(queue, shard, books)) is not None]
 
-    def _fired(self, queue: ShardedQueue) -> dict[tuple[Kind, int], tuple[int, int]]:
-        """The fire pointers of all pointer queues, and the server's time when they were read."""
+    def _repair(self, queue: ShardedQueue, books: Books, epoch: int) -> None:
+        what = f"{', '.join(books.repairs)} in the queue's record are damaged; what cannot be read there begins anew"
+        log.warning("queue %s: %s", queue.name, what)
+        key, guard = self.registry.records.key(queue.name), Bound(EPOCH_GUARD, {"epoch": epoch})
+        self.registry.store.operate(key, *books.ops, when=guard, ttl=lifetime(queue.config), repeatable=True)
+        self._repaired[queue.name] = what
+
+    def _shards(self, queue: ShardedQueue) -> list[_Shard]:
+        """The shards of all pointer queues that were ever used."""
         queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
-        ops = (Read(FIRE), Compute(SERVER_NOW))
-        rows = settle(self.registry.store, [Update(queues[kind].pointers_key(shard), ops) for kind, shard in places])
-        for row in rows:
-            if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+        keys = [queues[kind].pointers_key(shard) for kind, shard in places]
+        rows = settle(self.registry.store, [Update(key, _POINTERS) for key in keys])
+        found = []
+        for place, key, row in zip(places, keys, rows, strict=True):
+            if isinstance(row, NotFound):
+                continue
+            if isinstance(row, LatchworkError) and not isinstance(row, Corrupt):
                 raise row
-        return {
-            place: (row[0] or 0, row[1])
-            for place, row in zip(places, rows, strict=True)
-            if not isinstance(row, LatchworkError)
-        }
+            found.append(_Shard.of(place, key, row))
+        return found
 
-    def _plan(self, queue: ShardedQueue, at: _Shard, mark: list[int] | None, now: int) -> ShardTask:
+    def _task_of(self, queue: ShardedQueue, at: _Shard, books: Books) -> ShardTask | None:
+        """What there is to sweep in a shard; None where there is nothing."""
+        swept, mark = books.swept(*at.place), books.marks.get(mark_name(*at.place))
+        if at.fired is None:
+            return self._rescue(queue, at, swept, mark)
+        return self._plan(queue, at, at.fired, swept, mark) if swept < at.fired else None
+
+    def _plan(self, queue: ShardedQueue, at: _Shard, fired: int, swept: int, mark: Mark | None) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
-        fired, since = mark if mark and mark[0] > at.swept else (0, 0)
-        limit, passable, old = at.fired, 0, True
-        if fired:
-            known = self._known(queue.name, mark_name(at.kind, at.shard), fired)
-            old = known * 1000 >= duration
+        place = queue.name, mark_name(*at.place)
+        limit, passable, old = fired, 0, True
+        noted, since = mark if mark and swept < mark[0] <= fired else (0, 0)
+        if noted:
+            old = self._known(*place, noted) * 1000 >= duration
             # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
             # Who has not known the mark for long takes the server's word for its age: to look too early does no harm.
-            limit = at.fired if old or now - since >= duration else min(fired, at.fired)
-            passable = min(fired, at.fired) if old else 0
+            limit = fired if old or at.now - since >= duration else noted
+            passable = noted if old else 0
+        begin = self._next.pop(place, swept)
+        begin = begin if swept <= begin < limit else swept
+        end = min(limit, begin + BUDGET)
+        if end < limit:
+            self._next[place] = end
+        return self._task(
+            queue, at, swept, begin=begin, limit=end, passable=passable, noted=fired if old else 0,
+            stop=Stop.DRAINED if end == limit else Stop.BUDGET,
+        )  # fmt: skip
+
+    def _rescue(self, queue: ShardedQueue, at: _Shard, swept: int, mark: Mark | None) -> ShardTask:
+        """Bring the messages of a shard that nobody can receive from to the sideline, those that were not fired too.
+
+        A stream's are left alone.
+        """
+        limit = swept if at.is_streamed else swept + RESCUE
+        known = self._known(queue.name, mark_name(*at.place), mark[0]) if mark else 0.0
+        old = known * 1000 >= milliseconds(queue.config.sweep_duration)
+        passable = min(mark[0], limit) if mark and old else 0
+        return self._task(queue, at, swept, begin=swept, limit=limit, passable=passable, noted=0, damage=str(at.damage))
+
+    def _task(self, queue: ShardedQueue, at: _Shard, swept: int, **scan: Any) -> ShardTask:
+        duration = milliseconds(queue.config.sweep_duration)
         return ShardTask(
-            self.registry.client_id,
-            self.registry.farm_id,
-            queue.config,
-            at.kind,
-            at.shard,
-            at.swept,
-            limit,
-            passable,
-            old,
-            duration,
-            self._abandoned(queue.name, mark_name(at.kind, at.shard), duration),
-        )
+            self.registry.client_id, self.registry.farm_id, queue.config, *at.place, swept, age_ms=duration,
+            abandoned=self._abandoned(queue.name, mark_name(*at.place), duration), **scan,
+        )  # fmt: skip
 
     def _known(self, queue: str, name: str, fired: int) -> float:
         """Seconds, on this process's own clock, that the mark has been known here: nobody sets that."""
@@ -304,13 +359,23 @@ class Sweeper:
 _FAILURES = (Stop.DEPOSED, Stop.FAILED)
 
 
+def unread(epoch: int, unreadable: Mapping[str, LatchworkError]) -> SweepReport:
+    """The report of queues whose records cannot be read, so that they cannot be swept."""
+    failures = tuple((name, f"{failure.code}: {failure}") for name, failure in unreadable.items())
+    return SweepReport(epoch, tuple(unreadable), (), failures)
+
+
+def _is_amiss(shard: ShardReport) -> bool:
+    return bool(shard.refused or shard.damage or shard.stop in _FAILURES)
+
+
 def _check_pause(what: str, seconds: float, least: float) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= TIMEOUT_MAX:
         raise InvalidRequest(f"{what} is {seconds!r}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
 
 
 def _complaint(shard: ShardReport) -> str:
-    what = shard.error or f"{shard.refused} messages could not be moved"
+    what = shard.error or shard.damage or f"{shard.refused} messages could not be moved"
     return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
 
 

@@ -1,0 +1,168 @@
+"""How a barrier is stored, and what is seen of it (docs/design.md section 4, docs/protocols.md P11)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..errors import Corrupt, InvalidRequest
+from ..inputs import checked_text
+from ..store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
+from ..store.model.form import Form
+from ..store.model.ops import MapPut, MapTrim, Put
+from ..store.port import Exists, Key
+from .latch.layout import checked_farm
+
+BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
+"""The sets of all barriers and of what their parties bring; the keys are `<client>#<name>` and
+`<client>#<name>#<farm>/<party>`."""
+TURN, ENDS, NAMES, AT, STOP, SAID = "turn#", "ends#", "names#", "at#", "stop#", "said#"
+"""Of the farm that decides: the generation whose turn it is; how the last ones ended, by generation; a digest of the
+parties. Of each farm: the generation that each of its parties has last arrived at; what it asks to be ended, and why.
+And in a party's record: what it brought, by generation."""
+KEPT_ENDS, KEPT_PAYLOADS = 64, 8
+MAX_PARTIES, MAX_NAME, MAX_PAYLOAD, MAX_REASON = 1_000, 100, 65_536, 500
+"""The last three in bytes."""
+MET, LOST, LATE, ABORTED = "met", "lost", "late", "aborted"
+"""How a generation ends: all have arrived; some died; one has waited for too long; somebody has said so."""
+Place = tuple[str, str]
+"""A farm, and the name of a party in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a generation ended, and who or what is to blame."""
+
+    kind: str
+    why: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> list[str]:
+        """As the record has it."""
+        return [self.kind, *self.why]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A barrier at one moment. `turn` is None where the farm that decides has not been there yet."""
+
+    turn: int | None
+    ends: Mapping[int, End]
+    names: str | None
+    at: Mapping[Place, int]
+    stops: Mapping[str, tuple[int, End]]
+
+    @classmethod
+    def of(cls, bins: Mapping[str, Any], home: str) -> Standing:
+        """What a record says. Raises `Corrupt` where that is not what was written."""
+        try:
+            ends = {turn: End(kind, tuple(why)) for turn, (kind, *why) in (bins.get(ENDS + home) or {}).items()}
+            at = {
+                (bin[len(AT) :], party): turn
+                for bin, arrived in bins.items()
+                if bin.startswith(AT)
+                for party, turn in arrived.items()
+            }
+            stops = {
+                bin[len(STOP) :]: (turn, End(kind, tuple(why)))
+                for bin, (turn, kind, *why) in ((bin, bins[bin]) for bin in bins if bin.startswith(STOP))
+            }
+            return cls(bins.get(TURN + home), ends, bins.get(NAMES + home), at, stops)
+        except (AttributeError, TypeError, ValueError):
+            raise Corrupt("a barrier whose record is damaged: delete it while nobody waits there") from None
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierBins:
+    """The updates of one farm, as its bins and those of the farm that decides are named; made once (`bins_of`)."""
+
+    open: Form  # parameter: names
+    arrive: Form  # parameters: party, turn
+    decide: Form  # parameters: turn, end
+    ask: Form  # parameter: stop
+    bring: Form  # parameters: turn, payload; of a party's own record
+
+
+@lru_cache(maxsize=1024)
+def bins_of(farm: str, home: str, ttl: int) -> BarrierBins:
+    """The updates of a farm where `home` decides, each of which gives the record so many seconds to live."""
+    turn, ends, at, said = TURN + home, ENDS + home, AT + farm, SAID + farm
+    party, mine = Param("party", str), Param("turn")
+    after = lacks(at, party) | (MapValue(at, party) < mine)
+    return BarrierBins(
+        open=Form(
+            Put(turn, SERVER_NOW), Put(NAMES + home, Param("names", str)),
+            when=missing(turn), exists=Exists.ANY, or_absent=True, ttl=ttl,
+        ),
+        arrive=Form(MapPut(at, party, mine), when=Bin(turn).eq(mine) & after, ttl=ttl),
+        decide=Form(
+            MapPut(ends, mine, Param("end", list)), MapTrim(ends, KEPT_ENDS), Put(turn, largest(mine + 1, SERVER_NOW)),
+            when=Bin(turn).eq(mine), ttl=ttl,
+        ),
+        ask=Form(Put(STOP + farm, Param("stop", list)), ttl=ttl),
+        bring=Form(
+            MapPut(said, mine, Param("payload", str)), MapTrim(said, KEPT_PAYLOADS),
+            when=lacks(said, mine), exists=Exists.ANY, or_absent=True, ttl=ttl,
+        ),
+    )  # fmt: skip
+
+
+def barrier_key(client_id: str, name: str) -> Key:
+    """Where a barrier is. Raises `InvalidRequest`."""
+    if "#" in checked_text("client_id", client_id):
+        raise InvalidRequest(f"client_id {client_id!r} contains '#', which ends it in the stored key: leave it out")
+    return Key(BARRIERS, f"{client_id}#{checked_text('name', name)}")
+
+
+def payload_key(barrier: Key, place: Place) -> Key:
+    """Where what a party brings is."""
+    return Key(PAYLOADS, f"{barrier.name}#{place[0]}/{place[1]}")
+
+
+def checked_parties(parties: Iterable[str], farm: str, *, farms: bool) -> dict[str, Place]:
+    """The parties by name, with where each is; farms: the names are `"farm/party"`. Raises `InvalidRequest`."""
+    if isinstance(parties, str):
+        raise InvalidRequest(f"parties is {parties!r}; give a list of names")
+    found: dict[str, Place] = {}
+    for name in parties:
+        text = checked_text("party", name)
+        where, slash, party = text.partition("/") if farms else (farm, "/", text)
+        if not slash or not party:
+            raise InvalidRequest(f"party {name!r} is in no farm: at XDC level name it 'farm/party'")
+        if len(party.encode()) > MAX_NAME:
+            raise InvalidRequest(f"party {party[:40]!r}... has {len(party.encode())} bytes; at most {MAX_NAME}")
+        found[name] = checked_farm(where), party
+        if len(found) > MAX_PARTIES:
+            raise InvalidRequest(f"parties names more than {MAX_PARTIES:,}: use a latch")
+    if not found:
+        raise InvalidRequest("parties names nobody: say who is to meet")
+    return found
+
+
+def digest(places: Iterable[Place]) -> str:
+    """What tells one set of parties from another."""
+    return hashlib.sha256(json.dumps(sorted(places)).encode()).hexdigest()[:16]
+
+
+def checked_payload(payload: Any) -> str:
+    """What a party brings, as it is stored. Raises `InvalidRequest`."""
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise InvalidRequest(f"payload cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    if size > MAX_PAYLOAD:
+        raise InvalidRequest(f"payload has {size} bytes as JSON; at most {MAX_PAYLOAD}: store it, and bring its key")
+    return text
+
+
+def checked_reason(reason: str) -> str:
+    """Why it is aborted. Raises `InvalidRequest`."""
+    size = len(checked_text("reason", reason).encode())
+    if size > MAX_REASON:
+        raise InvalidRequest(f"reason has {size} bytes; at most {MAX_REASON}")
+    return reason

@@ -1,0 +1,164 @@
+"""One generation of a barrier: arriving, deciding how it ends, and hearing of that (docs/protocols.md P11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BarrierBroken, InvalidRequest, NotFound, OutcomeUnknown, Refused
+from ..retry import Poll
+from ..store.port import Key, RecordStore, Update
+from .generations import MET, SAID, BarrierBins, End, Place, Standing, payload_key
+
+BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
+"""Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
+GRACE = 0.8
+"""Seconds after its own time for which a party waits for the farm that decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """Where parties meet: the record, who they are, and which farm decides.
+
+    digest: of the parties.  pending: the generations whose end this handle has not heard, by party.
+    """
+
+    store: RecordStore
+    key: Key
+    farm: str
+    home: str
+    places: Mapping[str, Place]
+    digest: str
+    bins: BarrierBins
+    pending: dict[Place, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"the barrier {self.key.name!r}"
+
+    @property
+    def decides(self) -> bool:
+        """Whether this farm does."""
+        return self.farm == self.home
+
+    def look(self) -> Standing:
+        """The barrier now. One read."""
+        record = self.store.get(self.key)
+        return Standing.of(record.bins if record else {}, self.home)
+
+    def send(self, update: Update) -> bool:
+        """Whether it was done; False where it was refused. Every update of a barrier may be repeated."""
+        try:
+            self.store.repeat(update)
+        except (Refused, NotFound):
+            return False
+        return True
+
+    def end(self, turn: int, end: End) -> End | None:
+        """End a generation so, and say how it has ended; None where the farm that decides does not say so in time."""
+        if self.decides:
+            done = self.send(self.bins.decide.fill(self.key, turn=turn, end=end.stored))
+            return end if done else self.look().ends.get(turn)
+        self.send(self.bins.ask.fill(self.key, stop=[turn, *end.stored]))
+        return BARRIER_POLL.until(self.store.seams, lambda: self.look().ends.get(turn), timeout=GRACE)
+
+    def all_here(self, now: Standing, turn: int) -> bool:
+        """Whether all parties have arrived at this generation."""
+        return all(now.at.get(place, 0) >= turn for place in self.places.values())
+
+    def payloads(self, turn: int) -> dict[str, Any]:
+        """What all have brought. One batch. Raises `NotFound`, in a farm that does not decide `OutcomeUnknown`."""
+        keys = [payload_key(self.key, place) for place in self.places.values()]
+        found = {}
+        for (name, (farm, _)), record in zip(self.places.items(), self.store.get_many(keys), strict=True):
+            said = record.bins.get(SAID + farm, {}) if record else {}
+            if turn not in said and farm == self.farm:
+                raise NotFound(f"all arrived at {self}, and what {name} brought has expired or was deleted")
+            if turn not in said:  # records are shipped in no order
+                raise OutcomeUnknown(f"all arrived at {self}, and what {name} brought has not come here yet")
+            found[name] = json.loads(said[turn])
+        return found
+
+    def undecided(self, turn: int) -> OutcomeUnknown:
+        """The error where nobody knows how a generation ended."""
+        return OutcomeUnknown(
+            f"nobody knows yet how generation {turn} of {self} ended: farm {self.home!r}, which decides, has not "
+            "answered; wait again with this handle to hear",
+            key=self.key,
+        )
+
+
+class Meeting:
+    """One party's waiting. `turn` is the generation that it is for, once that is known."""
+
+    def __init__(self, venue: Venue, place: Place, payload: str) -> None:
+        self._venue, self.place, self._payload = venue, place, payload
+        self.turn = venue.pending.get(place)
+        self.arrived = False
+
+    def look(self) -> End | None:
+        """How the meeting ended; None where it has not. Arrives where that was not done yet."""
+        venue, now = self._venue, self._venue.look()
+        if now.names not in (None, venue.digest):
+            raise InvalidRequest(
+                f"{venue} is used for other parties: name the same ones in all handles, or delete it first"
+            )
+        if now.turn is None or now.turn < (self.turn or 0):
+            self._open()
+            return None
+        if self.turn is None:
+            self.turn = venue.pending[self.place] = now.turn
+        self.arrived = now.at.get(self.place, 0) >= self.turn
+        if now.turn > self.turn:
+            return self._ended(now, self.turn)
+        if not self.arrived:
+            self._arrive(self.turn)
+            return None
+        return self._decide(now, self.turn)
+
+    def forget(self) -> None:
+        """How it ended is known: the next wait is for another one."""
+        self._venue.pending.pop(self.place, None)
+        self.turn = None
+
+    def _open(self) -> None:
+        """There is no record yet, or not any more."""
+        venue, turn = self._venue, self.turn
+        if not venue.decides:
+            return  # it has not come here yet
+        if turn is None:
+            venue.send(venue.bins.open.fill(venue.key, names=venue.digest))
+            return
+        self.forget()
+        raise NotFound(
+            f"the record of {venue} was deleted or has expired, or the store came back older: wait again", key=venue.key
+        )
+
+    def _arrive(self, turn: int) -> None:
+        """What it brings is written first, and once: what others may have read never changes."""
+        venue = self._venue
+        brought = venue.bins.bring.fill(payload_key(venue.key, self.place), turn=turn, payload=self._payload)
+        venue.send(brought)
+        self.arrived = venue.send(venue.bins.arrive.fill(venue.key, party=self.place[1], turn=turn))
+
+    def _decide(self, now: Standing, turn: int) -> End | None:
+        """In the farm that decides: end it where another farm has asked for that, or all are here."""
+        venue = self._venue
+        if not venue.decides:
+            return None
+        asked = [end for asked_for, end in now.stops.values() if asked_for == turn]
+        if asked:
+            return venue.end(turn, asked[0])
+        return venue.end(turn, End(MET)) if venue.all_here(now, turn) else None
+
+    def _ended(self, now: Standing, turn: int) -> End | None:
+        if not self.arrived:  # it was broken before this party was there: the next one is its own
+            self.forget()
+            return None
+        if turn not in now.ends and self._venue.decides:
+            self.forget()
+            raise BarrierBroken(
+                f"{self._venue} has gone on without {self.place[1]!r} for a long time: wait again", reason="gone on"
+            )
+        return now.ends.get(turn)

@@ -1,0 +1,82 @@
+"""The pointers of a shard as they are stored, read with checks (docs/protocols.md P5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+
+from ...errors import Corrupt
+from ...inputs import is_int
+from ...store import Key
+from ...store.decode import MAX_COUNTER, damaged, decoded
+from ...store.decode import Counter as Pointer
+
+LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+IN_HAND, SEAL = "in-hand", "claim-fence"
+KNOWN = "swept"
+"""The bin that a sweep puts into the pointers of a shard before it sweeps them."""
+STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
+"""What `ShardState.of` is made of."""
+
+MAX_UNFIRED = 1_000_000_000
+"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers
+say that there are more, they are damaged, and whoever believed them would look at slots for years."""
+
+
+class Pointers(Struct, frozen=True):
+    """The pointers of a shard, as they are stored. fire None: another library has loaded the shard and not fired."""
+
+    load: Pointer = field(default=0, name=LOAD)
+    fire: Pointer | None = field(default=None, name=FIRE)
+    stream: str | None = field(default=None, name=STREAM)
+
+    @classmethod
+    def of(cls, key: Key, bins: Mapping[str, Any]) -> Pointers:
+        """Those in the bins. Raises `Corrupt` where no reservations and claims lead to them."""
+        found = decoded(cls, key, bins)
+        unfired = found.load - (found.fire or 0)
+        if not 0 <= unfired <= MAX_UNFIRED:
+            raise damaged(key, f"{LOAD} is {found.load} and {FIRE} is {found.fire}")
+        return found
+
+
+class ShardState(NamedTuple):
+    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
+
+    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
+    turn_damaged: nor can anything be claimed in order, as it cannot be read whose turn it is; the same mends it.
+    damage: what is wrong with the record; then nothing counts as loaded, as nothing can be received, and the shard is
+    left alone. The messages in it are brought to other shards by the sweeper.
+    """
+
+    shard: int
+    loaded: int
+    fired: int
+    stream: str | None
+    expired: int
+    fire_missing: bool = False
+    turn_damaged: bool = False
+    damage: Corrupt | None = None
+
+    @classmethod
+    def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardState:
+        """What the bins of the shard's record say."""
+        counted = bins.get(EXPIRED, 0)
+        expired: int = counted if is_int(counted) and counted > 0 else 0  # a figure for people
+        try:
+            found = Pointers.of(key, bins)
+        except Corrupt as failure:
+            return cls(shard, 0, 0, None, expired, damage=failure)
+        in_turn = all(is_int(bins.get(bin, 0)) and 0 <= bins.get(bin, 0) <= MAX_COUNTER for bin in (SEAL, IN_HAND))
+        return cls(
+            shard, found.load, found.fire or 0, found.stream, expired,
+            fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
+        )  # fmt: skip
+
+    def checked(self) -> ShardState:
+        """The same. Raises `Corrupt` where the record is damaged."""
+        if self.damage is not None:
+            raise self.damage
+        return self

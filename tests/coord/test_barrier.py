@@ -1,0 +1,406 @@
+"""The promises of barriers, over every backend and, where time matters, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import uuid
+from functools import partial
+
+import pytest
+
+from latchwork.coord import Barrier, Group, LatchLevel
+from latchwork.coord.generations import AT, BARRIERS, ENDS, KEPT_PAYLOADS, PAYLOADS, SAID, STOP, TURN
+from latchwork.errors import (
+    BarrierBroken,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    PartyLost,
+    Unavailable,
+    WaitTimeout,
+)
+from latchwork.retry import RetryPolicy
+from latchwork.store import Exists, Key, MemoryStore, Put
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Fault, FaultyStore, Outage
+
+
+@pytest.fixture
+def name():
+    """The real server is shared, so each test names its own records."""
+    return f"barrier-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def memory(clock):
+    return CountingStore(MemoryStore(clock))
+
+
+def barrier(store, name="b", parties=("p", "q"), **more):
+    return Barrier(store, "shop", name, parties=parties, farm_id="a", **more)
+
+
+def record(store, name="b"):
+    return store.get(Key(BARRIERS, f"shop#{name}")).bins
+
+
+def said(wait):
+    """What a wait comes to: its result, or its error."""
+    try:
+        return wait()
+    except LatchworkError as error:
+        return error
+
+
+def meet(*waits):
+    """All of these at a time, each in a thread; what they come to."""
+    results = [None] * len(waits)
+
+    def run(number, wait):
+        results[number] = said(wait)
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(waits)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+# ---- on every backend
+
+
+def test_all_hear_what_all_have_brought_generation_after_generation(store, name):
+    handles = {party: barrier(store, name, ("p", "q", "r")) for party in ("p", "q", "r")}
+    for turn in range(3):
+        told = meet(*(partial(b.wait, p, {"turn": turn, "of": p}, 30) for p, b in handles.items()))
+        assert told == [{p: {"turn": turn, "of": p} for p in handles}] * 3
+    assert handles["p"].progress().missing == {"p", "q", "r"}
+    assert handles["p"].progress().last == "met"
+    assert handles["p"].delete() is True
+    assert handles["p"].delete() is False
+    assert handles["p"].progress().generation is None
+
+
+def test_a_party_whose_time_is_over_breaks_it_for_all_and_the_next_one_is_whole_again(store, name):
+    one, other = barrier(store, name), barrier(store, name)
+    with pytest.raises(WaitTimeout):
+        one.wait("p", 1, timeout=0.3)
+    assert one.progress().last == "late p"
+    three = [barrier(store, name + "3", ("p", "q", "r")) for _ in range(2)]
+    late, told = meet(lambda: three[0].wait("p", timeout=1.0), lambda: three[1].wait("q", timeout=30))
+    assert isinstance(late, WaitTimeout)
+    assert isinstance(told, BarrierBroken)
+    assert told.reason == "p was late"
+    assert meet(lambda: one.wait("p", 2, 30), lambda: other.wait("q", 3, 30)) == [{"p": 2, "q": 3}] * 2
+
+
+def test_who_waits_hears_that_it_was_aborted_and_why(store, name):
+    one, other = barrier(store, name), barrier(store, name)
+
+    def aborts():
+        while not other.progress().arrived:
+            pass
+        return other.abort("no disk left")
+
+    told, done = meet(lambda: one.wait("p", timeout=30), aborts)
+    assert done is True
+    assert isinstance(told, BarrierBroken)
+    assert told.reason == "no disk left"
+    assert barrier(store, name + "x").abort("nobody is there") is False
+
+
+def test_a_party_that_died_is_named_to_all_within_its_lease(store, name):
+    group = Group(store, name, farm_id="a")
+    group.join("r", lease=0.5, keep_alive=False)
+    handles = [barrier(store, name, ("p", "q", "r")) for _ in range(2)]
+    told = meet(
+        lambda: handles[0].wait("p", timeout=30, alive=group), lambda: handles[1].wait("q", timeout=30, alive=group)
+    )
+    assert [type(one) for one in told] == [PartyLost, PartyLost]
+    assert told[0].parties == told[1].parties == ["r"]
+
+
+def test_what_is_stored_is_named_by_farm_and_lives_as_long_as_its_ttl(store, name):
+    one = barrier(store, name, ("p",), ttl=500)
+    assert one.wait("p", "x", 30) == {"p": "x"}
+    stored = store.get(Key("latchwork_barriers", f"shop#{name}"))
+    assert set(stored.bins) == {"turn#a", "ends#a", "names#a", "at#a"}
+    brought = store.get(Key("latchwork_barrier_payloads", f"shop#{name}#a/p"))
+    assert set(brought.bins) == {"said#a"}
+    assert 490 <= stored.ttl <= 500
+    assert 490 <= brought.ttl <= 500
+
+
+# ---- who is started again, doubt
+
+
+def test_a_party_that_was_started_again_counts_once_and_with_what_came_first(memory, clock):
+    first = FaultyStore(memory, {6: "crash_before"})
+    with pytest.raises(BaseException, match="crash"):
+        barrier(first).wait("p", "first", 60)
+    told = []
+    clock.at(1.0, lambda: told.append(barrier(memory).wait("q", "q", 60)))
+    assert barrier(memory).wait("p", "again", 60) == {"p": "first", "q": "q"}
+    assert told == [{"p": "first", "q": "q"}]
+
+
+def test_a_party_that_was_started_again_does_not_meet_its_predecessors_generation(memory, clock):
+    barriers = [barrier(memory) for _ in range(2)]
+    clock.at(1.0, lambda: barriers[1].wait("q", 1, 60))
+    assert barriers[0].wait("p", 1, 60) == {"p": 1, "q": 1}
+    with pytest.raises(WaitTimeout):
+        barrier(memory).wait("p", 2, timeout=5)
+
+
+def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, clock):
+    away = Outage(clock, clock.monotonic() + 1, clock.monotonic() + 20)
+    one, other = barrier(FaultyStore(memory, away)), barrier(memory)
+    told = []
+    clock.at(3.0, lambda: told.append(said(lambda: other.wait("q", "q", 0.5))))
+    with pytest.raises(Unavailable):
+        one.wait("p", "p", timeout=5)
+    assert told == [{"p": "p", "q": "q"}]
+    clock.advance(30)
+    assert one.wait("p", "another", timeout=5) == {"p": "p", "q": "q"}
+    with pytest.raises(WaitTimeout):
+        one.wait("p", "another", timeout=5)
+
+
+@pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
+@pytest.mark.parametrize("call", range(1, 9))
+def test_one_reply_that_is_lost_changes_nothing(memory, clock, kind, call):
+    clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
+    faulty = FaultyStore(memory, {call: kind})
+    assert barrier(faulty).wait("p", "p", 60) == {"p": "p", "q": "q"}
+
+
+def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock):
+    faulty = FaultyStore(memory, {5: Fault("late")})
+    late = barrier(faulty.with_policy(RetryPolicy(attempts=1)))
+    assert isinstance(said(lambda: late.wait("p", "late", 0.001)), OutcomeUnknown | WaitTimeout)
+    assert barrier(memory).abort("start anew") is True
+    faulty.deliver()
+    assert barrier(memory).progress().arrived == frozenset()
+
+
+def test_a_meeting_is_decided_once_whoever_asks(memory, clock):
+    one = barrier(memory)
+    clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
+    assert one.wait("p", "p", 60) == {"p": "p", "q": "q"}
+    ends = dict(record(memory)[ENDS + "a"])
+    (turn,) = ends
+    assert one._venue.end(turn, one._venue.look().ends[turn]) == one._venue.look().ends[turn]
+    assert not one._venue.send(one._venue.bins.decide.fill(one._venue.key, turn=turn, end=["aborted", "x"]))
+    assert record(memory)[ENDS + "a"] == ends
+
+
+def test_a_record_that_is_lost_or_deleted_is_said_so_and_the_next_wait_begins_anew(memory, clock):
+    one = barrier(memory)
+    clock.at(1.0, one.delete)
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        one.wait("p", "p", 60)
+    clock.at(1.0, lambda: memory.inner.delete(Key(PAYLOADS, "shop#b#a/p")))
+    clock.at(2.0, lambda: said(lambda: barrier(memory).wait("q", "q", 60)))
+    with pytest.raises(NotFound, match="what p brought"):
+        one.wait("p", "p", 60)
+
+
+def test_what_is_kept_of_the_past_is_bounded(memory):
+    one = barrier(memory, parties=["p"])
+    for turn in range(70):
+        one.wait("p", turn, 5)
+    assert len(record(memory)[ENDS + "a"]) == 64
+    assert len(memory.get(Key(PAYLOADS, "shop#b#a/p")).bins[SAID + "a"]) == KEPT_PAYLOADS
+
+
+def test_who_was_away_for_too_long_hears_that_it_has_gone_on(memory):
+    one, other = barrier(memory), barrier(memory)
+    said(lambda: one.wait("p", timeout=1))
+    one._venue.pending["a", "p"] = turn = record(memory)[AT + "a"]["p"]
+    for _ in range(65):
+        said(lambda: other.wait("q", timeout=1))
+    assert turn not in record(memory)[ENDS + "a"]
+    with pytest.raises(BarrierBroken, match="gone on without 'p'"):
+        one.wait("p", timeout=1)
+
+
+def test_a_meeting_costs_so_many_calls(memory, clock):
+    one = barrier(memory, parties=["p"])
+    one.wait("p", timeout=5)
+    memory.reset()
+    one.wait("p", timeout=5)
+    assert memory.calls == {"get": 2, "operate": 3, "get_many": 1}
+
+
+# ---- several farms, whose bins are shipped
+
+
+class Farms:
+    """Two stores, each of which has the other's bins some time later."""
+
+    def __init__(self):
+        self.connected, self.stop = True, threading.Event()
+        self.stores = {farm: MemoryStore() for farm in ("east", "west")}
+        parties = ["east/p", "west/q"]
+        self.barriers = {
+            farm: Barrier(store, "shop", "b", parties=parties, farm_id=farm, level=LatchLevel.XDC)
+            for farm, store in self.stores.items()
+        }
+        self.groups = {farm: Group(store, "g", farm_id=farm) for farm, store in self.stores.items()}
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def run(self):
+        while not self.stop.wait(0.02):
+            if self.connected:
+                self.ship()
+
+    def ship(self):
+        # What a party has brought is shipped last, as records are shipped in no order.
+        keys = [(BARRIERS, "shop#b"), ("latchwork_groups", "g"), (PAYLOADS, "shop#b#east/p"),
+                (PAYLOADS, "shop#b#west/q")]  # fmt: skip
+        for key in keys:
+            for here, there in (("east", "west"), ("west", "east")):
+                found = self.stores[here].get(Key(*key))
+                mine = {} if found is None else {bin: v for bin, v in found.bins.items() if bin.endswith("#" + here)}
+                if mine:
+                    self.stores[there].operate(Key(*key), *(Put(*one) for one in mine.items()), exists=Exists.ANY)
+
+
+def test_parties_of_two_farms_meet_again_and_again():
+    with Farms() as farms:
+        east, west = farms.barriers["east"], farms.barriers["west"]
+        for turn in range(5):
+            told = meet(lambda n=turn: east.wait("p", n, 30), lambda n=turn: west.wait("q", -n, 30))
+            assert told == [{"east/p": turn, "west/q": -turn}] * 2
+
+
+def test_a_party_that_died_is_named_in_every_farm():
+    with Farms() as farms:
+        east, west = farms.barriers["east"], farms.barriers["west"]
+        farms.groups["west"].join("q", lease=0.5, keep_alive=False)
+        with pytest.raises(PartyLost) as lost:
+            east.wait("p", timeout=30, alive=farms.groups["east"])
+        assert lost.value.parties == ["west/q"]
+        farms.groups["east"].join("p", lease=0.5, keep_alive=False)
+        while west.progress().last is None:
+            pass
+        with pytest.raises(PartyLost) as lost:
+            west.wait("q", timeout=30, alive=farms.groups["west"])
+        assert lost.value.parties == ["east/p"]
+        assert lost.value.details["doubt"] is True, "nobody is left in the farm that decides"
+
+
+def test_a_farm_that_is_cut_off_does_not_know_how_it_ended_and_hears_later():
+    with Farms() as farms:
+        east, west = farms.barriers["east"], farms.barriers["west"]
+        said(lambda: east.wait("p", timeout=0))
+        time_is_over = said(lambda: west.wait("q", "Q", 0.5))
+        assert isinstance(time_is_over, OutcomeUnknown)
+        farms.connected = False
+        assert isinstance(said(lambda: west.wait("q", timeout=0.5)), OutcomeUnknown)
+        farms.connected = True
+        told = meet(lambda: east.wait("p", "P", 30), lambda: west.wait("q", "another", 30))
+        assert [type(one) for one in told] == [BarrierBroken, WaitTimeout], "west had asked for that"
+
+
+def test_the_farm_that_decides_says_met_and_the_other_one_hears_it_when_it_is_back():
+    with Farms() as farms:
+        east, west = farms.barriers["east"], farms.barriers["west"]
+        said(lambda: east.wait("p", timeout=0))
+        heard = []
+        waits = threading.Thread(target=lambda: heard.append(said(lambda: west.wait("q", "Q", 30))))
+        waits.start()
+        while not east.progress().arrived:
+            pass
+        farms.connected = False
+        farms.ship()
+        assert east.wait("p", "P", 30) == {"east/p": "P", "west/q": "Q"}
+        assert heard == []
+        farms.connected = True
+        waits.join(30)
+        assert heard == [{"east/p": "P", "west/q": "Q"}]
+
+
+# ---- bad input, handles that travel, damage
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"parties": []}, "names nobody"),
+        ({"parties": "pq"}, "give a list"),
+        ({"parties": [""]}, "party is ''"),
+        ({"parties": [7]}, "party is 7"),
+        ({"parties": ["x" * 101]}, "101 bytes; at most 100"),
+        ({"parties": [str(n) for n in range(1001)]}, "more than 1,000"),
+        ({"parties": ["p"], "level": LatchLevel.XDC}, "in no farm"),
+        ({"parties": ["p"], "level": "dc"}, "level"),
+        ({"parties": ["p"], "ttl": 0}, "ttl"),
+        ({"parties": ["p"], "farm_id": "much-too-long"}, "farm_id"),
+    ],
+)
+def test_bad_barriers_are_refused_before_any_call(memory, given, message):
+    with pytest.raises(InvalidRequest, match=message):
+        Barrier(memory, "shop", "b", **given)
+    for client, name in (("", "b"), ("a#b", "b"), ("shop", "")):
+        with pytest.raises(InvalidRequest):
+            Barrier(memory, client, name, parties=["p"])
+    assert memory.total == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("stranger",), "none of the parties"),
+        (("p", object()), "cannot be stored as JSON"),
+        (("p", "x" * 65_536), "65538 bytes as JSON; at most 65536"),
+        (("p", None, -1), "timeout"),
+    ],
+)
+def test_bad_waits_are_refused_before_any_call(memory, arguments, message):
+    with pytest.raises(InvalidRequest, match=message):
+        barrier(memory).wait(*arguments)
+    with pytest.raises(InvalidRequest, match="must be a Group"):
+        barrier(memory).wait("p", alive="g")
+    with pytest.raises(InvalidRequest, match="reason"):
+        barrier(memory).abort("")
+    assert memory.total == 0
+
+
+def test_who_names_other_parties_is_refused(memory):
+    said(lambda: barrier(memory).wait("p", timeout=0))
+    with pytest.raises(InvalidRequest, match="other parties"):
+        barrier(memory, parties=["p", "r"]).wait("p", timeout=1)
+
+
+def test_a_handle_travels(shared_store, name):
+    one = barrier(shared_store, name, ("p",))
+    twin = pickle.loads(pickle.dumps(one))
+    assert repr(twin) == repr(one) == f"Barrier('shop#{name}', farm='a', parties=1)"
+    assert twin.wait("p", [1], 30) == {"p": [1]}
+
+
+@pytest.mark.parametrize("damage", [{ENDS + "a": {1: 5}}, {AT + "a": "x"}, {STOP + "a": [1]}])
+def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
+    said(lambda: barrier(memory).wait("p", timeout=0))
+    memory.operate(Key(BARRIERS, "shop#b"), *(Put(bin, value) for bin, value in damage.items()), exists=Exists.UPDATE)
+    assert TURN + "a" in record(memory)
+    with pytest.raises(Corrupt):
+        barrier(memory).progress()

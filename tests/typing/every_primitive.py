@@ -1,0 +1,80 @@
+"""A user's program that touches every primitive once, as the guide writes them. Checked by mypy, and run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import latchwork
+from latchwork.coord import CountDownLatch, FencedLock, Group, LeaseElection, RateLimiter, Semaphore
+from latchwork.errors import LatchworkError
+from latchwork.queue import (
+    Consumer,
+    Delivery,
+    LargeQueue,
+    Outbox,
+    PagedQueue,
+    QueueConfig,
+    QueueRegistry,
+    Schedule,
+    ShovelConfig,
+    Worker,
+)  # fmt: skip
+from latchwork.store import RecordStore
+from latchwork.testing import ManualClock
+
+
+def coordination(store: RecordStore) -> list[str]:
+    latch = CountDownLatch.create(store, "shop", "night", parties=["orders", "stock"])
+    latch.count_down(party="orders")
+    waiting: set[str] = latch.missing()
+    with FencedLock(store, "report") as grant:
+        fence: int = grant.fence
+    election = LeaseElection(store, "leader")
+    result: int | None = election.run(lambda leadership: leadership.epoch, timeout=5)
+    with Semaphore(store, "database", permits=2).acquire(timeout=1) as permits:
+        slots = permits.slots
+    decision = RateLimiter(store, "api", limit=10, per=timedelta(seconds=1)).try_acquire()
+    with Group(store, "workers").join("w-1") as membership:
+        member: str = repr(membership)
+    return [*waiting, member, str((fence > 0, (result or 0) > 0, len(slots), decision.allowed))]
+
+
+def queues(store: RecordStore, folder: Path) -> list[str]:
+    bus = LargeQueue.create(store, "bus", 100)
+    bus.enqueue("hello")
+    entry = bus.dequeue()
+    registry = QueueRegistry(store, "shop")
+    queue = registry.create(QueueConfig("orders", shards=1, shovel=ShovelConfig(60)))
+    registry.schedule(Schedule("nightly", "orders", {"report": 1}, cron="0 3 * * *"))
+    message_id: str = queue.publish({"sku": 7}, key="7", delay=None)
+    taken: list[Delivery] = queue.receive(10)
+    for delivery in taken:
+        delivery.ack()
+    worker = Worker(registry)
+
+    @worker.handler("orders")
+    def handle(delivery: Delivery) -> bool:
+        return bool(delivery.payload)
+
+    with Consumer(queue, handle, concurrency=1, upkeep=False):
+        depth: int = queue.depth().ready
+    with PagedQueue.open(folder, "local", codec=bytes) as local:
+        outbox = Outbox(local, queue, name="web-1")
+        outbox.put({"sku": 8})
+        outbox.forward()
+    return [str(entry), str(len(message_id) > 0), str(depth)]
+
+
+def main() -> list[str]:
+    with TemporaryDirectory() as folder:
+        store = latchwork.connect("memory:")
+        try:
+            return [*coordination(store), *queues(store, Path(folder)), str(ManualClock().monotonic())]
+        except LatchworkError as failure:
+            return [failure.code]
+
+
+if __name__ == "__main__":
+    print(main())
