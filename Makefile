@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml
 	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; set BASE=python3.x"; exit 1; }
 	@echo "installing into $(VENV), once: a minute or two"
 	$(BASE) -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[spark,cli,metrics,demo,dev]'
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[spark,connect,cli,metrics,demo,dev]'
 	@touch $(STAMP)
 
 java:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from latchwork.store.port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from tests.support import servers
@@ -46,13 +48,14 @@ class Rates:
         return statistics.median(rate / other for rate, other in pairs)
 
 
-def interleaved(cases: Sequence[Case], seconds: float) -> Rates:
-    """Run the cases in turns until each has had so many seconds."""
+def interleaved(cases: Sequence[Case], seconds: float, between: Callable[[], object] = lambda: None) -> Rates:
+    """Run the cases in turns until each has had so many seconds; `between` is called after each turn, untimed."""
     slices: dict[str, list[float]] = {case.name: [] for case in cases}
     for turn in range(max(5, round(seconds / SLICE))):
         shift = turn % len(cases)
         for case in [*cases[shift:], *cases[:shift]]:
             slices[case.name].append(_rate(case))
+        between()
     return Rates(slices)
 
 
@@ -62,6 +65,36 @@ def _rate(case: Case) -> float:
         case.run()
         runs += 1
     return runs * case.units / spent
+
+
+def together(runs: Sequence[Callable[[], object]]) -> None:
+    """Run them all at once, a thread for each. Raises the first failure: a row whose threads died is no row."""
+    failures: list[BaseException] = []
+
+    def kept(run: Callable[[], object]) -> None:
+        try:
+            run()
+        except BaseException as failure:  # noqa: BLE001 - raised below
+            failures.append(failure)
+
+    threads = [threading.Thread(target=kept, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+SETTLED = 0.3
+"""Seconds in which a server has removed what was truncated, so that the next slice does not share its processor."""
+
+
+def emptied(client: Any, namespace: str, *sets: str) -> None:
+    """Remove all records of these sets: what is only written would fill any namespace on a machine quick enough."""
+    for name in sets:
+        client.truncate(namespace, name, 0)
+    time.sleep(SETTLED)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

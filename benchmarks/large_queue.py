@@ -12,7 +12,6 @@ simpler three calls.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from itertools import count
@@ -22,7 +21,7 @@ import aerospike
 from aerospike_helpers import expressions as exp
 from aerospike_helpers.operations import list_operations, operations
 
-from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, table
+from benchmarks._harness import CountingStore, Rates, aerospike_url, arguments, table, together
 from benchmarks._raw_round import RawRound
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import LargeQueue
@@ -172,11 +171,7 @@ def _cases(reference: Reference, raw: RawRound, simple: Simple, queue: LargeQueu
 
     def in_threads(work, number):
         def run() -> None:
-            threads = [threading.Thread(target=times(work, number // THREADS)) for _ in range(THREADS)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            together([times(work, number // THREADS) for _ in range(THREADS)])
 
         return run
 

@@ -25,6 +25,7 @@ from benchmarks._harness import (
     interleaved,
     server_operations,
     table,
+    together,
 )  # fmt: skip
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import FencedLock
@@ -147,7 +148,7 @@ def fairness(store) -> tuple[str, list[Verdict]]:
                 shares[me] += 1
 
     calls, began = store.total(), time.perf_counter()
-    _together([lambda me=me: contend(me) for me in range(CONTENDERS)])
+    together([lambda me=me: contend(me) for me in range(CONTENDERS)])
     spent, share = time.perf_counter() - began, ACQUISITIONS / CONTENDERS
     row = (min(shares.values()) / share, max(shares.values()) / share, ACQUISITIONS / spent)
     head = (f"{CONTENDERS} contenders: least share", "largest share", "acquisitions a second", "calls each")
@@ -180,14 +181,6 @@ def handover(store) -> tuple[str, list[Verdict]]:
 def _timed(lock: FencedLock) -> float:
     with lock.acquire(timeout=60):
         return time.perf_counter()
-
-
-def _together(runs) -> None:
-    threads = [threading.Thread(target=run) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def main() -> None:

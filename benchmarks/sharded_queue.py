@@ -9,8 +9,8 @@ publish, and for thousands at most 0.03 and 0.6 of a raw batch.
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from itertools import count
 
 import aerospike
@@ -24,9 +24,11 @@ from benchmarks._harness import (
     Rates,
     aerospike_url,
     arguments,
+    emptied,
     interleaved,
     server_operations,
     table,
+    together,
 )  # fmt: skip
 from benchmarks._raw_claim import RawClaim
 from benchmarks.targets import Verdict, judged
@@ -222,11 +224,7 @@ def idle(store, clients: int = 100) -> Verdict:
     queue = a_queue(store, "idle")
     queue.receive(timeout=10)
     store.read = 0
-    waiting = [threading.Thread(target=lambda: queue.receive(timeout=20)) for _ in range(clients)]
-    for thread in waiting:
-        thread.start()
-    for thread in waiting:
-        thread.join()
+    together([lambda: queue.receive(timeout=20)] * clients)
     return Verdict(f"queue, idle, {clients} consumers: reads a second", 20, store.read / 20, at_least=False)
 
 
@@ -239,12 +237,8 @@ def threaded(name: str, run, units: int, threads: int, seconds: float) -> tuple[
             run()
             next(done)
 
-    workers = [threading.Thread(target=work) for _ in range(threads)]
     began = time.perf_counter()
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    together([work] * threads)
     return f"{name}, {threads} threads", next(done) * units / (time.perf_counter() - began)
 
 
@@ -276,7 +270,9 @@ def _publishing(store, client, namespace: str, seconds: float) -> list[Verdict]:
         ]
 
     cases = publishing(store.inner)
-    rates, calls = interleaved(cases, seconds), calls_of(publishing(store), store, client, namespace, 5)
+    rates = interleaved(cases, seconds, partial(emptied, client, namespace, "bench_data_set"))
+    calls = calls_of(publishing(store), store, client, namespace, 5)
+    emptied(client, namespace, "bench_data_set")
     _show(cases, rates, calls, against=(0, 0, 2, 2))
     return [
         Verdict("publish singly / raw", 0.6, rates.ratio("queue publish, singly", "raw publish, singly")),

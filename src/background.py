@@ -1,6 +1,4 @@
-"""What runs beside the caller: a task that is started and stopped, what it says of its failures, and work that several
-tasks share.
-"""
+"""Background tasks: starting and stopping them, logging their failures, and sharing work between several of them."""
 
 from __future__ import annotations
 
@@ -19,14 +17,14 @@ R = TypeVar("R")
 TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
 """Pauses of a task after each failure in a row."""
 QUIET = 60.0
-"""Seconds for which a task that goes on failing says so once."""
+"""Seconds in which a task that fails repeatedly logs one failure of each kind."""
 
 
 class Activity:
-    """One task in the background, which is known before it begins.
+    """One background task, whose object exists before the task begins.
 
-    An interrupt, as Ctrl-C, may come between any two instructions: also when a task has begun and whoever began it does
-    not have it yet. So it is kept first, then begun, and from then on it can be ended, whether it has begun or not.
+    An interrupt (Ctrl-C) may come between any two instructions, also after a task has begun and before its starter has
+    a reference to it. So the starter first keeps this object, then begins the task, and can end it at any time.
     """
 
     def __init__(self, seams: Seams) -> None:
@@ -35,19 +33,19 @@ class Activity:
         self._begun = self._cancelled = False
 
     def begin(self, run: Callable[[], None], name: str) -> None:
-        """Begin it; `run` is not called any more where it was cancelled before."""
+        """Begin the task. `run` is not called if the task was cancelled before."""
         self._task = self._seams.spawn(lambda: self._live(run), name)
 
     def cancel(self) -> None:
-        """Let it not begin any more. What has begun ends by its own means."""
+        """Prevent the task from beginning. A task that has begun is not affected."""
         self._cancelled = True
 
     def is_alive(self) -> bool:
-        """Whether it has begun and not ended. One whose `begin` was interrupted may begin a moment later."""
+        """Whether the task has begun and not ended. If `begin` was interrupted, the task may still begin later."""
         return self._task.is_alive() if self._task is not None else self._begun and not self._ended.is_set()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, for so many seconds, None = for ever."""
+        """Wait until the task has ended, for at most `timeout` seconds (None = no limit)."""
         if self._task is not None:
             self._task.join(timeout)
         elif self._begun:
@@ -63,9 +61,9 @@ class Activity:
 
 
 class Background:
-    """One task in the background, started and stopped as often as wanted. It ends once `stopping` is set.
+    """One background task that can be started and stopped repeatedly. It ends once `stopping` is set.
 
-    Whichever instruction of `start` or `stop` is interrupted: `stop` ends it.
+    An interrupt at any instruction of `start` or `stop` leaves a task that `stop` ends.
     """
 
     def __init__(self, seams: Seams, run: Callable[[], None], name: str) -> None:
@@ -74,7 +72,7 @@ class Background:
         self.stopping: Event = seams.event()
 
     def start(self) -> None:
-        """Start it, unless it runs. `InvalidRequest`: it was asked to end and has not yet."""
+        """Start the task if it is not running. Raises `InvalidRequest` if it is still ending after a `stop`."""
         if self._activity is not None and self._activity.is_alive():
             if self.stopping.is_set():
                 raise InvalidRequest(f"{self._name} still does its last work; start it when stop() has returned True")
@@ -86,9 +84,9 @@ class Background:
         self._activity.begin(self._run, self._name)
 
     def stop(self, timeout: float | None) -> bool:
-        """Ask it to end; whether it has within `timeout` seconds (None: for ever). It may be started again then.
+        """Stop the task. True if it has ended within `timeout` seconds (None = no limit); it may then be started again.
 
-        `InvalidRequest` for what is no length of time; then it goes on.
+        Raises `InvalidRequest` if `timeout` is not a length of time; the task then continues.
         """
         timeout = checked_timeout(timeout)
         if self._activity is None:
@@ -104,10 +102,11 @@ class Background:
 
 
 class Troubles:
-    """What a task says of its failures in the log: each kind at most once a minute, with how many came in between.
+    """The log of a task's failures: one line a minute for each of two kinds, with the number of failures in between.
 
-    The errors of ours are one kind, in one line at WARNING, as those of a store that is away differ from call to call;
-    their traceback is at DEBUG. Everything else is a defect, at ERROR with its traceback. Safe to share between tasks.
+    Errors of this library are one kind, as the errors of an unavailable store differ from call to call: one line at
+    WARNING, the traceback at DEBUG. All other exceptions are defects: at ERROR, with the traceback. Safe to share
+    between tasks.
     """
 
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
@@ -117,7 +116,7 @@ class Troubles:
         self._unsaid: Counter[int] = Counter()
 
     def tell(self, failure: Exception, what: str) -> None:
-        """Say that `what` failed so."""
+        """Log that `what` failed with this exception."""
         if isinstance(failure, LatchworkError):
             self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
             self._log.debug("%s", what, exc_info=failure)
@@ -127,13 +126,13 @@ class Troubles:
             self._log.error("%s%s", what, unsaid, exc_info=failure)
 
     def warn(self, text: str, **extra: str) -> None:
-        """Say this, as one of the errors of ours."""
+        """Log a text as an error of this library."""
         unsaid = self._unsaid_before(logging.WARNING)
         if unsaid is not None:
             self._log.warning("%s%s", text, unsaid, extra=extra)
 
     def _unsaid_before(self, level: int) -> str | None:
-        """What to add about the failures that were not said; None where this one is not said either."""
+        """Return the text about failures that were not logged; None if this one is not to be logged either."""
         with self._lock:
             now = self._seams.monotonic()
             if now - self._said.get(level, float("-inf")) < QUIET:
@@ -145,9 +144,9 @@ class Troubles:
 
 
 def shared(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:
-    """What `work` made of each item, in the order in which they were done, by up to `at_once` tasks.
+    """Apply `work` to each item, in up to `at_once` tasks, and return the results in the order of completion.
 
-    The first exception ends it for all of them, once each has done what it is at, and is raised.
+    After the first exception no task takes another item; the exception is raised when all tasks have ended.
     """
     waiting = list(reversed(items))
     results: list[R] = []

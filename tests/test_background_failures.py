@@ -383,7 +383,7 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
     clock = Hand()
     election = LeaseElection(MemoryStore(clock), "office", candidate="me")
     election._enter(stop := clock.event())
-    monkeypatch.setattr(election._roster, "report", failing(failure))
+    monkeypatch.setattr(election._candidates, "report", failing(failure))
     clock.at(200, monkeypatch.undo)
     seen = []
     clock.at(300, lambda: seen.extend(election.contenders()))

@@ -15,7 +15,7 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flights"
 SUMMARY = re.compile(
-    r"^partitions counted +6 of 6\ntasks that failed and ran again +(\d+)\na plain counter would say +(\d+)\n"
+    r"^partitions counted +6 of 6\ntasks that were run again +(\d+)\na plain counter would say +(\d+)\n"
     r"flights published +33,678\nflights consumed +33,678\nflights in the answer +33,678 of 33,678\n"
     r"messages of the killed swept +(\d+)\nthe answer without Spark is +equal\nOK: lost 0, doubled 0$",
     re.MULTILINE,

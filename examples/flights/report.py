@@ -46,7 +46,7 @@ class Outcome:
         rows = [
             ("farms", f"{self.farms}"),
             ("partitions counted", f"{self.counted} of {self.partitions}"),
-            ("tasks that failed and ran again", f"{self.attempts - self.partitions}"),
+            ("tasks that were run again", f"{self.attempts - self.partitions}"),
             ("a plain counter would say", f"{self.attempts}"),
             ("flights published", f"{self.published:,}"),
             ("flights consumed", f"{self.consumed:,}"),

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..plain import one_line
+from .extra import without_extra
 
 FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
@@ -122,13 +124,14 @@ def _run(words: list[str]) -> int:
 
         from .app import app  # noqa: PLC0415 - as above
     except ImportError as failure:
-        state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
-        sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install '.[cli]' in the clone")
+        without_extra(failure)
     try:
         return app(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:
         wrong: Any = failure  # typer's public type does not tell that its errors can show themselves
-        wrong.show()
+        usage = io.StringIO()
+        wrong.show(file=usage)
+        print(*map(one_line, usage.getvalue().splitlines()), sep="\n", file=sys.stderr)  # noqa: T201 - as above
         _tell(words, "USAGE", wrong.format_message())
         return failure.exit_code
     except Abort:
@@ -142,7 +145,7 @@ def _tell(words: list[str], code: str, message: str) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
+    print(f"latchwork: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the command's own message
 
 
 def _open_closed() -> None:

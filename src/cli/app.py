@@ -1,65 +1,101 @@
-"""The commands of `latchwork`, a module for each group; `cli.py` runs them."""
+"""The commands of `latchwork`: their names, what each is for, and its module, which is loaded once it is called.
+
+A command pays for what it uses alone: `latchwork --help` loads no store, no primitive and no table.
+"""
 
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from ..store.connect import hidden
-from . import (
-    barrier,
-    group,
-    large,
-    latch,
-    leader,
-    limit,
-    lock,
-    messages,
-    outbox,
-    queue,
-    queue_group,
-    rwlock,
-    schedule,
-    semaphore,
-)
-from .demo import demo
-from .doctor import doctor
-from .session import Session, note
-from .stats import stats
-from .worker import worker
+from ..plain import PlainFormatter
+from .extra import without_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Place(NamedTuple):
+    """Where a command, or a group of them, is defined; `help` is its line among the commands."""
+
+    module: str
+    name: str
+    help: str
+
+
+COMMANDS = {
+    "worker": Place("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
+    "stats": Place("stats", "stats", "Depth, rates and reasons of every queue."),
+    "doctor": Place("doctor", "doctor", "Say what would bite, and the remedy."),
+    "demo": Place("demo", "demo", "A tour of every primitive, on a temporary store."),
+    "latch": Place("latch", "app", "Wait until so many things have happened."),
+    "barrier": Place("barrier", "app", "Wait until all are there, and tell each other something."),
+    "lock": Place("lock", "app", "Take turns, with fences."),
+    "group": Place("group", "app", "Who is there, and who died."),
+    "semaphore": Place("semaphore", "app", "Let so many in at a time, with fences."),
+    "rwlock": Place("rwlock", "app", "Many readers or one writer, with fences."),
+    "limit": Place("limit", "app", "Never more than so many in so many seconds."),
+    "leader": Place("leader", "app", "Choose one of many."),
+    "queue": Place("one", "app", "Hand work to others: sharded queues, at least once."),
+    "schedule": Place("schedule", "app", "Publish messages again and again, each tick once."),
+    "large": Place("large", "app", "A circular queue larger than a record."),
+    "outbox": Place("outbox", "app", "What a producer keeps on its disk for a store that is away."),
+}
+"""In the order of the help."""
+
+
+def loaded(name: str) -> Any:
+    """The command, or the group of commands, of this name, with its module."""
+    place = COMMANDS[name]
+    try:
+        found: typer.Typer | Callable[..., None] = getattr(import_module(f"{__package__}.{place.module}"), place.name)
+    except ImportError as failure:
+        without_extra(failure)
+    around = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    around.callback()(_nothing)
+    if isinstance(found, typer.Typer):
+        around.add_typer(found, name=name)
+    else:
+        around.command(name)(found)
+    return get_group(around).commands[name]
+
+
+def _nothing() -> None:
+    """A group of one command stays a group."""
+
+
+class Commands(TyperGroup):
+    """A group whose commands are names and lines of help until one of them is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=place.help) for name, place in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command itself, and the words behind its name."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and loaded(name or ""), rest
+
 
 app = typer.Typer(
     name="latchwork",
+    cls=Commands,
     help="Latches, fenced locks, elections and queues on Aerospike or an embedded store.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(latch.app, name="latch")
-app.add_typer(barrier.app, name="barrier")
-app.add_typer(lock.app, name="lock")
-app.add_typer(group.app, name="group")
-app.add_typer(semaphore.app, name="semaphore")
-app.add_typer(rwlock.app, name="rwlock")
-app.add_typer(limit.app, name="limit")
-app.add_typer(leader.app, name="leader")
-messages.add_to(queue.app)
-queue.app.add_typer(queue_group.app, name="group")
-app.add_typer(queue.app, name="queue")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(large.app, name="large")
-app.add_typer(outbox.app, name="outbox")
-app.command()(worker)
-app.command()(stats)
-app.command()(doctor)
-app.command()(demo)
 
 
 def _version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # noqa: PLC0415 - it takes long to load
+
         typer.echo(f"latchwork {version('latchwork')}")
         raise typer.Exit
 
@@ -74,8 +110,15 @@ def _globals(
     verbose: Annotated[int, typer.Option("-v", "--verbose", count=True, help="say more; twice: everything")] = 0,
     _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="the version")] = False,
 ) -> None:
+    try:
+        from ..store.connect import hidden  # noqa: PLC0415 - what prints help needs no store
+        from .session import Session, note  # noqa: PLC0415 - nor tables
+    except ImportError as failure:
+        without_extra(failure)
     level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

@@ -41,7 +41,7 @@ def wait(
     group = None if alive is None else Group(session.store, alive, farm_id=farm)
     barrier = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level)
     found = barrier.wait(me, brought, timeout, alive=group)
-    session.say("\n".join(f"{name}: {to_json(value)}" for name, value in found.items()), barrier=name, brought=found)
+    session.say(*(f"{name}: {to_json(value)}" for name, value in found.items()), barrier=name, brought=found)
 
 
 @app.command()
@@ -58,9 +58,7 @@ def show(
     lines = [f"{name}: {len(arrived)} of {len(arrived) + len(missing)} have arrived"]
     lines += [f"waiting for {', '.join(missing)}"] if arrived and missing else []
     lines += [f"the one before: {now.last}"] if now.last else []
-    session.say(
-        "\n".join(lines), barrier=name, generation=now.generation, arrived=arrived, missing=missing, last=now.last
-    )
+    session.say(*lines, barrier=name, generation=now.generation, arrived=arrived, missing=missing, last=now.last)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import typer
 
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_timeout
+from ..plain import one_line
 from ..queue import Consumer, Delivery, ShardedQueue
 from .foreground import Foreground
 from .jsontext import to_json
@@ -215,6 +217,8 @@ class _Work:
         if self.command:
             return self._run(self.command, data, delivery)
         line = to_json(_facts(delivery)) if self.session.json else data.decode(errors="backslashreplace")
+        if sys.stdout.isatty():
+            line = one_line(line)
         print(line, flush=True)  # noqa: T201 - the command's output
         return True
 

@@ -32,7 +32,7 @@ def demo(context: typer.Context) -> None:
                 typer.echo(told[tour.__name__[1:]])
         told["paged_queue"], told["outbox"] = _paged_queue(folder), _outbox(store, folder)
         store.close()
-    context.obj.say(f"{told['paged_queue']}\n{told['outbox']}", **told)
+    context.obj.say(told["paged_queue"], told["outbox"], **told)
 
 
 def _latch(store: RecordStore) -> str:

@@ -313,8 +313,8 @@ def doctor(
         session.table([asdict(finding) for finding in found])
     else:
         for finding in found:
-            typer.echo(
-                f"{finding.state:8} {finding.what}" + (f"\n         -> {finding.remedy}" if finding.remedy else "")
+            session.say(
+                f"{finding.state:8} {finding.what}", *([f"         -> {finding.remedy}"] if finding.remedy else [])
             )
     if any(finding.state == PROBLEM for finding in found):
         raise typer.Exit(1)

@@ -1,15 +1,12 @@
-"""Values as JSON and text as a line: what a command reads, and what it prints, perhaps as the last copy."""
+"""Values as JSON: what a command reads, and what it prints, perhaps as the last copy."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from typing import Any
 
 from ..errors import InvalidRequest
-
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def to_json(value: Any) -> str:
@@ -19,9 +16,10 @@ def to_json(value: Any) -> str:
     writes them.
     """
     try:
-        return json.dumps(value, default=_text, allow_nan=False)
+        text = json.dumps(value, default=_text, allow_nan=False)
     except (TypeError, ValueError):  # a key or a number that JSON does not have
-        return json.dumps(_plain(value))
+        text = json.dumps(_plain(value))
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
 
 
 def from_json(text: str) -> Any:
@@ -43,11 +41,6 @@ def checked_json(option: str, text: str) -> Any:
         raise
     except ValueError:
         raise InvalidRequest(f"{option} {text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
-
-
-def one_line(text: str) -> str:
-    """The text with its control characters escaped, so that it stays in its cell and tells the terminal nothing."""
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _text(value: Any) -> str:

@@ -40,7 +40,7 @@ def info(context: typer.Context, name: Name) -> None:
     """
     session: Session = context.obj
     facts = asdict(_open(session, name).info())
-    session.say("\n".join(f"{key.replace('_', ' '):12} {value}" for key, value in facts.items()), **facts)
+    session.say(*(f"{key.replace('_', ' '):12} {value}" for key, value in facts.items()), **facts)
 
 
 @app.command()
@@ -60,7 +60,7 @@ def enqueue(
         offsets = queue.enqueue_many([_value(text) for text in value], overwrite_if_full=overwrite)
     except QueueFull as failure:
         raise QueueFull(str(failure).replace("enqueue with overwrite_if_full=True", "give --overwrite")) from None
-    session.say("\n".join(map(str, offsets)), offsets=list(offsets))
+    session.say(*map(str, offsets), offsets=list(offsets))
 
 
 @app.command()

@@ -180,8 +180,8 @@ def show(
     held = f"held, {progress.remaining} to go{_from(progress)}{_waiting_for(missing)}"
     state = "released" if progress.released else held
     counts = ", ".join(f"{farm} {count}" for farm, count in progress.counts.items())
-    text = f"{name}: {state}\ncounters: {counts}" + (f"\ncounted: {', '.join(parties)}" if parties else "")
-    session.say(text, **_facts(name, progress, counted=parties, missing=missing))
+    lines = [f"{name}: {state}", f"counters: {counts}", *([f"counted: {', '.join(parties)}"] if parties else [])]
+    session.say(*lines, **_facts(name, progress, counted=parties, missing=missing))
 
 
 @app.command()

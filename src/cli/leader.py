@@ -28,7 +28,8 @@ def status(context: typer.Context, name: Name) -> None:
     leads = held is not None and held.locked
     told = f"{name}: {held.owner} leads, epoch {held.fence}" if held and leads else f"{name}: nobody leads"
     session.say(
-        told + (f"\ncontenders: {', '.join(contenders)}" if contenders else ""),
+        told,
+        *([f"contenders: {', '.join(contenders)}"] if contenders else []),
         election=name,
         leader=held.owner if held and leads else None,
         epoch=held.fence if held else None,

@@ -1,4 +1,4 @@
-"""`latchwork queue publish|peek|redrive`: messages into a queue, a look at them, and back again."""
+"""`latchwork queue publish|peek|consume`: messages into a queue, a look at them, and out again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..queue import Message, ShardedQueue
 from .consume import consume
 from .jsontext import from_json, to_json
 from .options import Client, Farm
-from .queue import Name, queue_of
+from .queue import Name, app, queue_of
 from .session import Session
 
 SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
@@ -35,7 +35,7 @@ def peek(
     if side not in SIDES:
         raise InvalidRequest(f"side is {side!r}; it must be main, sideline or parked")
     view = SIDES[side](queue_of(session, name, client, farm))
-    session.table([_row(message, json_value=session.json) for message in view.peek(limit)], empty="no messages")
+    session.table([row_of(message, json_value=session.json) for message in view.peek(limit)], empty="no messages")
 
 
 def publish(
@@ -56,36 +56,17 @@ def publish(
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    headers = dict(_header(pair) for pair in header or [])
+    headers = dict(header_of(pair) for pair in header or [])
     ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
-    session.say("\n".join(ids), published=ids)
+    session.say(*ids, published=ids)
 
 
-def redrive(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    limit: Annotated[int, typer.Option(help="at most so many")] = 100,
-    reason: Annotated[str | None, typer.Option(help="only those parked for this reason")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
-    farm: Farm = None,
-) -> None:
-    """Bring parked messages back, to start again with no attempts.
-
-    Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
-    """
-    session: Session = context.obj
-    found = queue_of(session, name, client, farm).redrive(limit, reason=reason, dry_run=dry_run)
-    session.table([_row(message, json_value=session.json) for message in found], empty="nothing to bring back")
+for _command in (publish, peek, consume):
+    app.command()(_command)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Make these commands of the group `queue`."""
-    for command in (publish, peek, consume, redrive):
-        app.command()(command)
-
-
-def _header(pair: str) -> tuple[str, str]:
+def header_of(pair: str) -> tuple[str, str]:
+    """The name and the value of an option `--header`. Raises `InvalidRequest`."""
     name, equals, value = pair.partition("=")
     if not name or not equals:
         raise InvalidRequest(f"--header is {pair!r}; write name=value")
@@ -117,7 +98,7 @@ def _decoded(line: bytes) -> str:
         ) from None
 
 
-def _row(message: Message, *, json_value: bool) -> dict[str, Any]:
+def row_of(message: Message, *, json_value: bool) -> dict[str, Any]:
     """json_value: the payload as it is, for a JSON document; else as text."""
     payload = message.raw if message.unreadable else message.payload
     if isinstance(payload, bytes):

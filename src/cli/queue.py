@@ -12,6 +12,7 @@ from ..coord import Leadership, LeaseElection
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, WaitTimeout
 from ..inputs import checked_timeout
+from ..plain import one_line
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ..queue.sharded.upkeep.upkeep import election_name
 from ..retry import Poll, outlive
@@ -96,7 +97,7 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
     """
     session: Session = context.obj
     facts = queue_facts(queue_of(session, name, client, farm))
-    session.say("\n".join(f"{key.replace('_', ' '):22} {_told(value)}" for key, value in facts.items()), **facts)
+    session.say(*(f"{key.replace('_', ' '):22} {_told(value)}" for key, value in facts.items()), **facts)
 
 
 @app.command()
@@ -274,7 +275,7 @@ def deactivate(
     registry.get(name)
     if confirm is None:
         if sys.stdin.isatty():
-            typer.echo(f"Type the queue's name to deactivate it ({name}): ", nl=False, err=True)
+            typer.echo(one_line(f"Type the queue's name to deactivate it ({name}): "), nl=False, err=True)
         confirm = sys.stdin.readline().rstrip("\n")
     if confirm != name:
         raise InvalidRequest(

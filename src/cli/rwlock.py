@@ -79,4 +79,4 @@ def show(context: typer.Context, name: Name) -> None:
     holders = ReadWriteLock(session.store, name).holders()
     lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in holders]
     told = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in holders]
-    session.say("\n".join(lines) or f"{name}: nobody reads or writes", rwlock=name, holders=told)
+    session.say(*(lines or [f"{name}: nobody reads or writes"]), rwlock=name, holders=told)

@@ -57,7 +57,7 @@ def show(context: typer.Context, name: Name) -> None:
         {"owner": holder.owner, "slots": list(holder.slots), "fence": holder.fence, "since": holder.since}
         for holder in holders
     ]
-    session.say("\n".join(lines), semaphore=name, permits=size, held=held, holders=told)
+    session.say(*lines, semaphore=name, permits=size, held=held, holders=told)
 
 
 @app.command()

@@ -15,9 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InvalidRequest
+from ..plain import one_line
 from ..store.connect import VARIABLE, connect, embedded, hidden
 from ..store.port import RecordStore
-from .jsontext import one_line, to_json
+from .jsontext import to_json
 
 WIDEST = 10_000
 """Columns that a table may ask for, to learn how wide it would be."""
@@ -61,16 +62,17 @@ class Session:
         if "store" in self.__dict__:
             self.store.close()
 
-    def say(self, text: str, **facts: Any) -> None:
-        """One line for people, or the facts as JSON."""
-        print(to_json(facts) if self.json else text, flush=True)  # noqa: T201 - the command's output
+    def say(self, *lines: str, **facts: Any) -> None:
+        """Lines for people, or the facts as JSON."""
+        text = to_json(facts) if self.json else "\n".join(map(one_line, lines))
+        print(text, flush=True)  # noqa: T201 - the command's output
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
         """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
         if self.json:
             print(to_json(list(rows)), flush=True)  # noqa: T201 - the command's output
         elif not rows:
-            print(empty)  # noqa: T201 - the command's output
+            print(one_line(empty))  # noqa: T201 - the command's output
         elif sys.stdout.isatty():
             terminal().print(RowsOnTerminal(rows, title))
         else:
@@ -79,7 +81,7 @@ class Session:
 
 def note(text: str) -> None:
     """A line for people beside the output, on stderr."""
-    print(f"latchwork: {text}", file=sys.stderr)  # noqa: T201 - the command's own message
+    print(f"latchwork: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the command's own message
 
 
 def terminal() -> Console:

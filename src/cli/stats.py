@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
+from ..plain import one_line
 from ..queue import QueueRegistry
 from ..queue.sharded.upkeep.upkeep import election_name
 from .elections import lease_of
@@ -74,7 +75,8 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             rows = watcher.look()
-            live.update(RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else empty, refresh=True)
+            shown = RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else one_line(empty)
+            live.update(shown, refresh=True)
             watcher.seams.sleep(every)
 
 

@@ -1,4 +1,4 @@
-"""Waits that know the dead: what ends a wait for parties of whom one has died (docs/protocols.md P9)."""
+"""Ends a wait for parties as soon as one of them has died (docs/protocols.md P9)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ LOOK_EVERY = 0.5
 
 
 class Alarm:
-    """What ends a wait for parties of whom one has died. For one wait, which begins now.
+    """A check that ends one wait as soon as a party has died. The wait begins when this object is made.
 
-    group: of which the parties are members.  dead: of those who were lost, as `"farm/member"`, the ones that are waited
-    for; asked after the loss was seen.  what: waits, for the message.
+    group: the group that the parties are members of.
+    dead: given the lost members, as `"farm/member"`, returns the ones that the wait needs. Called after a loss was
+        seen.
+    what: what waits, for the message.
     """
 
     def __init__(self, group: Group, dead: Callable[[Group, set[str]], set[str]], what: str) -> None:

@@ -41,7 +41,7 @@ from .latch.handle import LatchLevel
 from .latch.layout import checked_farm, checked_ttl
 from .meeting import BARRIER_POLL, Meeting, Venue
 from .presence import Group
-from .waiting import told
+from .waiting import measured
 
 __all__ = ["Barrier", "BarrierProgress"]
 
@@ -128,7 +128,7 @@ class Barrier:
                     end = outlive(seams, deadline, partial(self._alarmed, alarm.check, meeting), passing=may_pass)
                 return end
 
-            end = told(seams, "barrier", lambda: BARRIER_POLL.until(seams, ended, timeout=timeout))
+            end = measured(seams, "barrier", lambda: BARRIER_POLL.until(seams, ended, timeout=timeout))
             if end is None:
                 end = self._late(meeting)
             if end.kind == MET and meeting.turn is not None:

@@ -1,14 +1,14 @@
-"""Taking a lease: the first try, looking, breaking, and what to do in doubt (docs/protocols.md P2).
+"""Acquisition of a lease: the first try, waiting, breaking, and attempts in doubt (docs/protocols.md P2).
 
-A `Contender` is one party on one record. It remembers since when it has seen the lease stand still, which is what
-entitles it to break it. Each `Acquisition` is one wish to have the lease, under an id of its own that every repeat
-carries: an attempt whose reply was lost is recognised in the record, and counts only if the record still shows it.
-An attempt that lands after everybody has given up holds the lease for nobody, until it runs out.
+A `Contender` is one party on one record. It remembers how long it has seen the lease unchanged: after the whole length
+of the lease it may break it. An `Acquisition` takes the lease once, under an id of its own that every repeat carries:
+so an attempt whose reply was lost is found in the record, and counts only if the record still shows it. If a late
+attempt arrives after its caller has given up, the lease is held by nobody until it runs out.
 
-`Party` and `Attempts` are what this has in common with records that several hold at a time (`holders.py`).
+`Party` and `Attempts` are shared with records that have several holders at a time (`holders.py`).
 
-Waiting is fair by politeness: who waits leaves a mark, a release reads it, and who has released so lets others go
-first. Otherwise a holder that comes straight back would always win against those who ask now and then.
+Fairness: a waiting party leaves a mark in the record, a release reads the mark, and the party that released then pauses
+before it asks again. Otherwise a holder that asks again at once would always win against waiters that poll.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from . import lease as rules
 from .lease import LeaseView, Observation
 
 PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
-"""Failures after which a lease may still be had, or held: the store is away, or a disk has failed once."""
+"""Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""
 TURN = 0.001
-"""Seconds for which a party may take a lease again and again without letting other threads run."""
+"""Seconds for which a party may take a lease repeatedly without letting other threads run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A lease that was taken: its fence, and until when to believe in it (seconds, boottime).
+    """A lease that was taken.
 
-    broken: whether it may have been taken from a holder who had not given it back.
+    fence: its fence.
+    until: the end of the lease, in seconds of the boottime clock.
+    broken: whether it may have been taken from a holder that had not released it.
     """
 
     fence: int
@@ -47,9 +49,9 @@ class Claim:
 
 
 class Party:
-    """One party on a record with leases: where it is, and how it lets others go first. Safe to share between threads.
+    """One party on a record with leases; after a release it lets waiting parties go first. Thread-safe.
 
-    Pickles without what it has seen: the times of that are those of this host's clock, and mean nothing on another.
+    Pickles without its observations: their times are of this host's clock, which means nothing on another host.
     """
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
@@ -61,10 +63,10 @@ class Party:
         return type(self), (self.store, self.key, self.owner, self.lease)
 
     def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:
-        """Pause for about as long as others pause between two looks, where they waited at this party's last release.
+        """If others waited at this party's last release, pause for about as long as they pause between two reads.
 
-        Where nobody did, let the other threads of this process run now and then: in a store that answers without
-        waiting they might not even have begun to wait.
+        If nobody waited, let the other threads of this process run now and then: with a store in memory they might
+        otherwise not even have started to wait.
         """
         seams = self.store.seams
         now = seams.monotonic()
@@ -76,12 +78,12 @@ class Party:
             seams.sleep(0)
 
     def _released(self, mark: int | None) -> None:
-        """Note whether others waited when the lease was given back: the mark that they left, 0 or None without one."""
+        """Remember whether others waited when the lease was released. mark: what they left, 0 or None without one."""
         if mark:
             now = self.store.seams.monotonic()
             if mark != self._mark[0]:
                 self._mark = mark, now
-            # A mark may be old though it is fresh by the server's clock, which somebody has set back.
+            # A mark that is fresh by the server's clock may be old: somebody may have set that clock back.
             if now - self._mark[1] < rules.STALE:
                 self._asked_for = now
 
@@ -92,7 +94,9 @@ class Party:
 class Contender(Party):
     """One party that wants the lease on one record. Safe to share between threads.
 
-    A record that is absent is a free lease.  extra: operations that belong to the acquisition.
+    If the record is absent, the lease is free.
+
+    extra: more operations to apply with the acquisition.
     """
 
     def __init__(
@@ -112,13 +116,13 @@ class Contender(Party):
         return partial(type(self), extra=self.extra), (self.store, self.key, self.owner, self.lease)
 
     def renew(self, fence: int) -> Claim:
-        """Start the lease again. Raises `Refused` or `NotFound` where it is not held under this fence any more."""
+        """Renew the lease. Raises `Refused` or `NotFound` if it is not held under this fence any more."""
         began = self.store.seams.boottime()
         self.store.operate(self.key, *rules.RENEW, when=rules.held(fence), ttl=NEVER, repeatable=True)
         return Claim(fence, rules.believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:
-        """Give the lease back; False where it was not held under this fence any more."""
+        """Release the lease. False if it was not held under this fence any more."""
         ops = (*rules.RELEASE, Compute(rules.FRESH_MARK))
         try:
             mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
@@ -128,7 +132,7 @@ class Contender(Party):
         return True
 
     def look(self, *, waiting: bool = False) -> Observation | None:
-        """The lease as it is now, and since when; None where there is no record. Leaves a mark if `waiting`."""
+        """Read the lease, and since when it is unchanged; None if there is no record. Leaves a mark if `waiting`."""
         bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
         if bins is None:
             self.observed = None
@@ -139,7 +143,7 @@ class Contender(Party):
         return seen
 
     def may_break(self, seen: Observation) -> bool:
-        """Whether the lease has stood still for one whole lease of its holder."""
+        """Whether the lease was seen unchanged for its whole length."""
         return seen.ran_out(self.store.seams.monotonic())
 
     def _reading(self) -> dict[str, Any] | None:
@@ -159,13 +163,13 @@ class Contender(Party):
 
 
 Way = TypeVar("Way")
-"""How an attempt is made: what a look has found to be possible."""
+"""The kind of attempt that a read has found possible."""
 Seen = TypeVar("Seen")
-"""What a look finds."""
+"""The result of reading the record."""
 
 
 class Attempts(ABC, Generic[Way, Seen]):
-    """One wish to have a lease, and the attempts to take it, all under one id. For one thread."""
+    """One acquisition of a lease, with all its attempts, under one id. Not thread-safe."""
 
     def __init__(self, party: Party) -> None:
         self._party, self._store, self._seams = party, party.store, party.store.seams
@@ -173,32 +177,32 @@ class Attempts(ABC, Generic[Way, Seen]):
         self._began = 0.0
         self.doubt = self._breaks = False
 
-    # ---- what a kind of lease does
+    # ---- implemented by each kind of lease
 
     @abstractmethod
     def look(self, *, waiting: bool = False) -> Claim | None:
-        """Look, and take it if that is possible; None where it is not."""
+        """Read the record, and take the lease if that is possible; None if not."""
 
     @abstractmethod
     def _send(self, way: Way | None) -> int:
-        """Try to take it this way, or without having looked; its fence. Raises `Refused`."""
+        """Try to take the lease in this way, default: as if it were free. Return its fence. Raises `Refused`."""
 
     @abstractmethod
     def _see(self, *, waiting: bool = False) -> Seen | None:
-        """The leases as they are now; None where there is no record."""
+        """Read the leases; None if there is no record."""
 
     @abstractmethod
     def _mine(self, seen: Seen) -> int | None:
-        """The fence of the lease that was taken under this id; None where there is none."""
+        """Return the fence of the lease that was taken under this id; None if there is none."""
 
     @abstractmethod
     def _renew(self, fence: int) -> Claim:
-        """Start the lease that was taken again. Raises `Refused` or `NotFound` where it is not held any more."""
+        """Renew the lease that was taken. Raises `Refused` or `NotFound` if it is not held any more."""
 
-    # ---- what all do
+    # ---- common to all kinds
 
     def take(self, way: Way | None = None) -> Claim | None:
-        """Take it, this way or without having looked: one call where that is possible, None where not."""
+        """Try once to take the lease, in this way or as if it were free. One store call; None if it is not free."""
         if not self.doubt:
             self._began = self._seams.boottime()
         try:
@@ -216,10 +220,10 @@ class Attempts(ABC, Generic[Way, Seen]):
     def wait(
         self, poll: Poll, *, deadline: Deadline | None = None, stop: Event | None = None, mark: bool = True
     ) -> Claim | None:
-        """Look again and again; None once the deadline is over or `stop` is set.
+        """Call `look` until it succeeds; None once the deadline is over or `stop` is set.
 
-        deadline: until then also while the store is away, which is raised where there is none.  mark: leave the marks
-        that make releases polite.
+        deadline: until then, an unavailable store is asked again; without a deadline its error is raised.
+        mark: leave marks, so that a party that releases lets this one go first.
         """
 
         def look() -> Claim | None:
@@ -236,7 +240,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         return None if found is None else found[0]
 
     def _recognised(self) -> Claim | None:
-        """The lease, if an attempt in doubt turns out to have taken it."""
+        """Return the lease if an attempt in doubt has taken it, else None."""
         seen = self._look()
         fence = None if seen is None else self._mine(seen)
         return None if fence is None else self._confirm(fence)
@@ -250,7 +254,7 @@ class Attempts(ABC, Generic[Way, Seen]):
             raise self._unknown() from failure
 
     def _confirm(self, fence: int) -> Claim | None:
-        """A claim that is old, or was found in the record, counts only once it is renewed."""
+        """Renew a lease whose reply was late or lost, and return it; None if it is not held any more."""
         try:
             return replace(self._renew(fence), broken=self._breaks)
         except (Refused, NotFound):
@@ -272,14 +276,14 @@ class Attempts(ABC, Generic[Way, Seen]):
 
 
 class Acquisition(Attempts[Bound, Observation]):
-    """One wish to have the one lease on a record. For one thread."""
+    """One acquisition of a record's only lease, under an id of its own. Not thread-safe."""
 
     def __init__(self, contender: Contender) -> None:
         super().__init__(contender)
         self._contender = contender
 
     def look(self, *, waiting: bool = False) -> Claim | None:
-        """Look, and take it if it is free or may be broken; None where it is somebody else's."""
+        """Read the lease, and take it if it is free or may be broken; None if another party holds it."""
         seen = self._look(waiting=waiting)
         if seen is None or not seen.view.locked:
             if seen is not None and seen.view.grant == self.id:

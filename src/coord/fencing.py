@@ -1,7 +1,7 @@
-"""What a fence is good for: writes that a resource refuses once it has seen a higher one (docs/protocols.md P2).
+"""Fenced writes: a resource refuses a write whose fence is lower than one it has seen (docs/protocols.md P2).
 
-A holder, of a lock or of an office, may believe in its lease for as long as its own clock allows; but it may be paused
-between the belief and the write. So the write itself carries the fence, and the resource remembers the highest.
+The holder of a lock, or a leader, can check its lease by its own clock, but it may be paused between the check and the
+write. So the write itself carries the fence, and the resource remembers the highest one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..store.port import KEEP, Exists, Key, RecordStore, Values
 
 
 class Lost:
-    """An event that is set the moment a lease can no longer be believed, and stays set.
+    """An event that is set as soon as a lease can no longer be relied on, and stays set.
 
-    It compares the clock itself, so it needs no thread to be on time: a process that was stopped past its lease finds
-    it set at its first look. The clock is the one that also counts suspended time.
+    It reads the clock itself, so it needs no thread: a process that was stopped for longer than its lease finds it set
+    at the first check. The clock also counts suspended time.
     """
 
     def __init__(self, seams: Seams, until: float) -> None:
@@ -30,19 +30,19 @@ class Lost:
         self._event = seams.event()
 
     def is_set(self) -> bool:
-        """Whether the lease is over, was lost, or was given back."""
+        """Whether the lease has run out, was lost, or was released."""
         if not self._event.is_set() and self._seams.boottime() >= self._until:
             self._event.set()
         return self._event.is_set()
 
     def set(self) -> None:
-        """End it now."""
+        """Set the event now."""
         self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False if it is not after `timeout` seconds, at once for none or fewer.
+        """Wait until it is set. False if it is not set after `timeout` seconds (None = no limit).
 
-        Raises `InvalidRequest` for what is no number of seconds.
+        With a timeout of 0 or less it returns at once. Raises `InvalidRequest` if `timeout` is not a number.
         """
         timeout = checked_timeout(0 if isinstance(timeout, int | float) and timeout < 0 else timeout)
         end = None if timeout is None else self._seams.boottime() + timeout
@@ -55,7 +55,7 @@ class Lost:
         return True
 
     def extend(self, until: float) -> bool:
-        """Believe for longer; False where it is set already: what was lost stays lost."""
+        """Extend the lease to `until`. False if the event is set already: a lost lease stays lost."""
         if self.is_set():
             return False
         self._until = max(self._until, until)
@@ -63,7 +63,7 @@ class Lost:
 
 
 class Fenced:
-    """Somebody who holds a fence. `lost` is set once it can no longer be believed."""
+    """The holder of a fence. `lost` is set when its lease can no longer be relied on."""
 
     _given_back = False
 
@@ -72,9 +72,9 @@ class Fenced:
         self.lost = lost
 
     def check(self) -> None:
-        """Raises `FencedOut` where the lease can no longer be believed.
+        """Raise `FencedOut` if the lease can no longer be relied on. No I/O.
 
-        Advisory: it may end right after. What protects a resource is `operate`.
+        Advisory: the lease may end right after. What protects a resource is `operate`.
         """
         if self.lost.is_set():
             raise self._ended()
@@ -91,20 +91,23 @@ class Fenced:
         once: Once | None = None,
         repeatable: bool = False,
     ) -> Values:
-        """Write to a resource under this fence: refused if its `bin` has seen a higher one, which it then remembers.
+        """Write to a resource under this fence. Refused if the resource has seen a higher fence in its `bin`.
 
-        One call, one record: the guard `bin <= fence` and `bin = fence` are part of the same atomic step. A record, or
-        a bin, that is not there has seen no fence. Everything else is as for `RecordStore.operate`; `exists` is ANY by
-        default, but UPDATE with a `when` of your own: the record must then be there, unless `or_absent=True`.
+        One call, one record: the guard `bin <= fence` and the write `bin = fence` are one atomic step with `ops`. A
+        record or a bin that does not exist has seen no fence. All other parameters are as in `RecordStore.operate`;
+        `exists` is ANY by default, but UPDATE if you pass `when`: the record must then exist, unless `or_absent=True`.
 
-        Raises `NotFound` where it must and is not. Raises `FencedOut` if a higher fence was seen, or if this one is
-        known to be lost already; nothing was written, unless its `details["doubt"]` is True: with `repeatable`, an
-        earlier attempt that was not answered may have been applied. Raises `OutcomeUnknown` after such an attempt
-        where, besides, the resource cannot be read any more.
-        Not promised: that a holder who was succeeded is refused by a resource that its successor has not touched; the
-        successor calls `seal` (or any `operate`) on it before its first read. After `OutcomeUnknown` the write may
-        still land until the resource has seen a higher fence: before you write again what follows from what was read,
-        acquire anew and `seal`.
+        Errors:
+        `NotFound` if the record must exist and does not.
+        `FencedOut` if the resource has seen a higher fence, or if this one is known to be lost. Nothing was written,
+            unless its `details["doubt"]` is True: with `repeatable`, an earlier attempt without an answer may have been
+            applied.
+        `OutcomeUnknown` if there was such an attempt and the resource cannot be read afterwards.
+
+        Not promised: that a resource refuses an old holder before the new holder has written to it; so a new holder
+        calls `seal` (or any `operate`) before its first read. After `OutcomeUnknown` the write may still arrive until
+        the resource has seen a higher fence: before you write again based on what you have read, acquire the lock again
+        and `seal`.
         """
         self.check()
         expr, params = when if isinstance(when, Bound) else (when, {})
@@ -130,26 +133,27 @@ class Fenced:
     def seal(self, key: Key, bin: str = "fence") -> None:
         """Raise a resource's bin to this fence, so that no earlier holder can write to it any more. Raises `FencedOut`.
 
-        A new holder does this before its first read: what it reads then stays as it is until it writes itself.
+        A new holder calls this before its first read: nobody else changes the resource between that read and its own
+        writes.
         """
         self.operate(key, bin=bin, repeatable=True)
 
     # ---- how a resource remembers the highest fence: an integer in one bin
 
     def _guard(self, bin: str, when: Expr | None) -> Expr:
-        """The guard "no higher fence than the parameter `my-fence` was seen", and the caller's own."""
+        """Return the guard "no fence higher than the parameter `my-fence` was seen", and the caller's own guard."""
         return _fenced(bin, when)
 
     def _ratchet(self, bin: str) -> tuple[Op, ...]:
-        """The operations that remember this fence."""
+        """Return the operations that store this fence in the resource."""
         return (Put(bin, self._fence),)
 
     def _highest(self, value: Any) -> int | None:
-        """The highest fence in what the bin holds; None where it holds none."""
+        """Return the highest fence in the bin's value; None if there is none."""
         return value if isinstance(value, int) else None
 
     def _refusal(self, key: Key, bin: str, refusal: Refused) -> LatchworkError:
-        """What a refusal comes to; it says "in doubt" where the store's refusal does."""
+        """Return the error for a refusal by the store; it keeps the doubt of that refusal."""
         doubt = bool(refusal.details.get("doubt"))
         try:
             record = self._store.get(key, bin)
@@ -177,7 +181,7 @@ class Fenced:
         )
 
     def _ended(self) -> FencedOut:
-        if not self._given_back:  # else nobody was stopped: no lease was too short
+        if not self._given_back:  # a lease that was released is no refusal worth counting
             self._store.seams.note("fences_refused", by="holder")
         return FencedOut(
             f"the lease of {self._name!r} with fence {self._fence} has ended: it ran out, was taken over, or was given "

@@ -1,9 +1,10 @@
-"""A record that several hold at a time, each by a lease of its own (docs/protocols.md P10).
+"""Records with several holders at a time, each with a lease of its own (docs/protocols.md P10).
 
-Every holder is an entry under the id of its acquisition: who it is and its fence, which do not change, and a stamp,
-which each renewal makes larger. Nobody goes by a clock but their own: a holder believes by its own, and who has seen
-the stamp of another stand still for that one's whole lease removes it, guarded by that stamp. The wish of a party that
-waits for more than is free holds others off, so that it is not passed over for ever.
+Each holder is an entry under the id of its acquisition: its name and its fence, which do not change, and a stamp, which
+every renewal makes larger. Each process uses only its own clock: a holder counts its lease on its own clock, and a
+process that has seen another holder's stamp unchanged for that holder's whole lease removes it, guarded by the stamp. A
+party that waits for more than is free may leave a wish in the record: then no other party enters before it, so that it
+does not wait without end.
 """
 
 from __future__ import annotations
@@ -24,20 +25,19 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
-from .waiting import told
+from .waiting import measured
 
 HOLDERS, RENEWED = "holders", "renewed"
-"""By the id of the acquisition: [fence, lease in ms, server's ms when it was taken, owner, what is held]; its stamp,
-which is when it was last renewed, by the server's clock, and always larger than before."""
+"""Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is
+held]. `RENEWED`: the stamp, which is the server's ms of the last renewal, and always larger than before."""
 WISH, WISHED = "wish", "wished"
-"""Whom the others let go first, and how often that one, or one before it, has asked for that."""
+"""The party that the others let go first, and how often it, or an earlier one, has asked for that."""
 WISH_LASTS = 1.0
-"""Seconds for which a wish that is not repeated is heeded."""
+"""Seconds for which a wish counts if it is not repeated."""
 
 ID, ME, PASSED, BEAT = Param("id", str), Param("me", str), Param("passed", str), Param("beat")
 NOT_HELD_OFF = missing(WISH) | Bin(WISH, str).eq(ME) | (Bin(WISH, str).eq(PASSED) & Bin(WISHED).eq(BEAT))
-"""Nobody but `me` wishes, or nobody who is still there: the wish `passed` was not repeated since it was seen at `beat`.
-"""
+"""The guard "there is no wish, or it is the wish of `me`, or it is the wish `passed`, not repeated since `beat`"."""
 _HELD = has(HOLDERS, ID)
 _RENEW = Form(MapPut(RENEWED, ID, largest(MapValue(RENEWED, ID) + 1, SERVER_NOW)), when=_HELD, ttl=NEVER)
 _STILL = MapValue(RENEWED, ID).eq(BEAT)
@@ -47,7 +47,11 @@ _IS_WISH = Bin(WISH, str).eq(ME)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One holder, as the record has it. `lease` in seconds, `since` in ms by the server's clock."""
+    """One holder, as it was read.
+
+    lease: seconds.
+    since: ms by the server's clock.
+    """
 
     id: str
     fence: int
@@ -60,7 +64,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds, as it was read: by id; the wish, and how often it was said; all bins."""
+    """A record with several holders, as it was read.
+
+    entries: the holders, by id.
+    wish: the party that others let go first, if any.
+    wished: how often a wish was made.
+    bins: all bins of the record.
+    """
 
     entries: Mapping[str, Entry]
     wish: str | None
@@ -69,7 +79,7 @@ class Holders:
 
     @classmethod
     def of(cls, bins: Mapping[str, Any]) -> Holders:
-        """Those in the bins of a record. Raises `Corrupt` where these are not what was written."""
+        """Read the holders from a record's bins. Raises `Corrupt` if they cannot be read."""
         try:
             stamps = bins.get(RENEWED) or {}
             entries = {
@@ -82,7 +92,7 @@ class Holders:
 
 
 class Crowd(Party, ABC):
-    """One party on a record that several hold. It remembers since when the others have stood still."""
+    """One party on a record with several holders. It remembers since when each other holder is unchanged."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
         super().__init__(store, key, owner, lease)
@@ -91,7 +101,7 @@ class Crowd(Party, ABC):
         self._wishes: Standstill[str] = Standstill()
 
     def look(self, *, waiting: bool = False) -> Holders | None:
-        """Who holds it now; None where there is no record. Leaves a mark if `waiting`."""
+        """Read the holders; None if there is no record. Leaves a mark if `waiting`."""
         bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
         if bins is None:
             self.observed = None
@@ -103,7 +113,7 @@ class Crowd(Party, ABC):
         return seen
 
     def living(self, *, waiting: bool = False) -> Holders | None:
-        """Who holds it now, once those who have stood still for a lease are taken out."""
+        """Remove the dead holders, and return the others; None if there is no record."""
         seen = self.look(waiting=waiting)
         dead = [] if seen is None else self.dead(seen)
         for entry in dead:
@@ -111,16 +121,16 @@ class Crowd(Party, ABC):
         return self.look() if dead else seen
 
     def dead(self, seen: Holders) -> list[Entry]:
-        """The holders that have stood still for a whole lease of theirs."""
+        """Return the holders that were seen unchanged for their whole lease."""
         now = self.store.seams.monotonic()
         return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
 
     @abstractmethod
     def gone(self, entry: Entry) -> tuple[Op, ...]:
-        """The operations that belong to taking a dead holder out."""
+        """Return the further operations that remove a dead holder."""
 
     def remove(self, entry: Entry, *ops: Op) -> bool:
-        """Take a dead holder out, with what else belongs to that; False where it has renewed, or is gone already."""
+        """Remove a dead holder, together with `ops`. False if it has renewed, or is gone already."""
         gone = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWED, (entry.id,)), *ops)
         guard = _STILL.bind(id=entry.id, beat=entry.stamp)
         try:
@@ -130,13 +140,13 @@ class Crowd(Party, ABC):
         return True
 
     def renew(self, id: str, fence: int) -> Claim:
-        """Start a lease again. Raises `Refused` or `NotFound` where nothing is held under this id any more."""
+        """Renew a lease. Raises `Refused` or `NotFound` if nothing is held under this id any more."""
         began = self.store.seams.boottime()
         self.store.repeat(_RENEW.fill(self.key, id=id))
         return Claim(fence, rules.believed_until(began, self.lease))
 
     def release(self, id: str, *ops: Op) -> bool:
-        """Give back what is held under this id, with what belongs to that; False where it was not held any more."""
+        """Release what is held under this id, together with `ops`. False if it was not held any more."""
         gone = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWED, (id,)), *ops, Compute(rules.FRESH_MARK))
         try:
             mark = self.store.operate(self.key, *gone, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
@@ -148,23 +158,23 @@ class Crowd(Party, ABC):
     # ---- wishes
 
     def passes(self, seen: Holders | None) -> dict[str, Any]:
-        """The parameters with which a wish is passed that was not repeated for long."""
+        """Return the parameters of `NOT_HELD_OFF` that ignore a wish which was not repeated in time."""
         wish = seen.wish if seen else None
         if seen is None or wish is None or not self._wishes.lasts(wish, WISH_LASTS, self.store.seams.monotonic()):
             return {"passed": "", "beat": 0}
         return {"passed": wish, "beat": seen.wished}
 
     def held_off(self, seen: Holders, me: str) -> bool:
-        """Whether somebody else wishes, who is still there."""
+        """Whether another party has a wish that was repeated in time."""
         return seen.wish not in (None, me) and not self.passes(seen)["passed"]
 
     def wish(self, seen: Holders, me: str) -> None:
-        """Ask the others to let `me` go first; in vain where another one has asked before."""
+        """Ask the others to let `me` go first. No effect if another party has asked before."""
         with suppress(Refused, NotFound):
             self.store.repeat(_WISH.fill(self.key, me=me, **self.passes(seen)))
 
     def take_back_wish(self, me: str) -> None:
-        """Wish no more. What cannot be said to the store is heeded for a second at most."""
+        """Remove the wish of `me`. If the store does not answer, the wish counts for one more second at most."""
         with suppress(LatchworkError):
             self.store.operate(self.key, Put(WISH, None), when=_IS_WISH.bind(me=me), ttl=NEVER, repeatable=True)
 
@@ -184,7 +194,7 @@ class Crowd(Party, ABC):
 
 
 class Entering(Attempts[Way, Holders]):
-    """One wish to be among the holders; one that is passed over may ask the others to let it go first."""
+    """One attempt to become a holder. It may ask the others to let it go first."""
 
     def __init__(self, crowd: Crowd) -> None:
         super().__init__(crowd)
@@ -193,11 +203,14 @@ class Entering(Attempts[Way, Holders]):
         self._wished: float | None = None
 
     def at_once(self) -> Claim | None:
-        """Try without having looked, then look; None where it is not to be had now."""
+        """Try to enter as if there were room, then read the record; None if there is no room now."""
         return self.take() or self.look()
 
     def enter(self, poll: Poll, timeout: float | None, kind: str) -> Claim | None:
-        """Enter at once, or wait for up to so many seconds; None where they were not enough. kind: for the metrics."""
+        """Enter at once, or wait for up to `timeout` seconds; None if that was not enough.
+
+        kind: of the primitive, for the metrics.
+        """
         seams, claim = self._seams, None
         with Deadline(seams, timeout) as deadline:
             self._holders.let_others_go_first(poll, timeout)
@@ -205,14 +218,14 @@ class Entering(Attempts[Way, Holders]):
             if claim is not None or timeout == 0:
                 return claim
             try:
-                claim = told(seams, kind, lambda: self.wait(poll, deadline=deadline))
+                claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
             finally:
                 if claim is None:  # also where the wait failed
                     self.end()
         return claim
 
     def end(self) -> None:
-        """Wish no more, where it was in vain: nobody is to be held off for it."""
+        """Remove the wish after a wait without success, so that it does not keep others out."""
         if self._wished is not None:
             self._holders.take_back_wish(self._me)
 
@@ -223,7 +236,7 @@ class Entering(Attempts[Way, Holders]):
             self._holders.wish(seen, self._me)
 
     def _fill(self, form: Form, **more: Any) -> Update:
-        """The acquisition, with what says who asks."""
+        """Return the update of the acquisition, with the parameters of this party."""
         crowd = self._holders
         return form.fill(
             crowd.key, id=self.id, me=self._me, owner=crowd.owner, lease=round(crowd.lease * 1000), **more,
@@ -241,15 +254,15 @@ class Entering(Attempts[Way, Holders]):
 
 
 def entered(held: Expr) -> tuple[Op, ...]:
-    """The operations that put an acquisition among the holders, after its fence was put; see `Entering._fill`."""
+    """Return the operations that add an acquisition to the holders, after its fence was put; see `Entering._fill`."""
     entry = ListOf((Bin(rules.FENCE), Param("lease"), SERVER_NOW, Param("owner", str), held))
     return MapPut(HOLDERS, ID, entry), MapPut(RENEWED, ID, SERVER_NOW)
 
 
 class Held:
-    """What one acquisition holds: a lease on a part of the record.
+    """The lease of one holder, on its part of the record.
 
-    gone: the operations that belong to giving it back.
+    gone: further operations that release it.
     """
 
     def __init__(self, crowd: Crowd, id: str, *gone: Op) -> None:
@@ -257,13 +270,13 @@ class Held:
         self._crowd, self._id, self._gone = crowd, id, gone
 
     def renew(self, fence: int) -> Claim:
-        """Start the lease again. Raises `Refused` or `NotFound` where it is not held any more."""
+        """Renew the lease. Raises `Refused` or `NotFound` if it is not held any more."""
         return self._crowd.renew(self._id, fence)
 
     def change(self, *ops: Op) -> None:
-        """Change the record while it is held. Raises `Refused` or `NotFound` where it is not held any more."""
+        """Update the record under this lease. Raises `Refused` or `NotFound` if it is not held any more."""
         self._crowd.store.operate(self._crowd.key, *ops, when=_HELD.bind(id=self._id), ttl=NEVER, repeatable=True)
 
     def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
-        """Give it back; False where it was not held any more."""
+        """Release the lease. False if it was not held any more."""
         return self._crowd.release(self._id, *self._gone)

@@ -1,4 +1,4 @@
-"""Who asks for a lock or stands in an election, and for which."""
+"""Validation of the names of locks, elections, owners and candidates."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ..seams import Seams
 
 
 def checked_name(name: str) -> str:
-    """The name of a lock or an election. Raises `InvalidRequest`."""
+    """Check the name of a lock or an election, and return it. Raises `InvalidRequest`."""
     return checked_text("name", name)
 
 
 def checked_owner(owner: str | None, seams: Seams) -> str:
-    """The owner's or the candidate's name, made up where none is given. Raises `InvalidRequest`."""
+    """Check the name of an owner or a candidate, and return it; make one up if it is None. Raises `InvalidRequest`."""
     if owner is None:
         return f"{seams.process_name()}:{seams.unique()}"
     return checked_text("owner", owner)
 
 
 def checked_holder(owner: str | None, seams: Seams) -> str:
-    """The same where many names are kept in one record: at most 255 bytes. Raises `InvalidRequest`."""
+    """Check an owner's name of at most 255 bytes, as one record keeps many names. Raises `InvalidRequest`."""
     name = checked_owner(owner, seams)
     if len(name.encode()) > 255:
         raise InvalidRequest(f"owner is {name[:40]!r}... of {len(name.encode())} bytes; it must have at most 255 bytes")

@@ -1,9 +1,9 @@
-"""Renewing a grant's lease in the background, for as long as somebody has the grant (docs/protocols.md P2).
+"""Renewal of a grant's lease in the background, while the program still refers to the grant (docs/protocols.md P2).
 
-An interrupt, as Ctrl-C, may come between any two instructions: when a lease was taken and its caller does not have the
-grant yet, or at the end of a `with` block, before the grant is given back. Then nobody has it, and a lease that went on
-being renewed would be held for as long as the process lives. So a keeper refers to its grant weakly, and renews nothing
-before the grant was handed out.
+An interrupt (Ctrl-C) may come between any two instructions: after a lease was taken and before the caller has its
+grant, or at the end of a `with` block before the grant is released. Then nothing refers to the grant, and a lease that
+is still renewed would be held until the process ends. So a keeper holds only a weak reference to its grant, and renews
+nothing before the grant was handed out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Leased(Protocol):
-    """What a grant needs of the record that it is a lease on."""
+    """The part of a record with a lease that a grant uses."""
 
     store: RecordStore
     owner: str
@@ -35,7 +35,7 @@ class Leased(Protocol):
 
 
 class Kept(Protocol):
-    """What a keeper needs of a grant."""
+    """The part of a grant that a keeper uses."""
 
     lost: Lost
 
@@ -45,9 +45,11 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """Renews one grant three times a lease, until it is released or lost, or nobody has it any more.
+    """Renews one grant three times a lease, until it is released or lost, or nothing refers to it any more.
 
-    party: what it is a lease on.  name: of the lock, for people.  at_end: called once nothing is renewed any more.
+    party: the record with the lease.
+    name: the name of the lock, for logs.
+    at_end: called once after the last renewal.
     """
 
     def __init__(self, grant: Kept, party: Leased, name: str, at_end: Callable[[], object] = lambda: None) -> None:
@@ -57,7 +59,7 @@ class Keeper:
         self.handed_out = False
 
     def start(self) -> None:
-        """Begin, in a task of its own. Raises Python's `RuntimeError` where none can be started."""
+        """Start renewing in a task of its own. Raises Python's `RuntimeError` if no thread can be started."""
         self._party.store.seams.spawn(self._run, f"latchwork-lease-{self._name}")
 
     def _run(self) -> None:
@@ -72,7 +74,7 @@ class Keeper:
         pause = usual
         while not self._lost.wait(pause):
             if not self.handed_out:
-                continue  # its caller may have been interrupted; then the lease ends by itself
+                continue  # the caller may have been interrupted; then the lease runs out
             grant = self._grant()
             if grant is None:
                 self._give_back()
@@ -82,7 +84,7 @@ class Keeper:
                 pause = usual
             except FencedOut:
                 return
-            except Exception as failure:  # noqa: BLE001 - a defect must not end what keeps the lease either
+            except Exception as failure:  # noqa: BLE001 - a defect must not end the renewal either
                 troubles.tell(failure, f"the lease of {self._name!r} could not be renewed")
                 pause = self._party.lease / 20
             finally:

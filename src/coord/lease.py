@@ -1,12 +1,12 @@
-"""A lease on one record, with a fence: the bins, guards and operations of docs/protocols.md P2, as values.
+"""The lease on a record, with a fence: the bins, guards and operations of docs/protocols.md P2, as values.
 
-The lease is part of whatever record carries its bins; nothing else may write them. No guard compares a time: a server's
-clock may be set, and by an hour. A lease has run out once it was seen, by the clock of whoever wants it, to stand still
-for its whole length (`Observation`); the guard then asks that it still stands as it was seen. So other bins of the
-record may be written freely. Everything here is pure: who sends it, and when, is `contender.py`.
+Any record may carry the bins of a lease; nothing else may write these bins, other bins may be written freely. No guard
+compares times: a server's clock may be set, even by an hour. A lease has run out when the party that wants it has seen
+it unchanged for its whole length, by its own monotonic clock (`Observation`); the guard then requires that it is still
+unchanged. This module does no I/O; `contender.py` sends these operations.
 
-The record remembers the id of its last acquisition (`grant-id`). That is all the memory an acquisition needs: an older
-one does not count any more, and a repeat of the last one is refused and recognised.
+The record stores the id of its last acquisition (`grant-id`). No more is needed: a repeat of the last acquisition is
+refused and recognised, and an older one does not count any more.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
 RENEWALS, FENCE, GRANT = "renewals", "fencing-ctr", "grant-id"
 BINS = (LOCKED, OWNER, TIME, LEASE, RENEWALS, FENCE, GRANT)
 WAITING = "waiting-ms"
-"""When somebody last waited, by the server's clock, and larger with each mark. No guard looks at it; a release reads
-it, so that the next acquisition can be polite."""
+"""The mark of waiting parties: when one last waited, by the server's clock, and larger with each mark. No guard uses
+it; a release reads it, so that the party that releases lets the others go first."""
 
 MIN_LEASE, MAX_LEASE = 0.05, 86_400.0
 """Seconds."""
 
 NOW_US = SERVER_NOW * 1000
-"""Microseconds since the epoch, of which fences are made."""
+"""Microseconds since 1970, from which fences are made."""
 NEXT_FENCE = If(exists(FENCE), largest(Bin(FENCE) + 1, NOW_US), NOW_US)
-"""Above every fence before it, also on a store that restarted empty or from an old copy."""
+"""Greater than every earlier fence, also after a store restarted empty or from an old copy."""
 
 _NOT_MINE = missing(GRANT) | Bin(GRANT, str).ne(Param("grant", str))
 _FREE = (missing(LOCKED) | Bin(LOCKED).eq(0)) & _NOT_MINE
@@ -42,23 +42,25 @@ _UNCHANGED = _HELD & Bin(RENEWALS).eq(Param("renewals")) & Bin(TIME).eq(Param("t
 _BROKEN = _UNCHANGED & _NOT_MINE
 
 RENEW: tuple[Op, ...] = (Put(TIME, SERVER_NOW), Add(RENEWALS, 1))
-"""Start the lease again; guarded by `held`. Harmless when repeated."""
+"""Renews the lease; guarded by `held`. Harmless when repeated."""
 RELEASE: tuple[Op, ...] = (Put(LOCKED, 0),)
-"""Give the lease back; guarded by `held`. The fence stays, so a repeat frees nobody else's acquisition."""
+"""Releases the lease; guarded by `held`. The fence stays, so a repeat never frees a later acquisition."""
 MARK: tuple[Op, ...] = (Put(WAITING, If(exists(WAITING), largest(Bin(WAITING) + 1, SERVER_NOW), SERVER_NOW)),)
-"""Say that somebody waits: once at the start of a wait, and again before it is stale."""
+"""Leaves the mark of a waiting party: at the start of a wait, and again before the mark is stale."""
 STALE = 1.0
 """Seconds for which a mark counts."""
 FRESH_MARK = If(SERVER_NOW - Bin(WAITING) < round(STALE * 1000), Bin(WAITING), Const(0))
-"""To be computed with a release: the last mark of those who want the lease, or nothing where it is stale or absent."""
+"""Computed with a release: the last mark of waiting parties; 0 if it is stale, unknown if there is none."""
 NEVER_HELD: tuple[Op, ...] = (Put(LOCKED, 0), Put(FENCE, 0), Put(RENEWALS, 0))
-"""The bins of a record that is made before its lease is first taken."""
+"""The bins of a record that is created before its lease is first taken."""
 
 
 def acquire(owner: str, lease: float, grant: str) -> tuple[Op, ...]:
-    """Take the lease with the next fence, which is the one value read; guarded by `free` or `broken`.
+    """Return the operations that take the lease; the only value they read is its new fence. Guarded by `free` or
+    `broken`.
 
-    `lease` in seconds; `grant` is an id of this acquisition alone, the same in every repeat of it.
+    lease: seconds.
+    grant: the id of this acquisition; every repeat carries it, and no other acquisition does.
     """
     return (
         Put(FENCE, NEXT_FENCE),
@@ -73,26 +75,33 @@ def acquire(owner: str, lease: float, grant: str) -> tuple[Op, ...]:
 
 
 def free(grant: str) -> Bound:
-    """Nobody holds it, and the last acquisition was not this one."""
+    """Return the guard "nobody holds the lease, and the last acquisition was not this one"."""
     return _FREE.bind(grant=grant)
 
 
 def broken(seen: LeaseView, grant: str) -> Bound:
-    """It is held as it was `seen`: neither renewed nor taken since.
+    """Return the guard "the lease is held as it was `seen`: neither renewed nor taken since".
 
-    Only for who has seen it so for the whole of the *holder's* lease, by their own monotonic clock (`Observation`).
+    Use it only after observing the lease unchanged for the whole of the *holder's* lease on this process's monotonic
+    clock (`Observation`).
     """
     return _BROKEN.bind(fence=seen.fence, renewals=seen.renewals, time=seen.time, grant=grant)
 
 
 def held(fence: int) -> Bound:
-    """It is held under this very fence. Once false, false for ever: a refusal is final even after doubt."""
+    """Return the guard "the lease is held under this fence". Once false, it stays false: a refusal is final, even if an
+    earlier attempt is in doubt.
+    """
     return _HELD.bind(fence=fence)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """A lease as it was read. `lease` in seconds; `time` of the last renewal in ms, by the server's clock."""
+    """A lease as it was read.
+
+    time: of the last renewal, in ms by the server's clock.
+    lease: seconds.
+    """
 
     locked: bool
     owner: str | None
@@ -104,7 +113,7 @@ class LeaseView:
 
     @classmethod
     def of(cls, bins: dict[str, Any]) -> LeaseView:
-        """The lease in these bins of a record."""
+        """Return the lease in these bins of a record."""
         return cls(
             locked=bins.get(LOCKED) == 1,
             owner=bins.get(OWNER),
@@ -116,41 +125,42 @@ class LeaseView:
         )
 
     def is_unchanged(self, since: LeaseView) -> bool:
-        """Whether it was neither taken nor renewed in between.
+        """Whether the lease was neither taken nor renewed since the other view.
 
-        The time tells two renewals apart that have one number: the store may have come back with an older record.
+        The time is compared as well, because the store may have come back with an older copy of the record: then two
+        different renewals have one number.
         """
         return (self.fence, self.renewals, self.time) == (since.fence, since.renewals, since.time)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A lease, and since when (seconds, monotonic) it has been seen to stand as it does."""
+    """A lease, and since when it was seen unchanged (seconds, monotonic)."""
 
     view: LeaseView
     since: float
 
     def then(self, view: LeaseView, now: float) -> Observation:
-        """What is known after the lease was seen once more: that it stands still, or that it has changed."""
+        """Return the observation after another read; `since` starts again if the lease has changed."""
         return Observation(view, self.since if view.is_unchanged(self.view) else now)
 
     def ran_out(self, now: float) -> bool:
-        """Whether it stood still for one whole lease of its holder."""
+        """Whether the lease is held, and was seen unchanged for its whole length."""
         return self.view.locked and now - self.since > self.view.lease
 
 
 class Standstill(Generic[K]):
-    """Since when (seconds, monotonic) each of several things has been seen with one and the same stamp.
+    """For each of several keys: its stamp, and since when the stamp was seen unchanged (seconds, monotonic).
 
-    Whoever renews something changes its stamp, so what has stood still for a whole lease by the clock of one who looks
-    has not been renewed in time, whatever any other clock says.
+    A renewal changes the stamp. So a holder whose stamp was seen unchanged for its whole lease, by the observer's own
+    clock, has not renewed in time, whatever other clocks say.
     """
 
     def __init__(self) -> None:
         self._seen: dict[K, tuple[Hashable, float]] = {}
 
     def see(self, stamps: Mapping[K, Hashable], now: float) -> None:
-        """What was read now; what is not there any more is forgotten."""
+        """Remember the stamps that were read now, and forget keys that are gone."""
         before = self._seen
         self._seen = {
             key: before[key] if key in before and before[key][0] == stamp else (stamp, now)
@@ -158,17 +168,20 @@ class Standstill(Generic[K]):
         }
 
     def lasts(self, key: K, seconds: float, now: float) -> bool:
-        """Whether it has stood still for longer than so many seconds."""
+        """Whether the stamp of this key was seen unchanged for longer than `seconds`."""
         return key in self._seen and now - self._seen[key][1] > seconds
 
 
 def believed_until(began: float, lease: float) -> float:
-    """Until when a holder may believe: from the *start* of its first attempt, less what two clocks may drift apart."""
+    """Return until when a holder may rely on its lease.
+
+    It counts from the *start* of the first attempt, less a margin for two clocks that do not run equally fast.
+    """
     return began + lease - (lease * 0.01 + 0.002)
 
 
 def checked_lease(seconds: float) -> float:
-    """The lease, once it is a time that a store call fits into. Raises `InvalidRequest`."""
+    """Check the length of a lease in seconds, and return it. Raises `InvalidRequest`."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not MIN_LEASE <= seconds <= MAX_LEASE:
         raise InvalidRequest(f"lease is {seconds!r} s; it must be {MIN_LEASE} to {MAX_LEASE:.0f}")
     return float(seconds)

@@ -1,12 +1,11 @@
-"""Rate limiters: never more than so many in any stretch of so many seconds (docs/protocols.md P13).
+"""Rate limiters: at most `limit` calls in any window of `per` seconds (docs/protocols.md P13).
 
     limiter = RateLimiter(store, "bank-api", limit=100, per=60)
     if limiter.try_acquire().allowed:
         call_the_bank()
 
-What is let through is counted in cells, ten of which make a window; a cell counts until a whole window after its end is
-over. So up to `limit` go through at once, and never more than `limit` in any window of `per` seconds, wherever it
-begins.
+Allowed calls are counted in cells of a tenth of the window; a cell counts until a whole window after its end. So up to
+`limit` calls are allowed at once, and never more than `limit` in any window of `per` seconds, wherever it begins.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from ..store.model.ops import MapPut, MapTrim, Op, Put
 from ..store.once import Once
 from ..store.port import Exists, Key, RecordStore
 from .inputs import checked_name
-from .waiting import told
+from .waiting import measured
 
 LIMITS = "latchwork_limits"
 """The set of all rate limiters; the key is the name."""
 CELLS = 10
-"""Cells of a window. What was let through comes back a tenth of the window late at most."""
+"""Cells of a window. Room becomes free at most a tenth of the window late."""
 MAX_LIMIT, MAX_LIMITS = 10**9, 4
 MIN_PER, MAX_PER = 0.05, 366 * 86_400.0
 """Seconds."""
 TOKENS = 64
 """Calls that a record remembers (P1)."""
 ALLOWED, LAST = "allowed", "last"
-"""Whether the last call was let through, 1 or 0; the id of the last one that was."""
+"""`allowed`: whether the last call was allowed, 1 or 0. `last`: the id of the last allowed call."""
 ID, N = Param("id", str), Param("n")
 _IS_LAST = Bin(LAST, str).eq(ID)
 
@@ -50,7 +49,12 @@ Per: TypeAlias = timedelta | float
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a call was let through; how many more would be; seconds until as many as were asked for may have room."""
+    """The answer of a rate limiter.
+
+    allowed: whether the call is allowed.
+    remaining: how many more calls would be allowed now.
+    retry_after: seconds until there may be room for as many as were asked for.
+    """
 
     allowed: bool
     remaining: int
@@ -66,26 +70,25 @@ class Limit:
 
     @property
     def width(self) -> int:
-        """How wide its cells are, in ms: so wide that those of a window are together as long as it, or longer."""
+        """The width of its cells in ms: a tenth of the window, rounded up."""
         return -(-round(self.per * 1000) // CELLS)
 
     @property
     def bin(self) -> str:
-        """The map bin of its cells: how many, by the number of the cell since the epoch."""
+        """The name of the map bin of its cells: how many calls, by the number of the cell since 1970."""
         return f"per-{self.width}"
 
 
 class RateLimiter:
-    """At most `limit` in any window of `per` seconds, over all processes. Handles are cheap, safe to share between
+    """A limit of `limit` calls in any window of `per`, over all processes. Handles are cheap, safe to share between
     threads, and pickle with their store.
 
     limit: 1 to 10^9.
     per: a timedelta, or seconds: 0.05 to a year.
-    also: further limits, as pairs (limit, per), that hold as well: a call is let through where all of them have room,
-        and counts in all.
+    also: further limits, as pairs (limit, per). A call is allowed if all limits have room, and counts in all of them.
 
-    Handles of one name may have different limits for a window: each goes by its own, and all count together. Time is
-    the store's. A limiter that is not used for two windows leaves nothing behind.
+    Handles of one name may have different limits for a window: each uses its own limit, and all calls count. Time is
+    the store's. The record of a limiter expires when it is not used for two windows.
     """
 
     def __init__(
@@ -104,27 +107,31 @@ class RateLimiter:
         return _made, (self._store, self.name, limit, per, also)
 
     def try_acquire(self, n: int = 1) -> Decision:
-        """Ask to let `n` through, all or none; they are counted exactly once. Does not wait.
+        """Ask for `n` calls, all or none; they are counted exactly once. Does not wait.
 
-        One store call where there is room, else one more, which reads when there will be. Raises `InvalidRequest` for
-        more than the smallest limit, and `OutcomeUnknown` where they may have been counted: they are not let through.
+        One store call if there is room, else one more, which reads when there will be room. Raises `InvalidRequest` if
+        `n` is more than the smallest limit, and `OutcomeUnknown` if the calls may have been counted: treat them as not
+        allowed.
         """
         checked_whole("n", n, 1, min(one.most for one in self.limits))
         with Deadline(self._store.seams, 0):
             return self._decide(n)
 
     def acquire(self, timeout: float | None = None, *, n: int = 1) -> Decision:
-        """Wait until `n` are let through. One store call where there is room, else three for each time it has to wait.
+        """Wait until `n` calls are allowed. One store call if there is room, else three for each time it has to wait.
 
-        It sleeps exactly until there may be room, and asks again, as others may have been first. timeout: seconds to
-        wait, None = for ever. Raises `WaitTimeout` as soon as it is certain that there is no room before that, and what
-        `try_acquire` raises. Not promised: that who asks for many is let through while others ask for few.
+        It sleeps exactly until there may be room, and asks again, as others may have been faster.
+
+        timeout: seconds to wait; None = no limit.
+
+        Raises `WaitTimeout` as soon as it is certain that there is no room before the timeout, and what `try_acquire`
+        raises. Not promised: that a caller that asks for many calls gets them while others ask for few.
         """
         checked_whole("n", n, 1, min(one.most for one in self.limits))
         limit, seams = checked_timeout(timeout), self._store.seams
         with Deadline(seams, limit) as deadline:
             first = outlive(seams, deadline, lambda: self._decide(n))
-            decision = first if first.allowed else told(seams, "limit", lambda: self._wait(n, first, deadline))
+            decision = first if first.allowed else measured(seams, "limit", lambda: self._wait(n, first, deadline))
         if decision is None:
             raise WaitTimeout(f"{self!r} has no room for {n} within {timeout} s; wait longer, or ask for fewer")
         return decision
@@ -158,35 +165,35 @@ class RateLimiter:
             False, left, max(_until_room(limit, bins.get(limit.bin) or {}, n, now) for limit in self.limits)
         )
 
-    # ---- where the server's clock was set back: for this record its time stands still until it has caught up
+    # ---- if the server's clock was set back: the record's time stands still until the clock has caught up
 
     def _watch(self, last: str) -> None:
-        """Note since when, by this handle's own clock, nothing was let through."""
+        """Remember since when, by this handle's own clock, no call was allowed."""
         if self._watched[0] != last:
             self._watched = (last, self._store.seams.monotonic())
 
     def _time_stands_still(self) -> bool:
-        """Whether nothing was let through for the longest window, and yet it is said that there is no room."""
+        """Whether no call was allowed for the longest window, though the record says that there is no room."""
         last, since = self._watched
         window = max(limit.width for limit in self.limits) * (CELLS + 1) / 1000
         return last != "" and self._store.seams.monotonic() - since > 1.01 * window
 
     def _begin_anew(self) -> None:
-        """Forget what was counted, if nothing was let through since it was watched: then there is room for all."""
+        """Empty the cells, if no call was allowed since this handle began to watch: then there is room for all."""
         empty = [Put(limit.bin, {}) for limit in self.limits]
         guard = _IS_LAST.bind(id=self._watched[0])
         try:
             self._store.operate(self._key, *empty, when=guard, ttl=_ttl(self.limits), repeatable=True)
         except (Refused, NotFound):
-            return  # somebody was let through meanwhile
+            return  # a call was allowed in the meantime
 
 
 @lru_cache(maxsize=256)
 def _asked(limits: tuple[Limit, ...]) -> Form:
-    """The question, with its parameters `id` and `n`. Its answer: [allowed, server's ms, what each limit has spent...].
+    """Return the update that asks for calls. Parameters: `id`, `n`. Result: [allowed, server's ms, spent by limit...].
 
-    For each limit the number of the present cell and what the cells of the window have spent are noted first, then
-    whether there is room in all, and then that is counted.
+    First it stores for each limit the number of the present cell and the sum of the window's cells, then whether all
+    limits have room, and then it counts the calls.
     """
     notes: list[Op] = []
     counts: list[Op] = []
@@ -216,7 +223,7 @@ def _asked(limits: tuple[Limit, ...]) -> Form:
 
 
 def _window(bin: str, cell: Expr) -> Expr:
-    """What was let through in the present cell and in as many before it as make a window."""
+    """Return the sum of the present cell and the ten before it."""
     total: Expr = Const(0)
     for age in range(CELLS + 1):
         total = total + If(MapHas(bin, cell - age), MapValue(bin, cell - age), Const(0))
@@ -224,7 +231,7 @@ def _window(bin: str, cell: Expr) -> Expr:
 
 
 def _until_room(limit: Limit, cells: Mapping[int, int], n: int, now: int) -> float:
-    """Seconds until `n` have room, if nobody else is let through."""
+    """Return the seconds until `n` calls have room, if no other call is allowed before."""
     present = now // limit.width
     counting = sorted(cell for cell in cells if cell >= present - CELLS)
     over, until = sum(cells[cell] for cell in counting) + n - limit.most, now
@@ -236,7 +243,7 @@ def _until_room(limit: Limit, cells: Mapping[int, int], n: int, now: int) -> flo
 
 
 def _ttl(limits: tuple[Limit, ...]) -> int:
-    """Seconds after which the record says nothing any more, and some."""
+    """Return the record's time to live in seconds: a minute more than its counts matter."""
     return 60 + round(2 * max(limit.per for limit in limits))
 
 
@@ -260,7 +267,7 @@ def _pairs(also: Iterable[tuple[int, Per]]) -> list[tuple[int, Per]]:
 
 
 def checked_limits(pairs: Sequence[tuple[int, Per]]) -> tuple[Limit, ...]:
-    """The limits, once they are such that a record can keep them. Raises `InvalidRequest`."""
+    """Check the limits, and return them. Raises `InvalidRequest`."""
     if len(pairs) > MAX_LIMITS:
         raise InvalidRequest(f"{len(pairs)} limits; at most {MAX_LIMITS} in one limiter")
     limits = tuple(Limit(checked_whole("limit", limit, 1, MAX_LIMIT), _seconds(per)) for limit, per in pairs)

@@ -1,10 +1,10 @@
-"""Fenced locks: a resource refuses every holder but the newest it has seen (docs/protocols.md P2).
+"""Fenced locks: a resource accepts only the newest holder that it has seen (docs/protocols.md P2).
 
     with lock as grant:
         grant.operate(Key("accounts", "42"), Add("balance", -10))
 
-Not claimed: mutual exclusion by the lock alone. A holder that is paused past its lease does not know it; what it then
-writes through `grant.operate` is refused.
+Not promised: mutual exclusion by the lock alone. A holder that is paused for longer than its lease does not notice it;
+but its writes through `grant.operate` are then refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
 from .lease import checked_lease
-from .waiting import told
+from .waiting import measured
 
 G = TypeVar("G", bound="Grant")
 
@@ -38,15 +38,16 @@ class FencedLock:
     """A lock with a lease and a fence, in one record. Handles are cheap, safe to share between threads, and pickle with
     their store. They are not re-entrant: a second `acquire` waits for the first one's release, in whichever thread.
 
-    `with lock:` waits for the lock without limit, keeps it alive until the block ends, and gives the block its grant
-    (`with lock as grant`, or `lock.grant`). It ends as a grant's own block does: with `LeaseLost` where the lock was
-    lost in it.
+    `with lock:` waits for the lock without limit, renews it until the block ends, and gives the block its grant
+    (`with lock as grant`, or `lock.grant`). The end of the block raises `LeaseLost` if the lock was lost in it.
 
-    store: where the lock lives; whoever uses the same store and name contends for the same lock.  owner: a name for
-    people and logs; default `host:pid:unique`. It decides nothing: two acquisitions of one owner are two.  lease:
-    seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded; it must exceed any pause that a
-    live holder should survive.  poll: how long to pause between two looks while somebody else holds the lock; default
-    4 to 10 ms, at most 100 reads a second.
+    store, name: the lock; handles with one store and one name contend for one lock.
+    owner: a name for people and logs; default `host:pid:unique`. No rule depends on it: two acquisitions by one owner
+        are two.
+    lease: seconds, 0.05 to 86,400, after which a lock whose holder does not renew may be taken by another. It must be
+        longer than any pause that a live holder should survive.
+    poll: the pause between two reads while another party holds the lock; default 4 to 10 ms, at most 100 reads a
+        second.
     """
 
     def __init__(
@@ -66,19 +67,19 @@ class FencedLock:
         return make, (self._store, self.name)
 
     def acquire(self, timeout: float | None = None, *, keep_alive: bool = False) -> Grant:
-        """Wait for the lock and take it. One store call where it is free.
+        """Wait for the lock and take it. One store call if it is free.
 
-        timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew it in the
-        background until it is released or lost; keep the grant meanwhile: one that nobody refers to any more, as after
-        an interrupt, is given back.  Waiting is fair by politeness, not first come, first served: a handle
-        that releases while others wait lets them go first. A lock whose holder died is broken once this handle has
-        seen it stand still for the whole of the holder's lease, whatever the server's clock says. A store that is away
-        is asked again until the time is over.
+        timeout: seconds to wait; None = no limit; 0 = like `try_acquire`, but raises if the lock is held.
+        keep_alive: renew it in the background until it is released or lost. Keep a reference to the grant: a grant that
+            nothing refers to any more, as after an interrupt, is released.
 
-        Raises `LockUnavailable` when the time is over; where the store is away at that moment `Unavailable`, or
-        `OutcomeUnknown` if an attempt may have taken the lock and cannot be resolved (it then ends by itself after one
-        lease). Where no thread can be started to keep it alive, the lock is given back, and Python's `RuntimeError` is
-        raised.
+        Waiters are not served in order; but a handle that releases the lock while others wait lets them go first. If
+        the holder died, this handle takes the lock once it has seen it unchanged for the holder's whole lease, by its
+        own clock. An unavailable store is asked again until the timeout.
+
+        Raises `LockUnavailable` after the timeout. If the store is unavailable at that moment: `Unavailable`, or
+        `OutcomeUnknown` if an attempt may have taken the lock (it then runs out after one lease). If no thread can be
+        started to renew it, the lock is released and Python's `RuntimeError` is raised.
         """
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
@@ -88,9 +89,9 @@ class FencedLock:
         return self._granted(claim, keep_alive=keep_alive)
 
     def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
-        """Take the lock if it is free, or if this handle has seen it run out; None where it is not. Does not wait.
+        """Take the lock if it is free, or if this handle has seen it run out; else return None. Does not wait.
 
-        Raises `OutcomeUnknown` and `Unavailable` where the store is away.
+        Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """
         acquisition = Acquisition(self._party)
         with Deadline(self._store.seams, 0):
@@ -105,7 +106,7 @@ class FencedLock:
             claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
             if claim is not None or timeout == 0:
                 return claim or acquisition.look()
-            return told(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
+            return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
         # No variable has the grant once it is kept alive: `kept_alive`.
@@ -113,13 +114,13 @@ class FencedLock:
 
     @property
     def grant(self) -> Grant | None:
-        """The grant of the `with lock:` block that this thread is in; None outside of one. No I/O."""
+        """The grant of this thread's `with lock:` block; None outside of such a block. No I/O."""
         return self._blocks.get(self._store.seams.thread())
 
     def __enter__(self) -> Grant:
-        """Wait for the lock and take it, kept alive; its grant. Raises what `acquire` raises.
+        """Wait for the lock, take it with `keep_alive`, and return its grant. Raises what `acquire` raises.
 
-        Raises `InvalidRequest` where this thread is in such a block already: it would wait for itself.
+        Raises `InvalidRequest` if this thread is in such a block already: it would wait for itself.
         """
         thread, before = self._store.seams.thread(), self.grant
         if before is not None and not before.lost.is_set():
@@ -147,10 +148,10 @@ class FencedLock:
 
 
 class Grant(Fenced):
-    """One acquisition of a lock. Leaving its `with` block releases it, and raises `LeaseLost` where it was lost before.
+    """One acquisition of a lock. Leaving its `with` block releases it, and raises `LeaseLost` if it was lost before.
 
-    `lost` is an event that is set the moment the lease can no longer be believed: it ran out by this process's own
-    clock, it was found taken over, or it was released. It may be waited for, and needs no background activity.
+    `lost` is an event that is set as soon as the lease can no longer be relied on: it has run out by this process's own
+    clock, another party has taken it, or it was released. You can wait for it; it needs no background thread.
     """
 
     def __init__(self, name: str, party: Leased, claim: Claim) -> None:
@@ -158,29 +159,29 @@ class Grant(Fenced):
         self._party = party
         self._freed = False
         self.broken = claim.broken
-        """Whether it may have been taken from a holder who had not released it: one that died, or could not renew."""
+        """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
         self.gives_back_late = True
-        """Whether a renewal that comes too late to be believed gives the lock back. Not for a holder who may leave
-        something unfinished behind, which the next one looks for where it finds the lock `broken`."""
+        """Whether a renewal that succeeds too late releases the lock. False for a holder that may leave unfinished work
+        behind: the next holder looks for it only if it finds the lock `broken`."""
 
     def __repr__(self) -> str:
         return f"Grant({self._name!r}, fence={self.fence}, owner={self.owner!r})"
 
     @property
     def fence(self) -> int:
-        """Greater than the fence of every earlier acquisition of this lock, for ever; renewing keeps it."""
+        """The fence, greater than that of every earlier acquisition of this lock. Renewing does not change it."""
         return self._fence
 
     @property
     def owner(self) -> str:
-        """The name that the lock was acquired under."""
+        """The owner's name with which the lock was acquired."""
         return self._party.owner
 
     def renew(self) -> None:
-        """Start the lease again. One store call.
+        """Renew the lease. One store call.
 
-        Raises `FencedOut` where the lease has been lost, `OutcomeUnknown` and `Unavailable` where that cannot be said:
-        the grant then holds for as long as `lost` is not set, and renewing again is harmless.
+        Raises `FencedOut` if the lease is lost. Raises `OutcomeUnknown` or `Unavailable` if that is not known: the
+        grant then holds until `lost` is set, and renewing again is harmless.
         """
         self.check()
         try:
@@ -196,15 +197,15 @@ class Grant(Fenced):
             raise ended
 
     def give_up(self) -> None:
-        """End the belief in it of our own will: where it was not lost before, nobody was stopped. No I/O."""
+        """Set `lost`, and record that the holder did so itself, if the lease was not lost before. No I/O."""
         self._given_back = self._given_back or not self.lost.is_set()
         self.lost.set()
 
     def release(self) -> bool:
-        """Give the lock back. True if this freed it, False if it was no longer this grant's. One store call.
+        """Release the lock. True if this call freed it, False if this grant did not hold it any more. One store call.
 
-        It frees this acquisition only, never another one of the same owner. Calling it again does nothing.
-        Raises `OutcomeUnknown` or `Unavailable`; the lock then ends by itself after its lease, or call again.
+        It frees only this acquisition, never another one by its owner. Calling it again has no effect.
+        Raises `OutcomeUnknown` or `Unavailable`: call it again, or the lock runs out after its lease.
         """
         self.give_up()
         if self._freed:
@@ -214,17 +215,17 @@ class Grant(Fenced):
         return freed
 
     def keep_alive(self) -> None:
-        """Renew in the background from now on, three times a lease, until it is released, lost, or nobody has it."""
+        """Renew in the background, three times a lease, until it is released or lost, or nothing refers to it."""
         kept_alive(self)
 
     def __enter__(self: G) -> G:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Give the lock back, if that was not done in the block.
+        """Release the lock, if the block has not done so.
 
-        Where the block has not failed, raises `LeaseLost` if the lock was lost in it: what the block did, others may
-        have done at the same time. Raises what `release` raises.
+        Raises `LeaseLost` if the lock was lost in the block and the block raised nothing: others may have done the work
+        of the block at the same time. Raises what `release` raises.
         """
         try:
             released, lost = self._given_back or self._freed, self.lost.is_set()
@@ -237,7 +238,7 @@ class Grant(Fenced):
             if error is None and not released and (lost or not held):
                 raise self._lost_in_its_block(held)
         finally:
-            self.lost.set()  # an interrupt may have come before that: nothing is renewed from here on
+            self.lost.set()  # also after an interrupt: nothing is renewed after the block
 
     def _lost_in_its_block(self, held: bool | None) -> LeaseLost:
         others = {True: "nobody has", False: "others have", None: "others may have"}[held]
@@ -253,18 +254,18 @@ class Grant(Fenced):
 
 
 def kept_alive(grant: G) -> G:
-    """The grant, renewed in the background from now on; given back where no task can be started for that."""
+    """Return the grant, renewed in the background. If no task can be started for that, release it and raise."""
     keeper = grant._keeper()  # noqa: SLF001 - the same module
     try:
         keeper.start()
-    except BaseException:  # an interrupt, too: nobody would have this grant, and others would wait for its lease
+    except BaseException:  # also an interrupt: nobody would have this grant, and others would wait for its lease
         with suppress(LatchworkError):
             grant.release()
         raise
     try:
         return grant
     finally:
-        # Who is interrupted from here on has either been given the grant, or nobody has it: no variable of ours, which
-        # a traceback would keep. Before, nothing is renewed.
+        # If an interrupt comes after this point, either the caller has the grant or nothing refers to it: no variable
+        # here does, which a traceback would keep. Before this point nothing is renewed.
         del grant
         keeper.handed_out = True

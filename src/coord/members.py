@@ -1,4 +1,4 @@
-"""How a group is stored, and what is seen of it (docs/design.md section 4, docs/protocols.md P9)."""
+"""The stored layout of a group, and the members read from it (docs/design.md section 4, docs/protocols.md P9)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .lease import NOW_US
 GROUPS = "latchwork_groups"
 """The set of all groups; the key is the name."""
 ID, BEAT, ABOUT, GONE, FENCE = "id#", "beat#", "about#", "gone#", "fence#"
-"""Maps of one farm, by member: the id of its joining; its stamp, which is when it was last heard of, and always larger
-than before; [fence, lease in ms, server's ms when it joined, meta]; how the one before it went, and its id. And the
-farm's last fence."""
+"""Maps of one farm, by member. `id#`: the id of its joining. `beat#`: its stamp, which is the server's ms of its last
+heartbeat, and always larger than before. `about#`: [fence, lease in ms, server's ms when it joined, meta]. `gone#`: how
+the former member of this name ended, and its id. `fence#` is the farm's last fence."""
 MAX_MEMBERS = MAX_GONE = 1_000
 MAX_NAME, MAX_META = 100, 200
 """Bytes."""
@@ -45,10 +45,13 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One who is there. Times in seconds since the epoch, by the server's clock.
+    """One member of a group. Times are in seconds since 1970, by the server's clock.
 
-    meta: what it wanted others to know.  since: when it joined.  fence: greater than that of every member before it in
-    its farm.  lease: seconds.  seen: when it was last heard of.
+    meta: what it has published about itself.
+    since: when it joined.
+    fence: greater than that of every earlier member of its farm.
+    lease: seconds.
+    seen: the time of its last heartbeat.
     """
 
     member: str
@@ -64,7 +67,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has happened to a member: it `joined`, `left`, or was `lost`."""
+    """A change of a group: a member has `joined`, `left`, or was `lost`."""
 
     kind: Literal["joined", "left", "lost"]
     member: Member
@@ -72,14 +75,18 @@ class Change:
 
 @dataclass(slots=True)
 class Seen:
-    """A group at one moment: who is there, and how those went who were there before, with the id of each."""
+    """A group at one moment.
+
+    members: the present members.
+    gone: how each former member ended, and its id.
+    """
 
     members: dict[Place, Member]
     gone: dict[Place, tuple[str, str]]
 
     @classmethod
     def of(cls, bins: Mapping[str, Any]) -> Seen:
-        """What a record says. Raises `Corrupt` where that is not what was written."""
+        """Read the group from a record's bins. Raises `Corrupt` if they cannot be read."""
         members, gone = {}, {}
         try:
             for farm in (name[len(ID) :] for name in bins if name.startswith(ID)):
@@ -102,7 +109,7 @@ class Seen:
 
     @property
     def lost(self) -> set[Place]:
-        """Who died, and has not come back."""
+        """The members that died and have not joined again."""
         return {place for place, (kind, _) in self.gone.items() if kind == LOST and place not in self.members}
 
     def without(self, one: Member) -> None:
@@ -111,7 +118,7 @@ class Seen:
         self.gone[one.farm, one.member] = LOST, one.id
 
     def changes(self, before: Seen) -> Iterator[Change]:
-        """What has happened since, by farm and name."""
+        """Yield the changes since `before`, by farm and name."""
         for place in sorted(before.members.keys() | self.members.keys()):
             was, now = before.members.get(place), self.members.get(place)
             if was is not None and (now is None or now.id != was.id):
@@ -122,7 +129,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class FarmBins:
-    """One farm's bins, and the updates and guards that use them; made once a farm and time to live (`bins_of`)."""
+    """One farm's bins, and the updates and guards that use them. Made once for each farm and time to live."""
 
     farm: str
     ttl: int
@@ -132,15 +139,16 @@ class FarmBins:
     still: Expr  # and has not been heard of since it had this stamp
 
     def gone(self, member: str, id: str, kind: str) -> tuple[Op, ...]:
-        """The operations with which a member goes."""
+        """Return the operations that remove a member."""
         removed = (MapRemove(prefix + self.farm, (member,)) for prefix in (ID, BEAT, ABOUT))
         return (*removed, MapPut(GONE + self.farm, member, f"{kind}:{id}"))
 
 
 @lru_cache(maxsize=1024)
 def bins_of(farm: str, ttl: int) -> FarmBins:
-    """The bins of a farm, each of whose writes gives the record so many seconds to live; the same object each time, so
-    that its guards are compiled once.
+    """Return the bins of a farm. One cached object for each farm and `ttl`, so that its guards are compiled once.
+
+    ttl: the record's time to live in seconds, set by every write.
     """
     ids, beats, fence, gone = ID + farm, BEAT + farm, FENCE + farm, GONE + farm
     member = Param("member", str)
@@ -164,12 +172,12 @@ def bins_of(farm: str, ttl: int) -> FarmBins:
 
 
 def _text(bin: str, key: Expr) -> Expr:
-    """The text at a key of a map bin, empty where there is none."""
+    """Return the text at a key of a map bin; empty if there is none."""
     return If(has(bin, key), MapValue(bin, key, str), Const(""))
 
 
 def checked_member(member: str) -> str:
-    """The member's name. Raises `InvalidRequest`."""
+    """Check a member's name, and return it. Raises `InvalidRequest`."""
     size = len(checked_text("member", member).encode())
     if size > MAX_NAME:
         raise InvalidRequest(f"member {member[:40]!r}... has {size} bytes; at most {MAX_NAME}")
@@ -177,7 +185,7 @@ def checked_member(member: str) -> str:
 
 
 def checked_meta(meta: Any) -> str:
-    """What others are to know, as it is stored. Raises `InvalidRequest`."""
+    """Convert `meta` to the JSON that is stored. Raises `InvalidRequest`."""
     try:
         text = json.dumps(meta, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         size = len(text.encode())

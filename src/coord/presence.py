@@ -1,4 +1,4 @@
-"""Presence: who is there, and who was and died (docs/protocols.md P9).
+"""Presence: the members of a group, and the ones that have died (docs/protocols.md P9).
 
     group = Group(store, "nightly")
     with group.join("orders", meta={"host": "web-7"}):     # kept alive in the background until the block ends
@@ -7,8 +7,8 @@
     for change in group.watch(timeout=60):
         print(change.kind, change.member.member)           # joined, left, lost
 
-One record for all farms; each farm writes its own bins. A member is an entry with a stamp that its heartbeats make
-larger; whoever watches the stamp stand still for the member's whole lease, on its own clock, takes the member out.
+One record for all farms; each farm writes its own bins. A member is an entry with a stamp that each heartbeat makes
+larger. A process that has seen the stamp unchanged for the member's whole lease, by its own clock, removes the member.
 """
 
 from __future__ import annotations
@@ -52,14 +52,18 @@ from .members import (
 __all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
 
 WATCH_POLL = Poll(low=0.05, high=0.25, factor=1.5)
-"""How `watch` looks: 20 times a second while something happens, and 4 times after a while."""
+"""The pauses of `watch`: 20 reads a second while the group changes, 4 a second after a while."""
 TRIES = 20
-"""How often a joining begins again because others join or leave under its name."""
+"""How often a join is tried again because others join or leave under its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """Where a group is, in whose bins its own members are, and how long each write gives it to live."""
+    """A group's record.
+
+    farm: the farm whose bins hold this process's members.
+    ttl: the time to live in seconds that each write sets.
+    """
 
     store: RecordStore
     key: Key
@@ -68,11 +72,11 @@ class GroupRecord:
 
 
 class Group:
-    """Who is there, over all processes and farms. Handles are cheap, safe to share between threads, and pickle with
-    their store.
+    """A group of members, over all processes and farms, at most 1,000 in each farm. Handles are cheap, safe to share
+    between threads, and pickle with their store.
 
-    farm_id: in whose bins this handle's members are; default $LATCHWORK_FARM, else "local".  ttl: seconds that each
-    write gives the record to live; members that are there keep it alive. At most 1,000 members a farm.
+    farm_id: the farm of this handle's members; default $LATCHWORK_FARM, else "local".
+    ttl: the record's time to live in seconds, set by each write; the heartbeats of its members keep it alive.
     """
 
     def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
@@ -87,16 +91,17 @@ class Group:
         return _made, (self._at.store, self.name, self.farm, self._at.ttl)
 
     def join(self, member: str, *, meta: Any = None, lease: float = 10.0, keep_alive: bool = True) -> Membership:
-        """Be a member of that name from now on. Two store calls; then one for each heartbeat, three a lease.
+        """Join the group under a name. Two store calls; then one for each heartbeat, three in each lease.
 
-        meta: what others are to know: JSON of at most 200 bytes.  lease: seconds, 0.05 to 86,400, after which a member
-        that does not renew counts as lost.  keep_alive: renew in the background until it leaves; keep the membership
-        meanwhile: one that nobody refers to any more counts as lost. Who joins under the name of a member that is there
-        takes its place, as one does that was started again: the former one is refused from then on, and never comes
-        back.
+        member: the name. If a member of this name exists, the new one replaces it, as after a restart: the former one
+            is refused from then on.
+        meta: information for others: JSON of at most 200 bytes.
+        lease: seconds, 0.05 to 86,400, after which a member that does not renew counts as lost.
+        keep_alive: renew in the background until it leaves. Keep a reference to the membership: one that nothing refers
+            to any more counts as lost.
 
-        Raises `InvalidRequest` where the farm has 1,000 members already, `OutcomeUnknown` where it may have joined (it
-        then counts as lost after one lease), `Unavailable`.
+        Raises `InvalidRequest` if the farm has 1,000 members already, `OutcomeUnknown` if it may have joined (it then
+        counts as lost after one lease), `Unavailable`.
         """
         text, lease = checked_meta(meta), checked_lease(lease)
         place = _Membership(self._at, checked_member(member), lease)
@@ -105,32 +110,38 @@ class Group:
         return kept_alive(Membership(name, place, claim)) if keep_alive else Membership(name, place, claim)
 
     def members(self) -> list[Member]:
-        """Who is there, by farm and name. One read.
+        """Return the members, by farm and name. One read.
 
-        One that died is named until somebody has watched it for its lease: this handle in several calls, a `watch`, or
-        a wait that was given the group. `Member.seen` says when each was last heard of.
+        A dead member is listed until some process has seen it unchanged for its whole lease: this handle in several
+        calls, a `watch`, or a wait that was given the group. `Member.seen` is the time of the last heartbeat.
         """
         return sorted(self._watcher.look().members.values(), key=lambda one: (one.farm, one.member))
 
     def lost(self) -> set[str]:
-        """Who died and has not come back, as `"farm/member"`. One read; who has to have watched, as for `members`."""
+        """Return the members that died and have not joined again, as `"farm/member"`. One read.
+
+        A death is seen only by watching, as for `members`.
+        """
         return {f"{farm}/{member}" for farm, member in self._watcher.look().lost}
 
     def watch(self, timeout: float | None = None) -> Iterator[Change]:
-        """Yield who joined, left, or was lost, as it is seen; first, as joined, whoever is there.
+        """Yield each change as it is seen: joined, left or lost. The present members come first, as joined.
 
-        timeout: seconds after which it ends, None = never. It looks 4 to 20 times a second; who joins and leaves
-        between two looks is not seen. Raises `Unavailable` where the store is away when the time is over.
+        It reads 4 to 20 times a second; a member that joins and leaves between two reads is not seen.
+
+        timeout: seconds after which it ends; None = never.
+
+        Raises `Unavailable` if the store is unavailable at the timeout.
         """
         return self._watch(Deadline(self._at.store.seams, checked_timeout(timeout)), self.watcher())
 
     @property
     def seams(self) -> Seams:
-        """The clocks by which it is watched."""
+        """The clocks of its store."""
         return self._at.store.seams
 
     def watcher(self) -> Watcher:
-        """One who begins to watch now, for a wait that is to hear of the dead."""
+        """Make a watcher that starts now, for a wait that ends when a member dies."""
         return Watcher(self._at)
 
     def _watch(self, deadline: Deadline, watcher: Watcher) -> Iterator[Change]:
@@ -147,10 +158,11 @@ class Group:
 
 
 class Membership(Grant):
-    """One member's being there. Leaving its `with` block leaves the group; left by an error, it counts as lost at once.
+    """One membership. Leaving its `with` block leaves the group; if the block raises, the member is lost at once.
 
-    `lost` is an event that is set the moment it cannot be believed any more: it ran out, another joined under its name,
-    or it left. `operate` and `seal` are for what this member alone writes to: a former one of its name is refused.
+    `lost` is an event that is set as soon as the membership can no longer be relied on: it has run out, another process
+    has joined under its name, or it has left. Use `operate` and `seal` for resources that only this member writes:
+    they refuse a former member of this name.
     """
 
     _party: _Membership
@@ -160,20 +172,20 @@ class Membership(Grant):
         return f"Membership({self._name!r}, fence={self.fence})"
 
     def leave(self) -> bool:
-        """Be there no more. True if this ended it, False if it had ended already. One store call.
+        """Leave the group. True if this call ended the membership, False if it had ended already. One store call.
 
-        Where its time was over before, it counts as lost. Raises `OutcomeUnknown` or `Unavailable`; it then counts as
-        lost after its lease, or call again.
+        If its lease was over before, it counts as lost. Raises `OutcomeUnknown` or `Unavailable`: call it again, or the
+        member counts as lost after its lease.
         """
         return self.release()
 
     def fail(self) -> bool:
-        """Be there no more, and count as lost at once, so that who waits hears of it. All else as `leave`."""
+        """Leave the group and count as lost at once, so that waits for this member end. Otherwise as `leave`."""
         self._failed = True
         return self.release()
 
     def release(self) -> bool:
-        """The same as `leave`."""
+        """Leave the group; an alias of `leave`."""
         if not self.lost.is_set() and not self._failed:
             self._party.goes = LEFT
         return super().release()
@@ -184,7 +196,7 @@ class Membership(Grant):
 
 
 class _Membership:
-    """One member, as the record has it: under an id of its own, which never comes back."""
+    """One member's entry in the record, under an id that is never used again."""
 
     def __init__(self, at: GroupRecord, member: str, lease: float) -> None:
         self.store, self.owner, self.lease = at.store, member, lease
@@ -192,8 +204,8 @@ class _Membership:
         self._id, self.goes = "", LOST
 
     def join(self, meta: str) -> Claim:
-        """Take the place of whoever is there under this name. What was read of it is in the guard: an attempt that is
-        late, or comes twice, finds that it has changed.
+        """Join, and replace a present member of this name. The guard contains what was read of that member, so a late
+        or duplicate attempt is refused.
         """
         for _ in range(TRIES):
             claim = self._try(meta)
@@ -223,7 +235,7 @@ class _Membership:
         return claim if seams.boottime() < claim.until else self._confirmed(claim.fence)
 
     def _recognised(self) -> Claim | None:
-        """After doubt and a refusal: whether it was an earlier attempt of this joining that landed."""
+        """Return the claim if an earlier attempt in doubt has joined, else None. For a refusal after doubt."""
         farm = self._bins.farm
         try:
             record = self.store.get(self._key, ID + farm, ABOUT + farm)
@@ -244,13 +256,13 @@ class _Membership:
             return None
 
     def renew(self, fence: int) -> Claim:
-        """Say that it is there. Raises `Refused` or `NotFound` where it is not any more."""
+        """Send a heartbeat. Raises `Refused` or `NotFound` if it is not a member any more."""
         began = self.store.seams.boottime()
         self.store.repeat(self._bins.heartbeat.fill(self._key, member=self.owner, id=self._id))
         return Claim(fence, believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
-        """Be there no more; False where it was not any more."""
+        """Leave the group. False if it was not a member any more."""
         ops = self._bins.gone(self.owner, self._id, self.goes)
         guard = self._bins.held.bind(member=self.owner, id=self._id)
         try:
@@ -261,17 +273,17 @@ class _Membership:
 
 
 class Watcher:
-    """One who watches a group: it remembers since when each member has stood still, and takes out the dead."""
+    """An observer of a group. It remembers since when each member is unchanged, and removes the dead ones."""
 
     def __init__(self, at: GroupRecord) -> None:
         self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
         self._still: Standstill[Place] = Standstill()
 
     def look(self) -> Seen:
-        """Who is there, and how others went. One read, and one call for each member of this farm that is found dead.
+        """Return the present members, and how others ended. One read, and one call for each dead member of this farm.
 
-        A member of another farm that stands still counts as lost here, and is left where it is, as its farm alone
-        writes its bins: it died, or its farm is cut off.
+        An unchanged member of another farm counts as lost here, but is not removed, as only its own farm writes its
+        bins: it has died, or its farm is cut off.
         """
         clock = self._store.seams.monotonic
         began = clock()  # what is read was so then, however long it takes to come
@@ -285,7 +297,7 @@ class Watcher:
         return seen
 
     def _take_out(self, one: Member) -> bool:
-        """Take a dead member out; False where it was heard of, or has gone, meanwhile: the next look shows how."""
+        """Remove a dead member. False if it has sent a heartbeat or ended in the meantime: the next read shows that."""
         bins = bins_of(one.farm, self._ttl)
         guard = bins.still.bind(member=one.member, id=one.id, stamp=one.stamp)
         ops = bins.gone(one.member, one.id, LOST)
@@ -296,7 +308,9 @@ class Watcher:
         return True
 
     def _tidy(self, seen: Seen) -> None:
-        """Forget how members went whose names have not come back, where these are too many: who left first."""
+        """Remove entries of ended members whose names were not used again, if there are too many; first the ones that
+        left.
+        """
         gone = [place for place in seen.gone if place[0] == self._farm and place not in seen.members]
         if len(gone) <= 2 * MAX_GONE:
             return

@@ -1,4 +1,4 @@
-"""Read-write locks: many readers or one writer, and a writer that is fenced (docs/protocols.md P12).
+"""Read-write locks: many readers or one writer, with a fence for the writer (docs/protocols.md P12).
 
     lock = ReadWriteLock(store, "price-list")
     with lock.read(timeout=5) as grant:                       # others may read as well
@@ -6,8 +6,8 @@
     with lock.write(timeout=30, keep_alive=True) as grant:    # alone
         grant.operate(Key("prices", "7"), Put("price", 100))
 
-A writer has a fence, which a resource enforces. A reader has the fence of the last writer before it, its generation:
-what it writes under that is refused once a later writer has been there.
+A resource enforces the fence of a writer. A reader has the fence of the last writer before it, its generation: its own
+fenced writes are refused once a later writer has written to the resource.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ RWLOCKS = "latchwork_rwlocks"
 """The set of all read-write locks; the key is the name."""
 MAX_READERS = 1_000
 WRITER, ABANDONED = "writer", "abandoned"
-"""The id of the acquisition that writes; the fence of a writer that died, until somebody has put things in order."""
+"""`writer`: the id of the writer's acquisition. `abandoned`: the fence of a writer that died, until it is cleared."""
 NOT_WAITED = 2**62
-"""In place of the fence that a reader saw when it began to wait: above every fence."""
+"""The value for a reader that does not wait, instead of the fence that it saw first: greater than every fence."""
 
 
 class Mode(Enum):
-    """What a holder does."""
+    """The two ways to hold the lock."""
 
     READ = "read"
     WRITE = "write"
@@ -49,7 +49,11 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who reads, or writes. `lease` in seconds; `since` in seconds since the epoch, by the server's clock."""
+    """A reader or the writer.
+
+    lease: seconds.
+    since: seconds since 1970, by the server's clock.
+    """
 
     owner: str
     mode: Mode
@@ -59,7 +63,7 @@ class User:
 
 
 class _Use(Grant):
-    """What reading and writing have in common."""
+    """The common part of grants for reading and for writing."""
 
     mode: ClassVar[Mode]
 
@@ -72,37 +76,37 @@ class _Use(Grant):
 
     @property
     def abandoned(self) -> int | None:
-        """The fence of a writer that died before it released, where nobody has cleared that since; else None.
+        """The fence of a writer that died before it released, if nobody has cleared that since; else None.
 
-        What it wrote may be half done. As it was when this was acquired.
+        That writer's changes may be incomplete. The value is from the moment of this acquisition.
         """
         return self._abandoned
 
 
 class ReadGrant(_Use):
-    """One acquisition for reading. Leaving its `with` block releases it. All else as `Grant`.
+    """One acquisition for reading. Leaving its `with` block releases it. See `Grant` for the rest.
 
-    `operate` is refused once a later writer has written to the resource, or sealed it: what follows from what was read
-    is not written over what came after.
+    `operate` is refused once a later writer has written to the resource, or sealed it: so a reader never overwrites
+    newer data with results of older data.
     """
 
     mode = Mode.READ
 
     @property
     def generation(self) -> int:
-        """The fence of the last writer before this acquisition; greater after each writer, for ever."""
+        """The fence of the last writer before this acquisition. Each writer makes it greater."""
         return self._fence
 
 
 class WriteGrant(_Use):
-    """The one acquisition for writing. Leaving its `with` block releases it. All else as `Grant`."""
+    """The only acquisition for writing. Leaving its `with` block releases it. See `Grant` for the rest."""
 
     mode = Mode.WRITE
 
     def clear_abandoned(self) -> None:
-        """Say that what a dead writer left has been put in order. One store call.
+        """Clear `abandoned`, after the incomplete changes of a dead writer have been repaired. One store call.
 
-        Raises `FencedOut` where this lease has been lost, `OutcomeUnknown`, `Unavailable`.
+        Raises `FencedOut` if this lease is lost, `OutcomeUnknown`, `Unavailable`.
         """
         self.check()
         try:
@@ -118,12 +122,13 @@ U = TypeVar("U", bound=_Use)
 
 
 class ReadWriteLock:
-    """Many readers, or one writer, in one record. Handles are cheap, safe to share between threads, pickle with their
-    store, and are not re-entrant: who reads and asks to write waits for itself.
-
-    owner: a name for people and logs; default `host:pid:unique`.  lease: seconds, 0.05 to 86,400, after which a holder
-    that does not renew may be succeeded.  poll: how long to pause between two looks; default 5 to 20 ms. At most 1,000
+    """A lock for many readers or one writer, in one record. Handles are cheap, safe to share between threads, and
+    pickle with their store. They are not re-entrant: a reader that asks to write waits for itself. At most 1,000
     readers at a time.
+
+    owner: a name for people and logs; default `host:pid:unique`.
+    lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be replaced.
+    poll: the pause between two reads of the record; default 4 to 10 ms.
     """
 
     def __init__(
@@ -138,34 +143,36 @@ class ReadWriteLock:
         return f"ReadWriteLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"
 
     def read(self, timeout: float | None = None, *, keep_alive: bool = False) -> ReadGrant:
-        """Wait until nobody writes or wishes to, then read beside others. One store call where that is so at once.
+        """Wait until nobody writes or waits to write, and take the lock for reading. One store call if it is free.
 
-        timeout: seconds to wait, None = for ever, 0 = as `try_read`, but raising.  keep_alive: renew it in the
-        background until it is released or lost. A writer that waits is let go first; after it has written, who has
-        waited to read since goes before the next one that waits to write.
+        timeout: seconds to wait; None = no limit; 0 = like `try_read`, but raises if the lock is not free.
+        keep_alive: renew it in the background until it is released or lost.
 
-        Raises `LockUnavailable` when the time is over, `OutcomeUnknown` where an attempt may have taken it and cannot
-        be resolved (it then ends by itself after one lease), `Unavailable`.
+        A waiting writer goes first; after it has written, the readers that have waited since then go before the next
+        waiting writer.
+
+        Raises `LockUnavailable` after the timeout, `OutcomeUnknown` if an attempt may have taken the lock (it then runs
+        out after one lease), `Unavailable`.
         """
         return self._granted(ReadGrant, timeout, keep_alive=keep_alive)
 
     def write(self, timeout: float | None = None, *, keep_alive: bool = False) -> WriteGrant:
-        """Wait until nobody reads or writes, then be alone. One store call where that is so at once.
+        """Wait until nobody reads or writes, and take the lock for writing. One store call if it is free.
 
-        While it waits, nobody who comes later is let in to read. All else as `read`.
+        While it waits, no new reader gets the lock. Parameters and errors as in `read`.
         """
         return self._granted(WriteGrant, timeout, keep_alive=keep_alive)
 
     def try_read(self, *, keep_alive: bool = False) -> ReadGrant | None:
-        """Read if nobody writes or wishes to; None where somebody does. One store call, or three. Does not wait."""
+        """Take the lock for reading; None if somebody writes or waits to. One store call, or three. Does not wait."""
         return self._tried(ReadGrant, _Entering(self._crowd, Mode.READ), keep_alive=keep_alive)
 
     def try_write(self, *, keep_alive: bool = False) -> WriteGrant | None:
-        """Write if nobody reads or writes; None where somebody does. One store call, or three. Does not wait."""
+        """Take the lock for writing; None if somebody reads or writes. One store call, or three. Does not wait."""
         return self._tried(WriteGrant, _Entering(self._crowd, Mode.WRITE), keep_alive=keep_alive)
 
     def holders(self) -> list[User]:
-        """Who reads, or writes, the longest first. One read. One that died is named until another takes its place."""
+        """Return the readers or the writer, the oldest first. One read. A dead one is listed until it is replaced."""
         seen = self._crowd.look()
         entries = [] if seen is None else sorted(seen.entries.values(), key=lambda entry: entry.since)
         return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
@@ -200,24 +207,24 @@ class _Users(Crowd):
     """One party on the record of a read-write lock."""
 
     def gone(self, entry: Entry) -> tuple[Op, ...]:
-        """A writer that died leaves a mark."""
+        """Return the further operations that remove a dead holder; for a writer, `abandoned` is set."""
         if entry.held == Mode.READ.value:
             return ()
         return (*_given_back(Mode.WRITE), Put(ABANDONED, entry.fence))
 
     def told(self) -> str:
-        """Who holds it, as it was last seen, for a message."""
+        """Return the holders that were seen last, as text for a message."""
         entries = list(self.observed.entries.values()) if self.observed else []
         return ", ".join(f"{entry.owner!r} had it to {entry.held}" for entry in entries[:8]) or "others were faster"
 
 
 def _given_back(mode: Mode) -> tuple[Op, ...]:
-    """What belongs to giving it back, or to taking a dead holder out."""
+    """Return the further operations that release the lock, or remove a dead holder."""
     return () if mode is Mode.READ else (Put(WRITER, None),)
 
 
 class _Entering(Entering[None]):
-    """One wish to read, or to write."""
+    """One attempt to take the lock for reading or for writing."""
 
     def __init__(self, crowd: _Users, mode: Mode) -> None:
         super().__init__(crowd)
@@ -225,7 +232,7 @@ class _Entering(Entering[None]):
         self.abandoned: int | None = None
 
     def look(self, *, waiting: bool = False) -> Claim | None:
-        """Look, and enter if that is possible; a writer that cannot, and is `waiting`, asks to go first."""
+        """Read the record, and enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
         seen = self._look(waiting=waiting)
         fence = None if seen is None else self._mine(seen)
         if fence is not None:
@@ -259,7 +266,7 @@ class _Entering(Entering[None]):
 
 _COUNT = If(exists(HOLDERS), MapSize(HOLDERS), Const(0))
 _LAST_FENCE = If(exists(FENCE), Bin(FENCE), NOW_US)
-"""A reader's generation. One that makes the record begins above all fences that resources may have seen."""
+"""A reader's generation. In a new record it starts above all fences that resources may have seen."""
 
 
 def _acquisition(mode: Mode, fence: Expr, guard: Expr, *more: Op) -> Form:

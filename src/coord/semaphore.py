@@ -1,11 +1,11 @@
-"""Fenced semaphores: so many permits, and a resource that refuses whoever was succeeded (docs/protocols.md P10).
+"""Fenced semaphores: a number of permits, and resources that refuse former holders (docs/protocols.md P10).
 
     with Semaphore(store, "reports-db", permits=10).acquire(timeout=60, keep_alive=True) as permits:
         permits.operate(Key("reports", "7"), Put("state", "done"))
 
-A count cannot be fenced, slots can: each permit is a numbered slot, whose fence only grows. A resource keeps the
-highest fence of each slot, so a holder that was paused past its lease is refused there once its slot has a new holder,
-while all others go on.
+A count cannot be fenced, but slots can: each permit is a numbered slot, whose fence only grows. A resource keeps the
+highest fence of each slot. So it refuses a holder that was paused for longer than its lease once its slot has a new
+holder; all other holders are not affected.
 """
 
 from __future__ import annotations
@@ -47,14 +47,18 @@ SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
 MAX_PERMITS = 1_000
 PERMITS, SLOTS = "permits", "slots"
-"""How many there are; by the number of a slot that is taken, the id of the acquisition."""
+"""`permits`: how many there are. `slots`: by the number of a taken slot, the id of the acquisition."""
 TOKENS = 16
 """Changes of size that a record remembers (P1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds permits. `lease` in seconds; `since` in seconds since the epoch, by the server's clock."""
+    """A holder of permits.
+
+    lease: seconds.
+    since: seconds since 1970, by the server's clock.
+    """
 
     owner: str
     slots: tuple[int, ...]
@@ -64,13 +68,14 @@ class Holder:
 
 
 class Semaphore:
-    """So many permits in one record, each with a lease and a fence. Handles are cheap, safe to share between threads,
-    and pickle with their store.
+    """A number of permits in one record, each with a lease and a fence. Handles are cheap, safe to share between
+    threads, and pickle with their store.
 
-    permits: 1 to 1,000; the record keeps the number that its first acquisition brings, and `resize` alone changes it: a
-    handle that says otherwise follows the record.  owner: a name for people and logs; default `host:pid:unique`.
-    lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be succeeded.  poll: how long to pause
-    between two looks; default 4 to 10 ms.
+    permits: 1 to 1,000. The first acquisition stores this number in the record; after that only `resize` changes it,
+        and a handle with another number uses the record's.
+    owner: a name for people and logs; default `host:pid:unique`.
+    lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be replaced.
+    poll: the pause between two reads of the record; default 4 to 10 ms.
     """
 
     def __init__(
@@ -93,18 +98,21 @@ class Semaphore:
         return f"Semaphore({self.name!r}, permits={self.permits}, owner={self.owner!r}, lease={self.lease})"
 
     def acquire(self, n: int = 1, *, timeout: float | None = None, keep_alive: bool = False) -> Permits:
-        """Wait for `n` permits and take them, all or none. One store call where the slots it tries are free.
+        """Wait for `n` permits and take them, all or none. One store call if the slots that it tries are free.
 
-        It first tries slots that it had before, or some at random; where others have one of these, a look and another
-        try follow. timeout: seconds to wait, None = for ever, 0 = as `try_acquire`, but raising.  keep_alive: renew
-        them in the background until they are released or lost. Who waits for several asks the others to let it go
-        first, so that it is not passed over for ever: until it has them, or gives up, nobody else is given any. Permits
-        of a holder that died are free once somebody has watched them for one lease. A store that is away is asked again
-        until the time is over.
+        It first tries the slots that it had before, or random ones; if one of these is taken, it reads the record and
+        tries again.
 
-        Raises `LockUnavailable` when the time is over, `InvalidRequest` for more than there are. Where the store is
-        away when the time is over: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them and cannot be
-        resolved (they are then free again after one lease).
+        timeout: seconds to wait; None = no limit; 0 = like `try_acquire`, but raises if they are not free.
+        keep_alive: renew them in the background until they are released or lost.
+
+        While a party waits for several permits, nobody else gets any, so that it does not wait without end. Permits of
+        a dead holder are free once some process has seen them unchanged for one lease. An unavailable store is asked
+        again until the timeout.
+
+        Raises `LockUnavailable` after the timeout, `InvalidRequest` if `n` is more than there are. If the store is
+        unavailable at the timeout: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them (they are then
+        free again after one lease).
         """
         limit = checked_timeout(timeout)
         attempts = self._attempts(n)
@@ -117,9 +125,9 @@ class Semaphore:
         return self._granted(attempts, claim, keep_alive=keep_alive)
 
     def try_acquire(self, n: int = 1, *, keep_alive: bool = False) -> Permits | None:
-        """Take `n` permits if they are free, or if this handle has seen them run out; None where not. Does not wait.
+        """Take `n` permits if they are free, or if this handle has seen them run out; else None. Does not wait.
 
-        One store call where the slots that it tries are free, else a look, and another try where that may succeed.
+        One store call if the slots that it tries are free, else one read, and another try if that may succeed.
         """
         attempts = self._attempts(n)
         with Deadline(self._store.seams, 0):
@@ -127,27 +135,27 @@ class Semaphore:
         return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
 
     def resize(self, permits: int) -> None:
-        """Set how many there are. One store call, exactly once.
+        """Set the number of permits. One store call, applied exactly once.
 
-        Where there were more, nobody loses what they have: nobody is given any until so many have been given back.
-        Raises `OutcomeUnknown`, `Unavailable`. Not promised after a smaller size: that a holder of a slot above it, who
-        was paused past its lease, is refused by a resource, as that slot has no next holder.
+        If the number becomes smaller, no holder loses permits: nobody gets any until enough have been released.
+        Raises `OutcomeUnknown`, `Unavailable`. Not promised after a reduction: that a resource refuses a paused holder
+        of a removed slot, as that slot has no later holder.
         """
         checked_whole("permits", permits, 1, MAX_PERMITS)
         once = Once(TOKENS)
         self._store.operate(self._crowd.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
 
     def size(self) -> int:
-        """How many there are. One read. Raises `NotFound` where nobody has used the semaphore yet."""
+        """Return the number of permits. One read. Raises `NotFound` if nobody has used the semaphore yet."""
         record = self._store.get(self._crowd.key, PERMITS)
         if record is None or PERMITS not in record.bins:
             raise NotFound(f"nobody has used the semaphore {self.name!r} in {self._store!r} yet", key=self._crowd.key)
         return int(record.bins[PERMITS])
 
     def holders(self) -> list[Holder]:
-        """Who holds permits, by the number of their first slot. One read.
+        """Return the holders, by the number of their first slot. One read.
 
-        One that died is named until somebody who waits has taken its place.
+        A dead holder is listed until a waiting party has replaced it.
         """
         seen = self._crowd.look()
         found = [] if seen is None else [_holder(entry) for entry in seen.entries.values()]
@@ -165,7 +173,7 @@ class Semaphore:
 
 
 class Permits(Grant):
-    """Some permits, taken together, with one fence. Leaving its `with` block gives them back. All else as `Grant`."""
+    """Permits taken together, with one fence. Leaving the `with` block releases them. See `Grant` for the rest."""
 
     def __init__(self, name: str, held: Held, claim: Claim, slots: tuple[int, ...]) -> None:
         super().__init__(name, held, claim)
@@ -176,12 +184,12 @@ class Permits(Grant):
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The numbers of the slots that they are."""
+        """The numbers of their slots."""
         return self._slots
 
     @property
     def n(self) -> int:
-        """How many they are."""
+        """The number of permits."""
         return len(self._slots)
 
     def operate(
@@ -196,10 +204,10 @@ class Permits(Grant):
         once: Once | None = None,
         repeatable: bool = False,
     ) -> Values:
-        """Write to a resource under these permits: refused if it has seen a later holder of one of their slots.
+        """Write to a resource under these permits. Refused if it has seen a later holder of one of their slots.
 
-        `bin` is a map there, from the number of a slot to its highest fence. Of all who write to a resource so, however
-        long some of them were paused, at most as many get through as there are slots. All else as `Grant.operate`.
+        `bin` is a map in the resource, from the number of a slot to its highest fence. So the resource accepts at most
+        as many writers at a time as there are slots, however long some were paused. Otherwise as `Grant.operate`.
         """
         return super().operate(
             key, *ops, bin=bin, when=when, exists=exists, or_absent=or_absent, ttl=ttl, once=once, repeatable=repeatable
@@ -208,7 +216,7 @@ class Permits(Grant):
     def seal(self, key: Key, bin: str = "fences") -> None:
         """Raise a resource's fences of these slots, so that no earlier holder of one can write to it any more.
 
-        Raises `FencedOut`. A new holder does this before its first read.
+        Raises `FencedOut`. A new holder calls this before its first read.
         """
         super().seal(key, bin)
 
@@ -238,12 +246,12 @@ def _holder(entry: Entry) -> Holder:
 
 
 def freed(slots: Iterable[int]) -> tuple[Op, ...]:
-    """The operations that give slots back."""
+    """Return the operations that release slots."""
     return (MapRemove(SLOTS, tuple(slots)),)
 
 
 class _Slots(Crowd):
-    """One party on a semaphore's record, the slots that it had last, and how many there are as far as it knows."""
+    """One party on a semaphore's record. It remembers its last slots, and the number of permits that it read last."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, permits: int) -> None:
         super().__init__(store, key, owner, lease)
@@ -255,31 +263,31 @@ class _Slots(Crowd):
         return type(self), (self.store, self.key, self.owner, self.lease, self.permits)
 
     def look(self, *, waiting: bool = False) -> Holders | None:
-        """Who holds slots now; None where there is no record."""
+        """Read the holders; None if there is no record."""
         seen = super().look(waiting=waiting)
         self.size = self.permits if seen is None else int(seen.bins.get(PERMITS, self.permits))
         return seen
 
     def gone(self, entry: Entry) -> tuple[Op, ...]:
-        """The operations that free the slots of a dead holder."""
+        """Return the operations that free the slots of a dead holder."""
         return freed(entry.held)
 
     def choose(self, n: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
-        """`n` slots that are not taken: those named before, or had last, then others from some place on."""
+        """Choose `n` free slots: first the ones tried before, or held last, then others from a random one on."""
         begin, others = int(self.store.seams.uniform(0, self.size)), set(taken)
         order = [*(before or self.last), *(slot % self.size for slot in range(begin, begin + self.size))]
         free = [slot for slot in dict.fromkeys(order) if slot < self.size and slot not in others]
         return tuple(sorted(free[:n]))
 
     def told(self) -> str:
-        """Who holds how much, as it was last seen, for a message."""
+        """Return the holders that were seen last, as text for a message."""
         seen = self.observed
         held = [] if seen is None else [f"{entry.owner!r} {len(entry.held)}" for entry in seen.entries.values()]
         return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
 
 
 class _Taking(Entering[tuple[int, ...]]):
-    """One wish to have some slots. An id goes with its slots: where others have to be named, it is another id."""
+    """One attempt to take slots. Its id belongs to these slots: to try other slots it takes another id."""
 
     def __init__(self, crowd: _Slots, n: int) -> None:
         super().__init__(crowd)
@@ -288,11 +296,14 @@ class _Taking(Entering[tuple[int, ...]]):
         self.slots: tuple[int, ...] = ()
 
     def at_once(self) -> Claim | None:
-        """Try slots without having looked, then look; None where they are not to be had now."""
+        """Try slots as if they were free, then read the record; None if not enough are free now."""
         return (self.take() if self._n <= self._crowd.size else None) or self.look()
 
     def look(self, *, waiting: bool = False) -> Claim | None:
-        """Look, and take slots if enough are free and nobody is to go first; where not, and `waiting`, ask for that."""
+        """Read the record, and take slots if enough are free and no other party goes first.
+
+        If not, and `waiting` for several, ask to go first.
+        """
         seen = self._look(waiting=waiting)
         fence = None if seen is None else self._mine(seen)
         if fence is not None:
@@ -334,7 +345,7 @@ _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
 
 @lru_cache(maxsize=MAX_PERMITS)
 def _taken(n: int) -> Form:
-    """The acquisition of `n` slots. Parameters: `slot0` and so on, `slots`, and those of the holder."""
+    """Return the update that takes `n` slots. Parameters: `slot0` and so on, `slots`, and the ones of the holder."""
     slots = [Param(f"slot{place}") for place in range(n)]
     return Form(
         Put(FENCE, NEXT_FENCE),

@@ -1,4 +1,4 @@
-"""Waits as the outside is told of them: how long they took, and how they ended."""
+"""Metrics and spans of waits: how long a wait took, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from ..seams import Seams
 T = TypeVar("T")
 
 
-def told(seams: Seams, kind: str, wait: Callable[[], T | None]) -> T | None:
-    """What `wait` returns, None = the time was over. kind: of the primitive, `latch` or `lock`."""
+def measured(seams: Seams, kind: str, wait: Callable[[], T | None]) -> T | None:
+    """Call `wait` and return its result, after recording its duration and outcome.
+
+    kind: the primitive, for example `latch` or `lock`.
+    wait: returns None if the time was over.
+    """
     began, outcome = seams.monotonic(), "failed"
     try:
         with seams.span("wait", kind=kind):

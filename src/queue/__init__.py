@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .sharded.depth import QueueDepth
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
+    from .sharded.one import Outcome
     from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
-    "Message", "Outbox", "OutboxLag", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
+    "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
     "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
     "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
@@ -50,6 +51,7 @@ __getattr__, __dir__ = offer(
         ".sharded.envelope": "Message Reason",
         ".sharded.depth": "QueueDepth",
         ".sharded.queue": "QueueGroup ShardedQueue",
+        ".sharded.one": "Outcome",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
         ".sharded.schedules": "Schedule",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.shards import PointerQueue, Slot
+from ..queue.sharded.shards import Slot
 from .options import Options
 
 SAMPLE = 64
@@ -31,28 +31,26 @@ class Admission:
             return ReadMaxBytes(options.max_bytes)
         return ReadMinRows(options.min_messages) if options.min_messages else ReadAllAvailable()
 
-    def admitted(
-        self, pointers: PointerQueue, begins: Sequence[int], ends: Sequence[int], limit: ReadLimit, *, bounded: bool
-    ) -> list[int]:
+    def admitted(self, begins: Sequence[int], ends: Sequence[int], limit: ReadLimit, *, bounded: bool) -> list[int]:
         """Up to where the next batch reads: `begins` where it has to wait for more, at most `ends`.
 
         limit: as Spark gives it; `ReadAllAvailable` overrides all limits.  bounded: nothing more will come, so nothing
-        is waited for.
+        is waited for. No call to the store, unless batches are limited by bytes or wait for more: then one to four.
         """
         if isinstance(limit, ReadAllAvailable):
             return list(ends)
-        if not bounded and self._has_to_wait(pointers, sum(ends) - sum(begins)):
+        if self._options.min_messages and not bounded and self._has_to_wait(sum(ends) - sum(begins)):
             return list(begins)
         found = list(ends)
         if self._options.max_messages:
             found = limited(begins, found, self._options.max_messages)
         if self._options.max_bytes:
-            found = self._of_size(pointers, begins, found)
+            found = self._of_size(begins, found)
         return found
 
-    def _has_to_wait(self, pointers: PointerQueue, messages: int) -> bool:
+    def _has_to_wait(self, messages: int) -> bool:
         """Whether there are too few messages, and the first of them has not waited for long enough."""
-        now = pointers.store.seams.monotonic()
+        now = self._options.open().registry.store.seams.monotonic()
         if not messages or messages >= self._options.min_messages:
             self._since = None
             return False
@@ -62,12 +60,12 @@ class Admission:
         self._since = None
         return False
 
-    def _of_size(self, pointers: PointerQueue, begins: Sequence[int], ends: list[int]) -> list[int]:
+    def _of_size(self, begins: Sequence[int], ends: list[int]) -> list[int]:
         """About `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to three calls.
 
         What waits far behind may have other sizes, so each round samples as much as the one before found to fit.
         """
-        total = sum(ends) - sum(begins)
+        pointers, total = self._options.open().pointers, sum(ends) - sum(begins)
         fits = looked_at = total
         for _ in range(ROUNDS):
             looked_at = fits

@@ -21,8 +21,8 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from ..errors import AlreadyExists, FencedOut, InvalidRequest, NotFound, Refused
-from ..inputs import checked_text, checked_whole
+from ..errors import AlreadyExists, Corrupt, FencedOut, InvalidRequest, NotFound, Refused
+from ..inputs import checked_text, checked_whole, is_int
 from ..seams import SYSTEM
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
@@ -112,6 +112,25 @@ class Turn:
                 "Spark Connect: with its id as `checkpoint`), or under another query_id"
             )
 
+    def checked_int(self, bin: str, value: Any) -> int:
+        """The bin's value. Raises `Corrupt` where it is damaged."""
+        if is_int(value):
+            return int(value)
+        raise self._damaged(bin)
+
+    def checked_map(self, bin: str, value: Any) -> dict[str, int]:
+        """The bin's value, with the epochs of runs or checkpoints. Raises `Corrupt` where it is damaged."""
+        if isinstance(value, dict) and all(isinstance(name, str) and is_int(epoch) for name, epoch in value.items()):
+            return value
+        raise self._damaged(bin)
+
+    def _damaged(self, bin: str) -> Corrupt:
+        return Corrupt(
+            f"the bin {bin!r} of {self.key} is damaged, so nobody knows which batch was done: see in the sink which "
+            "was the last, then delete the record; later versions go by the server's clock",
+            key=self.key,
+        )
+
     def bound(self, expr: Expr) -> Bound:
         """The expression with what this is."""
         return Bound(expr, {"run": self.run, "checkpoint": self.checkpoint, "batch": self.batch})
@@ -149,6 +168,7 @@ class OncePerBatch:
         base, done = self._store.operate(
             turn.key, begin, Read(BASE), Read(DONE), when=turn.bound(_MINE), ttl=NEVER, repeatable=True
         )
+        base, done = turn.checked_int(BASE, base), turn.checked_int(DONE, done)
         turn.check_not_behind(done)
         return Batch(turn.query, turn.batch, base + turn.batch, done == turn.batch, self._store)
 
@@ -241,8 +261,9 @@ def _unseen(bin: str) -> Expr:
 
 def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
     """What makes this run the present one; None where it is that already. Raises `FencedOut` where it was succeeded."""
-    epoch = bins.get(EPOCH, 0) + 1
-    runs, checkpoints = dict(bins.get(RUNS, {})), dict(bins.get(CHECKPOINTS, {}))
+    epoch = turn.checked_int(EPOCH, bins.get(EPOCH, 0)) + 1
+    runs = dict(turn.checked_map(RUNS, bins.get(RUNS, {})))
+    checkpoints = dict(turn.checked_map(CHECKPOINTS, bins.get(CHECKPOINTS, {})))
     same = bins.get(CHECKPOINT) == turn.checkpoint
     if turn.checkpoint in checkpoints and not same:
         raise _succeeded(turn, "with a newer checkpoint")
@@ -250,7 +271,7 @@ def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
         raise _succeeded(turn, "since")
     anew: list[Op] = []
     if same:
-        turn.check_not_behind(bins[DONE])  # before it disturbs whoever is ahead
+        turn.check_not_behind(turn.checked_int(DONE, bins.get(DONE)))  # before it disturbs whoever is ahead
         if bins.get(RUN) == turn.run:
             return None
     else:

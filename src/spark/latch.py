@@ -135,10 +135,10 @@ class SparkLatch:
     def count_down_partitions(self, it: Iterable[T]) -> Iterator[T]:
         """The same items; the partition counts, once, when the last of them has been taken.
 
-        For the end of `mapPartitions`, `foreachPartition` and `mapInPandas`:
+        For the end of `mapInArrow` and `mapInPandas`, and, on classic Spark, of `mapPartitions` and `foreachPartition`:
 
+            df.mapInArrow(latch.count_down_partitions, df.schema)
             rdd.mapPartitions(lambda rows: latch.count_down_partitions(work(rows)))
-            df.mapInPandas(latch.count_down_partitions, df.schema)
 
         An attempt that fails on the way does not count. Not below a `coalesce`, where it counts too early (see the
         class); `repartition` instead. Raises `InvalidRequest` outside of a task, and as `count_down_partition` when the

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 NEEDED = (4, 2)
 FOUND_BY_ITSELF = "DATA_SOURCE_ALREADY_EXISTS"
 """Spark's name for the refusal of a source that it has found in `pyspark_latchwork`."""
@@ -26,9 +25,8 @@ def register(spark: SparkSession) -> None:
     """Make `spark.read.format("latchwork")`, `.write`, `.readStream` and `.writeStream` work in this session.
 
     Where Latchwork is installed with PySpark, Spark finds the format by itself (`pyspark_latchwork`), and then this is
-    only a check. Sets `spark.sql.python.filterPushdown.enabled`, without which filters by shard and time are applied
-    after the read. Latchwork has to be installed for the Python of the executors too ($PYSPARK_PYTHON): where that is
-    not the driver's own Python, a job of one task looks.
+    only a check. Latchwork has to be installed for the Python of the executors too ($PYSPARK_PYTHON): where that is not
+    the driver's own Python, a job of one task looks.
 
     Raises `Misconfigured` where PySpark is missing or older than 4.2, pyarrow is missing, or the executors' Python
     lacks Latchwork or something that it needs.
@@ -45,7 +43,6 @@ def register(spark: SparkSession) -> None:
     except ImportError as missing:
         raise Misconfigured(f"{missing}: pip install '.[spark]'") from missing
     _check_workers(spark)
-    spark.conf.set(PUSHDOWN, "true")
     try:
         spark.dataSource.register(LatchworkSource)
     except AnalysisException as failure:

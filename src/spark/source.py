@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ from pyspark.sql import datasource as api
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.envelope import Envelope
 from ..queue.sharded.pointers import ShardState
 from .admission import Admission
 from .offsets import Offsets, created
@@ -48,77 +46,27 @@ class Share(api.InputPartition):
     owner: ranges.Owner | None = None
 
 
-class _MayPush:
-    """A `pushFilters` that Spark does not take for an override of its own.
-
-    Where `spark.sql.python.filterPushdown.enabled` is off, Spark fails every query of a reader that overrides it. This
-    source is only faster with filters, so it has to work without as well.
-    """
-
-    __func__ = staticmethod(api.DataSourceReader.pushFilters)
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
-        return self._reader.take_filters(filters)
-
-
 class BatchReader(api.DataSourceReader):
-    """A snapshot of what nobody has received yet. Reads only; what is received meanwhile may be missing."""
+    """A snapshot of what nobody has received yet. Reads only; what is received meanwhile may be missing.
+
+    It takes no filters: Spark (4.2 and 4.3) keeps the partitions that a filter has left, and gives them to the next
+    query of the same frame too, whatever that one asks for.
+    """
 
     def __init__(self, options: Options, table: Table) -> None:
         self._options, self._table = options, table
-        self._shards: set[int] | None = None
-        self._since: datetime | None = None
-        self._until: datetime | None = None
-
-    @property
-    def pushFilters(self) -> _MayPush:  # noqa: N802 - Spark's name
-        """Takes filters where Spark gives any."""
-        return _MayPush(self)
-
-    def take_filters(self, filters: list[api.Filter]) -> Iterable[api.Filter]:
-        """Read only the shards, and pass on only the times, that are asked for; what is left to Spark."""
-        for one in filters:
-            column = getattr(one, "attribute", None)
-            if column == ("shard",) and isinstance(one, api.EqualTo | api.In):
-                wanted = set(one.value if isinstance(one, api.In) else [one.value])
-                self._shards = wanted if self._shards is None else self._shards & wanted
-                continue
-            if column == ("enqueued_at",):
-                self._narrow(one)
-            yield one
-
-    def _narrow(self, one: api.Filter) -> None:
-        """Spark looks at the times again, so bounds that are included here do no harm."""
-        value = getattr(one, "value", None)
-        if not isinstance(value, datetime):
-            return
-        # A column without zones holds UTC, not the machine's time.
-        moment = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
-        if isinstance(one, api.GreaterThan | api.GreaterThanOrEqual | api.EqualTo):
-            self._since = moment if self._since is None else max(self._since, moment)
-        if isinstance(one, api.LessThan | api.LessThanOrEqual | api.EqualTo):
-            self._until = moment if self._until is None else min(self._until, moment)
 
     def partitions(self) -> Sequence[Share]:
         """The unread pointers of the shards, at most 10,000 in a task."""
         states = [state.checked() for state in self._options.open().pointers.states()]
-        chosen = [state for state in states if self._shards is None or state.shard in self._shards]
-        return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in chosen])]
+        return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a share, in batches."""
         assert isinstance(partition, Share)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
         for shard, after, last in partition.pieces:
-            found = ranges.peek(pointers, shard, after, last)
-            yield from self._table.batches(shard, (message for message in found if self._wanted(message[1])))
-
-    def _wanted(self, envelope: Envelope) -> bool:
-        early = self._since is not None and envelope.enqueued_at < int(self._since.timestamp() * 1000)
-        return not early and (self._until is None or envelope.enqueued_at <= self._until.timestamp() * 1000)
+            yield from self._table.batches(shard, ranges.peek(pointers, shard, after, last))
 
 
 class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -161,8 +109,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = [min(end, cap) for end, cap in zip(ends, self._cap, strict=True)]
         begins = self._offsets.read(start, states)
         ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
-        pointers = self._options.open().pointers
-        ends = self._admission.admitted(pointers, begins, ends, limit, bounded=self._cap is not None)
+        ends = self._admission.admitted(begins, ends, limit, bounded=self._cap is not None)
         if ends != begins:
             return self._offsets.made(ends)
         self._acknowledge(owner, states, begins)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typer.main import get_command
-
-from latchwork.cli.app import app
+from latchwork.cli.app import COMMANDS, loaded
 
 
 def command_names():
     """Every command by its words: `latch create`, `stats`."""
-    return sorted(_names(get_command(app), ""))
+    return sorted(" ".join(words) for words, _ in leaves())
 
 
-def _names(command, prefix):
-    for name, found in getattr(command, "commands", {}).items():
-        if hasattr(found, "commands"):
-            yield from _names(found, f"{prefix}{name} ")
-        else:
-            yield f"{prefix}{name}"
+def leaves():
+    """Every command, with its words."""
+    for name in COMMANDS:
+        yield from _leaves(loaded(name), (name,))
+
+
+def _leaves(command, words):
+    if not hasattr(command, "commands"):
+        yield words, command
+    else:
+        for name, found in command.commands.items():
+            yield from _leaves(found, (*words, name))

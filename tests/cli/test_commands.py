@@ -20,6 +20,7 @@ from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
+from tests.cli.commands import leaves
 from tests.cli.conftest import command
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore
@@ -203,6 +204,30 @@ def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     assert len(lw("queue", "redrive", "q", *SHOP, "--dry-run", "--json").json) == 1
     assert len(lw("queue", "redrive", "q", *SHOP, "--json").json) == 1
     assert lw("queue", "consume", "q", *SHOP).out == "1\n"
+
+
+def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
+    for name in ("q", "other"):
+        lw("queue", "create", name, *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", "2", "3", *SHOP, "--header", "from=x")
+    lw("queue", "consume", "q", *SHOP, "--max", "3", "--", "false")
+    side = ("--side", "sideline", "--json")
+    found = lw("queue", "search", "q", *SHOP, *side, "--header", "from=x", "--reason", "rejected", "--key", "k").json
+    ids = {row["payload"]: row["message_id"] for row in found}
+    assert sorted(ids) == [1, 2, 3]
+    assert lw("queue", "search", "q", *SHOP, *side, "--older-than", "3600").json == []
+    done = lw("queue", "discard", "q", *SHOP, *side, "--id", ids[1], "--id", "nobody")
+    assert (done.json, done.code) == (
+        [{"message_id": ids[1], "outcome": "done"}, {"message_id": "nobody", "outcome": "not there"}], 3,
+    )  # fmt: skip
+    assert lw("queue", "redrive", "q", *SHOP, *side, "--id", ids[2]).json == [{"message_id": ids[2], "outcome": "done"}]
+    assert lw("queue", "consume", "q", *SHOP).out == "2\n"
+    assert lw("queue", "move", "q", *SHOP, *side, "--to", "other", "--id", ids[3]).code == 0
+    assert lw("queue", "consume", "other", *SHOP).out == "3\n"
+    assert lw("queue", "discard", "q", *SHOP).code == 2
+    assert lw("queue", "redrive", "q", *SHOP, "--side", "sideline").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "main").code == 2
+    assert lw("queue", "search", "q", *SHOP, "--side", "delayed", "--json").json == []
 
 
 def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
@@ -431,18 +456,7 @@ def test_a_pipe_gets_plain_lines(run):
 
 
 def test_every_command_has_help_with_an_example():
-    import typer
-
-    from latchwork.cli.app import app
-
-    def leaves(group, path=()):
-        for name, one in group.commands.items():
-            if hasattr(one, "commands"):
-                yield from leaves(one, (*path, name))
-            else:
-                yield (*path, name), one
-
-    found = dict(leaves(typer.main.get_command(app)))
+    found = dict(leaves())
     assert len(found) >= 25
     assert [path for path, one in found.items() if "Example: latchwork " + " ".join(path) not in (one.help or "")] == []
 

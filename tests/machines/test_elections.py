@@ -128,10 +128,10 @@ class Elections(Twins):
     @rule(name=st.sampled_from(NAMES), leaves=st.booleans())
     def report_or_leave(self, name, leaves):
         if leaves:
-            self.both(lambda election: election._roster.leave(name), self.elections[name])
+            self.both(lambda election: election._candidates.leave(name), self.elections[name])
             self.present.pop(name, None)
             return
-        self.both(lambda election: election._roster.report(name, LEASE), self.elections[name])
+        self.both(lambda election: election._candidates.report(name, LEASE), self.elections[name])
         self.present[name] = self.now
 
     @precondition(lambda self: self.present)

@@ -58,7 +58,7 @@ from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
-from .queue_mutants import GROUP_RULES, ORDERED_RULES
+from .queue_mutants import GROUP_RULES, ONE_RULES, ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -466,7 +466,7 @@ SHARDED_RULES = (
     ("lost pointers are not noticed", "P5: a shard that no sweep has seen is not swept",
      _swap(sweeper, "tasks_of", _tasks_alone), True),
 )  # fmt: skip
-SHARDED = tuple(Mutant("sharded", *rule) for rule in SHARDED_RULES)
+SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES))
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 

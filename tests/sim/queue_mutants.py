@@ -1,4 +1,4 @@
-"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order (P5) and groups (P17)."""
+"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order, one message (P5), groups (P17)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded import shards
+from latchwork.queue.sharded import one, shards
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.groups import parting
 from latchwork.queue.sharded.groups import pointers as group_pointers
@@ -23,7 +23,7 @@ from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import PointerQueue
 from latchwork.queue.sharded.subqueue import QueueView
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
-from latchwork.store import NEVER, exists, has
+from latchwork.store import NEVER, Bin, Param, exists, has
 from latchwork.store.model.expr import Const, MapValue
 from latchwork.store.model.form import Form
 
@@ -56,6 +56,22 @@ def _always_given_back() -> Any:
 
 UNSEALED = {more: Form(*form.ops, when=shards._UNFIRED, ttl=NEVER, once=form.once) for more, form in IN_TURN.items()}
 
+
+def _dropped_first(self: Any, found: Any, me: str, *, real: Any = one.SideView._take) -> Any:
+    rows = real(self, found, me)
+    self._drop(found, me, one._STILL_MINE)
+    return rows
+
+
+WHOEVER_HAS_IT = exists("data") & Bin("msgId", str).eq(Param("id", str))
+
+ONE_RULES = (
+    ("what somebody has received is discarded", "P5: only what nobody has received",
+     _swap(one, "_MAY_TAKE", WHOEVER_HAS_IT), True),
+    ("two bring a message back at once", "P5: one at a time", _swap(one, "_MAY_TAKE", one._WAITS), True),
+    ("gone here before it is there", "P5: loaded there, then taken away here",
+     _swap(one.SideView, "_take", _dropped_first), True),
+)  # fmt: skip
 
 ORDERED_RULES = (
     ("released while a message is on its way", "P5: a shard is given up with nothing unresolved",

@@ -11,7 +11,7 @@ import pytest
 
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 from latchwork.spark import batches, once_per_batch
-from latchwork.store import Add, Key, MemoryStore
+from latchwork.store import Add, Key, MemoryStore, Put
 from tests.support.clock import ManualClock
 from tests.support.faulty import CountingStore, Crash, FaultyStore
 
@@ -316,6 +316,17 @@ def test_a_batch_ships_to_tasks_and_shows_no_secret(tmp_path):
         there.operate(Key("totals", "fra"), Add("n", 5))
         assert batch.operate(Key("totals", "fra"), Add("n", 5)) is None
     assert "store" not in repr(batch)
+
+
+@pytest.mark.parametrize("bin", ["checkpoint", "run", "epoch", "base", "begun", "done", "runs", "checkpoints"])
+@pytest.mark.parametrize("value", [None, "text", b"bytes", [1], {"a": "b"}, {1: 1}, -(2**63), 1.5], ids=repr)
+def test_a_damaged_record_ends_in_an_error_of_ours_or_does_no_harm(memory, bin, value):
+    with once_per_batch(memory, "q", 3, checkpoint="c", run_id="one"):
+        pass
+    memory.operate(Key(batches.BATCHES, "q"), Put(bin, value))
+    for checkpoint, run in (("c", "one"), ("c", "two"), ("d", "three")):
+        with suppress(LatchworkError), once_per_batch(memory, "q", 4, checkpoint=checkpoint, run_id=run):
+            pass
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from datetime import datetime, timezone
-
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from latchwork.errors import InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
-from latchwork.queue.sharded.envelope import Envelope
 from latchwork.spark import release, source
 from latchwork.spark.admission import limited
 from latchwork.spark.options import parse
@@ -140,43 +136,13 @@ def test_what_consumers_have_taken_since_the_checkpoint_is_not_read_again(queue,
     assert sum(piece.last - piece.after for piece in pieces) == 5
 
 
-def test_only_the_shards_that_are_asked_for_are_planned(queue, url):
+def test_a_snapshot_takes_no_filters(queue, url):
+    """Spark would keep what one query's filter has left for the next query of the same frame."""
     publish(queue, (0, 2), (1, 3), (2, 4))
-    for filters, shards in (
-        ([], {0, 1, 2}),
-        ([EqualTo(("shard",), 1)], {1}),
-        ([In(("shard",), (0, 1, 9)), EqualTo(("shard",), 1)], {1}),
-        ([EqualTo(("pointer",), 1)], {0, 1, 2}),
-        ([EqualTo(("shard",), 7)], set()),
-    ):
-        reader = BatchReader(parse({"store": url, "queue": "q", "clientId": "shop"}), Table(StructType(), typed=False))
-        left = list(reader.pushFilters(filters))
-        assert [one for one in left if one.attribute != ("shard",)] == [
-            one for one in filters if one.attribute != ("shard",)
-        ]
-        assert {piece.shard for share in reader.partitions() for piece in share.pieces} == shards
-
-
-@pytest.fixture
-def _far_from_utc(monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "America/New_York")
-        time.tzset()
-        yield
-    time.tzset()
-
-
-@pytest.mark.usefixtures("_far_from_utc")
-@pytest.mark.parametrize("zone", [None, timezone.utc])
-@pytest.mark.parametrize(("comparison", "wanted"), [(GreaterThanOrEqual, [1, 2]), (LessThanOrEqual, [0, 1])])
-def test_times_without_a_zone_are_compared_as_utc_wherever_the_machine_is(queue, url, zone, comparison, wanted):
-    """As Spark compares them, and as the rows give them."""
     reader = BatchReader(parse({"store": url, "queue": "q", "clientId": "shop"}), Table(StructType(), typed=False))
-    noon = datetime(2026, 1, 1, 12, tzinfo=zone)
-    list(reader.pushFilters([comparison(("enqueued_at",), noon)]))
-    first = int(datetime(2026, 1, 1, 11, tzinfo=timezone.utc).timestamp()) * 1000
-    hourly = [Envelope("1", str(n), enqueued_at=first + n * 3_600_000) for n in range(3)]
-    assert [n for n, envelope in enumerate(hourly) if reader._wanted(envelope)] == wanted
+    filters = [EqualTo(("shard",), 1)]
+    assert list(reader.pushFilters(filters)) == filters
+    assert {piece.shard for share in reader.partitions() for piece in share.pieces} == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

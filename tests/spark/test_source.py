@@ -119,16 +119,27 @@ def test_texts_that_were_written_come_back_as_they_went_in(session, queue, optio
         assert Counter(row.payload for row in read(session, options, **more).collect()) == Counter(texts)
 
 
-def test_a_read_works_where_filters_are_not_pushed(session, queue, options):
-    """Spark fails a source that takes filters there, and nobody has called `register` to set the option."""
-    publish(queue, 0, 20)
-    of_one = [message for message in queue.peek_all() if message.shard == 1]
-    for pushed in ("false", "true"):
-        session.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
-        assert read(session, options).where("shard = 1 and enqueued_at > '2020-01-01'").count() == len(of_one)
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_each_query_of_a_frame_has_its_own_filter_whatever_was_asked_of_the_frame_before(
+    session, queue, options, pushed
+):
+    """Spark keeps the partitions of a read that has taken a filter, and gives them to the frame's next query."""
+    publish(queue)
+    session.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+    try:
+        frame = read(session, options)
+        of = [sum(message.shard == shard for message in queue.peek_all()) for shard in range(2)]
+        assert [frame.where(f"shard = {shard}").count() for shard in range(2)] == of
+        assert frame.count() == ROWS
+        both = frame.where("shard = 0").unionAll(frame.where("shard = 1"))
+        assert both.select("message_id").distinct().count() == ROWS
+        late = frame.where("enqueued_at > now() + interval 10 minutes")
+        assert [late.count(), frame.count()] == [0, ROWS]
+    finally:
+        session.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_shards_and_times_are_filtered_before_spark_sees_them(session, queue, options):
+def test_shards_and_times_are_compared_in_any_time_zone(session, queue, options):
     publish(queue)
     frame = read(session, options)
     of_one = [message for message in queue.peek_all() if message.shard == 1]

@@ -1,4 +1,4 @@
-"""Leader election: by a lease in the store, or by ZooKeeper."""
+"""Leader election, by a lease in the store or by ZooKeeper."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,6 @@
-"""Who stands for an office: one record that every candidate writes to now and then. For people, not for decisions."""
+"""The list of an election's candidates: one record that every candidate updates regularly. For people only: no decision
+depends on it.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,20 @@ from ...store.model.ops import Compute, MapPut, MapRemove, Read
 from ...store.port import NEVER, Exists, Key, RecordStore
 
 CONTENDERS = "latchwork_contenders"
-"""The set of all rosters; the key is the election's name."""
+"""The set of these records; the key is the election's name."""
 SEEN = "seen-until"
 """The map bin: until when (ms, server time) each candidate counts as present."""
 _UNTIL = SERVER_NOW + Param("ms")
 
 
-class Roster:
-    """The candidates of one election, in no order."""
+class Candidates:
+    """The candidates of one election."""
 
     def __init__(self, store: RecordStore, name: str) -> None:
         self._store, self._key = store, Key(CONTENDERS, name)
 
     def report(self, candidate: str, seconds: float) -> None:
-        """Count as present for so many seconds from now, and strike off those who have not reported for long."""
+        """Count `candidate` as present for `seconds` from now, and remove candidates whose time is over."""
         until = MapPut(SEEN, candidate, _UNTIL.bind(ms=round(seconds * 1000)))
         seen, now = self._store.operate(
             self._key, until, Read(SEEN), Compute(SERVER_NOW), exists=Exists.ANY, ttl=NEVER, repeatable=True
@@ -31,14 +33,14 @@ class Roster:
             self._store.operate(self._key, MapRemove(SEEN, gone), ttl=NEVER, repeatable=True)
 
     def leave(self, candidate: str) -> None:
-        """Be present no more."""
+        """Remove this candidate."""
         try:
             self._store.operate(self._key, MapRemove(SEEN, (candidate,)), ttl=NEVER, repeatable=True)
         except NotFound:
             return
 
     def names(self) -> list[str]:
-        """The candidates that have reported lately, sorted."""
+        """Return the candidates that are present, sorted."""
         try:
             seen, now = self._store.operate(self._key, Read(SEEN), Compute(SERVER_NOW))
         except NotFound:

@@ -1,10 +1,9 @@
-"""Leader election: one leader an epoch, and epochs that only grow (docs/protocols.md P3).
+"""Leader election: one leader for each epoch, and epochs that only grow (docs/protocols.md P3).
 
     LeaseElection(store, "sweeper").run(lambda leadership: sweep(leadership), timeout=60)
 
-The epoch is the fence of the lock record of that name, however the candidate was chosen, so the epochs of all kinds of
-election compare. Two candidates may believe for a moment that they lead; `leadership.operate` lets only the newer one
-write.
+The epoch is the fence of the lock record with the election's name, in every kind of election, so all epochs can be
+compared. Two candidates may believe for a moment that they lead; `leadership.operate` lets only the newer one write.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..contender import PASSING, Acquisition, Contender
 from ..inputs import checked_name, checked_owner
 from ..lease import checked_lease
 from ..lock import LOCKS, Grant, kept_alive
-from .candidates import Roster
+from .candidates import Candidates
 from .term import Leadership
 
 __all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
@@ -33,19 +32,19 @@ __all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
 log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
-"""Seconds before a campaign goes on after the store, or ZooKeeper, could not be reached or a disk failed."""
+"""Seconds until a campaign continues after a disk has failed, or the store or ZooKeeper could not be reached."""
 ENOUGH, SOON = 10.0, 0.5
-"""Seconds for a campaign to end; where nobody was elected in time, `run` does not wait for a call that hangs."""
+"""Seconds for a campaign to end; `SOON` if `run` was not elected in time: it must not wait for a call that hangs."""
 DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
-"""Pauses of a campaign after each defect in a row, of a client library or of ours."""
+"""Pauses of a campaign after unexpected exceptions in a row, of a client library or of this one."""
 FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
 
 
 class Election(ABC):
-    """What all elections share: the campaign in the background, and the ways to lead.
+    """The common part of all elections: the campaign in the background, and the ways to lead.
 
-    A handle is one candidate. Safe to share between threads; not to be pickled or forked.
+    A handle is one candidate. Safe to share between threads; it must not be pickled or used in a forked process.
     """
 
     def __init__(self, store: RecordStore, name: str, candidate: str | None) -> None:
@@ -62,28 +61,29 @@ class Election(ABC):
         self._leadership: Leadership | None = None
         self._failure: LatchworkError | None = None
         self._passed: Exception | None = None
-        """The last failure after which the campaign went on, since the last term."""
-        self._troubles, self._asides = Troubles(self._seams, log), Troubles(self._seams, log)
+        """The last failure since the last term after which the campaign continued."""
+        self._troubles, self._minor_troubles = Troubles(self._seams, log), Troubles(self._seams, log)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, candidate={self.candidate!r})"
 
     @property
     def leadership(self) -> Leadership | None:
-        """The term of this candidate while it can be believed, else None. No I/O. Advisory, as every belief is."""
+        """The present term of this candidate, None if it does not lead. No I/O. Advisory: it may end at any moment."""
         leadership = self._leadership
         return None if leadership is None or leadership.lost.is_set() else leadership
 
     def start(self, lead: Callable[[Leadership], object] | None = None) -> bool:
-        """Stand for election in the background until `stop`. False where it is standing already.
+        """Take part in the election, in the background, until `stop`. False if this candidate already takes part.
 
-        lead: called with each term of office, in the background. When it returns or raises, the term is given up, and
-        the candidate stands again. When the term is lost first, it is told by `leadership.lost`, and the candidate
-        does not stand again before it has returned. Without it, a term lasts until it is lost or resigned.  After a
-        `stop` that has not ended in time, the candidate stands again once what was stopped has ended.
+        lead: called in the background with each term. When it returns or raises, the term is given up, and the
+            candidate takes part again. If the term is lost first, `leadership.lost` is set, and the candidate waits for
+            `lead` to return before it takes part again. Without `lead`, a term lasts until it is lost or resigned.
 
-        Raises nothing that has to do with the store: that is logged, once a minute, and the campaign goes on, after a
-        defect, too. What only a setting can change ends it, which is logged as well, and raised by `run`.
+        After a `stop` that returned False, the new campaign begins when the stopped one has ended.
+        Raises no error of the store: these are logged, once a minute, and the campaign continues, also after an
+        unexpected exception. An error that only a changed setting can cure ends it; that is logged, and `run` raises
+        it.
         """
         if lead is not None and not callable(lead):
             raise InvalidRequest(f"lead is a {type(lead).__name__}; pass a function that takes the Leadership, or None")
@@ -99,15 +99,15 @@ class Election(ABC):
             stop = self._seams.event()
             self._stop, self._changed, self._failure = stop, self._seams.event(), None
             self._standing, self._owner = Activity(self._seams), owner
-            # Whoever is interrupted from here on has a candidate that `stop` ends.
+            # If an interrupt comes after this line, `stop` still ends the campaign.
             self._standing.begin(lambda: self._campaign(stop, lead, before), f"latchwork-election-{self.name}")
         return True
 
     def stop(self, timeout: float | None = ENOUGH) -> bool:
-        """Give up the term, if there is one, and stand no more.
+        """Give up the term, if there is one, and end the campaign.
 
-        False if the campaign (the leader's function, a call that hangs) has not ended within `timeout` seconds; it then
-        ends on its own. Not to be called by the leader's function, which returns instead.
+        False if the campaign (the leader's function, or a call that hangs) has not ended within `timeout` seconds; it
+        then ends later without another call. The leader's function must not call this; it returns instead.
         """
         limit = checked_timeout(timeout)
         with self._guard:
@@ -121,9 +121,9 @@ class Election(ABC):
         return not standing.is_alive()
 
     def resign(self) -> bool:
-        """Give up the term; the other candidates are elected first, within a second. False where there is none.
+        """Give up the term, so that another candidate is elected, within a second. False if there is no term.
 
-        Raises `OutcomeUnknown` or `Unavailable`: the term is over all the same, its lease ends by itself.
+        Raises `OutcomeUnknown` or `Unavailable`: the term is over in that case too, and its lease runs out.
         """
         grant = self._grant
         if self.leadership is None or grant is None:
@@ -133,14 +133,16 @@ class Election(ABC):
         return True
 
     def run(self, fn: Callable[[Leadership], T], timeout: float | None = None) -> T:
-        """Wait to be elected, call `fn(leadership)`, give the term up, and return or raise what it did.
+        """Wait to be elected, call `fn(leadership)`, give up the term, and return or raise what `fn` did.
 
-        timeout: seconds to wait to be elected, None = for ever. Where the candidate is standing already, its next term
-        (or present one) is used, and it goes on standing afterwards. Where the term is lost before `fn` has returned,
-        `fn` is told by `leadership.lost`, and the candidate does not stand again until it has returned.
+        timeout: seconds to wait to be elected; None = no limit.
 
-        Raises `WaitTimeout` where it was not elected in time, or was stopped. Not promised: that `fn` still leads when
-        it returns; it calls `leadership.check()`.
+        If the candidate already takes part (`start`), this uses its present or next term, and it continues to take part
+        afterwards. If the term is lost before `fn` has returned, `leadership.lost` is set, and the candidate waits for
+        `fn` to return before it takes part again.
+
+        Raises `WaitTimeout` if it was not elected in time, or was stopped. Not promised: that the candidate still leads
+        when `fn` returns; `fn` calls `leadership.check()` for that.
         """
         limit = checked_timeout(timeout)
         if not callable(fn):
@@ -159,23 +161,23 @@ class Election(ABC):
             finally:
                 self._end(runner, patience)
         finally:
-            self._end(runner, 0)  # once more, as an interrupt may have come before the first one had begun
+            self._end(runner, 0)  # again: an interrupt may have come before the first `_end` began
 
     def _end(self, runner: object, timeout: float) -> None:
-        """Stop what was started for this `run`, unless that was done before."""
+        """Stop the campaign that was started for this `run`, if it is not stopped yet."""
         if self._owner is runner:
             self.stop(timeout)
             self._owner = None
 
     @abstractmethod
     def contenders(self) -> list[str]:
-        """The candidates that stand for election, the leader included."""
+        """Return the candidates that take part, the leader included."""
 
-    # ---- what a kind of election does
+    # ---- implemented by each kind of election
 
     @abstractmethod
     def _elect(self, stop: Event) -> Grant | None:
-        """Wait to be chosen, and take the next fence; None once `stop` is set."""
+        """Wait to be elected, and take the next fence; None once `stop` is set."""
 
     def _hand_back(self, grant: Grant) -> None:
         grant.release()
@@ -186,13 +188,13 @@ class Election(ABC):
 
     @abstractmethod
     def _others_first(self) -> float:
-        """Seconds to wait after a term, so that somebody else is elected."""
+        """Return the seconds to wait after a term, so that another candidate is elected."""
 
     # ---- the campaign
 
     def _campaign(self, stop: Event, lead: Callable[[Leadership], object] | None, before: Activity | None) -> None:
         if before is not None:
-            before.join()  # one candidate stands once at a time
+            before.join()  # one campaign at a time
         entered, failures = False, 0
         try:
             while not stop.is_set():
@@ -209,7 +211,7 @@ class Election(ABC):
                     pause = RECOVERY if isinstance(failure, PASSING) else DEFECT.pause(failures, self._seams)
                     self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
                     stop.wait(pause)
-        except BaseException as failure:  # whoever waits to be elected has to hear of it, whatever it was
+        except BaseException as failure:  # any failure must reach a `run` that waits to be elected
             if isinstance(failure, LatchworkError):
                 log.error("%r does not stand any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
                 log.debug("%r does not stand any more", self, exc_info=failure)
@@ -217,7 +219,7 @@ class Election(ABC):
                 log.exception("%r does not stand any more", self)
             self._fail(stop, failure)
         finally:
-            stop.set()  # what runs beside the campaign ends with it
+            stop.set()  # ends the other tasks of this campaign
             self._changed.set()
             self._quietly(self._leave)
 
@@ -225,7 +227,7 @@ class Election(ABC):
         if not isinstance(failure, LatchworkError):
             failure = LatchworkError(f"the campaign of {self!r} ended with {failure!r}; correct that, and start again")
         with self._guard:
-            if stop is self._stop:  # else it was stopped, and a later campaign does not fail for it
+            if stop is self._stop:  # else it was stopped, and a later campaign must not fail because of it
                 self._failure = failure
 
     def _one_term(self, stop: Event, lead: Callable[[Leadership], object] | None) -> None:
@@ -256,7 +258,7 @@ class Election(ABC):
             return
         try:
             lead(leadership)
-        except BaseException:  # whatever it was, SystemExit too, the term is given up and the campaign goes on
+        except BaseException:  # after any failure, even SystemExit, the term is given up and the campaign continues
             log.exception("%r: the leader's function failed", leadership)
 
     def _serve(self, fn: Callable[[Leadership], T], timeout: float | None) -> T:
@@ -267,7 +269,7 @@ class Election(ABC):
                 raise self._failure
             return False if stop.is_set() else self._joined(runner)
 
-        try:  # around the wait, too: an interrupt may come right after the runner has joined
+        try:  # includes the wait: an interrupt may come right after the runner has joined
             leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
             if not isinstance(leadership, Leadership):
                 why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
@@ -277,23 +279,23 @@ class Election(ABC):
         finally:
             try:
                 self._part(runner)
-            except BaseException:  # an interrupt, which must not leave a campaign that waits for this runner
+            except BaseException:  # an interrupt: the campaign must not wait for this runner
                 self._part(runner)
                 raise
 
     def _joined(self, runner: object) -> Leadership | None:
-        """The present term, which does not give way to the next one before `_part`; None where there is none."""
+        """Join the present term, and return it; None if there is none. No new term begins before `_part`."""
         with self._guard:
             leadership, grant = self.leadership, self._grant
             if leadership is None or grant is None:
-                self._changed.clear()  # it tells of a term that is lost, and would cut every pause short
+                self._changed.clear()  # it was set for a term that is lost, and would end every pause at once
                 return None
             self._runners[runner] = grant
             self._idle.clear()
             return leadership
 
     def _part(self, runner: object) -> None:
-        """Give the term up that the runner has joined, if it has joined one."""
+        """Give up the term that the runner has joined, if any."""
         if runner not in self._runners:
             return
         grant = self._runners[runner]
@@ -312,25 +314,28 @@ class Election(ABC):
             grant.give_up()
 
     def _quietly(self, last: Callable[[], object]) -> None:
-        """What ends by itself anyway, in time, must not hide how the work went."""
+        """Call `last`, and log its errors instead of raising them: what it ends runs out by itself, and an error here
+        must not hide the result of the work.
+        """
         try:
             last()
         except Exception as failure:  # noqa: BLE001 - a defect, too
-            self._asides.tell(failure, f"{self!r}: could not say so to the store")
+            self._minor_troubles.tell(failure, f"{self!r}: could not say so to the store")
 
 
 def _is_final(failure: Exception) -> bool:
-    """Whether a campaign ends with it: an error of ours that trying again does not change."""
+    """Whether the failure ends a campaign: an error of this library that another try cannot cure."""
     passing = isinstance(failure, PASSING) and not isinstance(failure, Misconfigured)
     return isinstance(failure, LatchworkError) and not passing
 
 
 class LeaseElection(Election):
-    """An election by a lease in the store: who holds the lock of that name leads.
+    """An election by a lease in the store: the holder of the lock with the election's name leads.
 
-    store, name: who uses the same ones stands for the same office.  candidate: a name for people and logs; default
-    `host:pid:unique`.  lease: seconds, 0.05 to 86,400, after which a leader that is gone may be succeeded.  poll: how
-    long to pause between two looks while somebody else leads; default a tenth of the lease, at most 0.25 s.
+    store, name: the election; all its candidates use one store and one name.
+    candidate: a name for people and logs; default `host:pid:unique`.
+    lease: seconds, 0.05 to 86,400, after which a leader that has died may be replaced.
+    poll: the pause between two reads while another candidate leads; default a tenth of the lease, at most 0.25 s.
     """
 
     def __init__(
@@ -347,15 +352,15 @@ class LeaseElection(Election):
         high = min(0.25, self.lease / 10)
         self._poll = Poll(low=high / 4, high=high) if poll is None else checked_kind("poll", poll, Poll)
         self._party = Contender(store, Key(LOCKS, name), self.candidate, self.lease)
-        self._roster = Roster(store, name)
+        self._candidates = Candidates(store, name)
         self._reports: Task | None = None
 
     def contenders(self) -> list[str]:
-        """The candidates that stand for election, the leader included, sorted by name. One store call.
+        """Return the candidates that take part, the leader included, sorted by name. One store call.
 
-        A candidate that died is named until its lease is over.
+        A candidate that died is listed until its lease is over.
         """
-        return self._roster.names()
+        return self._candidates.names()
 
     def _elect(self, stop: Event) -> Grant | None:
         acquisition = Acquisition(self._party)
@@ -371,12 +376,12 @@ class LeaseElection(Election):
         self._reports = self._seams.spawn(lambda: self._report(stop), f"latchwork-roster-{self.name}")
 
     def _leave(self) -> None:
-        if self._reports is not None:  # what it says last comes before what is said when this candidate stands again
+        if self._reports is not None:  # its last update must come before the first of the next campaign
             self._reports.join(RECOVERY)
 
     def _report(self, stop: Event) -> None:
-        """Be on the roster for as long as this candidate stands."""
+        """Keep this candidate in the list of candidates until `stop` is set, then remove it."""
         while not stop.is_set():
-            self._quietly(lambda: self._roster.report(self.candidate, self.lease))
+            self._quietly(lambda: self._candidates.report(self.candidate, self.lease))
             stop.wait(self.lease / 3)
-        self._quietly(lambda: self._roster.leave(self.candidate))
+        self._quietly(lambda: self._candidates.leave(self.candidate))

@@ -1,8 +1,7 @@
-"""A term of office: as its leader believes it, and as any process can check it, by the election's own record
-(docs/protocols.md P3).
+"""A leader's term, and how any other process verifies it (docs/protocols.md P3).
 
-A `Leadership` is believed by its own process, whose clocks it compares, so it does not travel. What travels is where
-the election's record is, and the epoch that it has to show.
+A `Leadership` belongs to the leader's own process: it compares that process's clocks, so it cannot be sent to another
+one. A `Term` can: it holds the key of the election's record and the epoch which that record must show.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from ..lock import LOCKS, Grant
 
 
 class Leadership(Fenced):
-    """One term of office. `lost` is set the moment it can no longer be believed; it never comes back to life.
+    """One leader's term. `lost` is set when the term can no longer be relied on, and is never cleared.
 
-    Check it before every batch of work; nothing stops the leader's function from outside. What protects a resource is
+    Check it before every batch of work: nothing stops the leader's function from outside. What protects a resource is
     `operate`, which is refused once the resource has seen a later epoch.
     """
 
@@ -32,17 +31,17 @@ class Leadership(Fenced):
 
     @property
     def epoch(self) -> int:
-        """Greater than every earlier epoch of this election, for ever."""
+        """The fence of this term, greater than every earlier epoch of this election."""
         return self._fence
 
     @property
     def candidate(self) -> str:
-        """Whose term it is."""
+        """The name of the leader."""
         return self._candidate
 
 
 class Term:
-    """One epoch of one election. Pickles with its store, and without what it has seen."""
+    """One epoch of one election, to be verified by any process. Pickles with its store, without its observations."""
 
     def __init__(self, store: RecordStore, name: str, epoch: int) -> None:
         self.store, self.name, self.epoch = store, name, epoch
@@ -53,16 +52,16 @@ class Term:
 
     @classmethod
     def of(cls, leadership: Leadership) -> Term:
-        """The term of a leadership, of whichever kind its election is. No I/O."""
+        """Return the term of a leadership, of either kind of election. No I/O."""
         return cls(leadership._store, leadership._name, leadership.epoch)  # noqa: SLF001 - the same package
 
     def check(self) -> None:
-        """Raises `FencedOut` where the election's record does not show this term in office any more. One read.
+        """Raise `FencedOut` if the election's record shows that this term has ended. One read.
 
-        That is where it was given back or has a successor, and where this very object has seen it stand still, by a
-        clock of this process, for the whole of its lease: the server's clock may be set.  Advisory, as
-        `Leadership.check` is: it may end right after. What protects a resource is the epoch in the guard of each write
-        to it. Raises `Unavailable` where the record cannot be read.
+        A term has ended if it was given back, if it has a successor, or if this object has seen its lease unchanged for
+        the whole length of the lease, by this process's monotonic clock (a server's clock may be set). Advisory, as
+        `Leadership.check`: the term may end right after. What protects a resource is the epoch in the guard of each
+        write to it. Raises `Unavailable` if the record cannot be read.
         """
         record = self.store.get(Key(LOCKS, self.name), *BINS)
         if record is None or not self._in_office(LeaseView.of(record.bins)):

@@ -1,6 +1,4 @@
-"""The line in which ZooKeeper's candidates stand: ephemeral, numbered nodes, the first of which leads
-(docs/protocols.md P3).
-"""
+"""The line of candidates in ZooKeeper: ephemeral, numbered nodes, the first of which leads (docs/protocols.md P3)."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ...seams import Seams
 
 
 def line_path(path: str, name: str) -> str:
-    """Where the line of that name stands. Raises `InvalidRequest` for what is no path in ZooKeeper."""
+    """Return the path of an election's line. Raises `InvalidRequest` if it is not a valid path in ZooKeeper."""
     if not checked_text("path", path).startswith("/") or path != "/" + path.strip("/"):
         raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
     whole = f"{path}/{quote(name, safe='')}"
@@ -27,11 +25,11 @@ def line_path(path: str, name: str) -> str:
 
 
 class Line:
-    """A candidate's place in the line: one ephemeral, numbered node, known by a prefix that was minted before it.
+    """A candidate's place in the line: one ephemeral, numbered node, found by a prefix chosen before it is created.
 
-    Each stay in the line has its own number, which is part of the prefix: who ends one stay never ends the next.
-    All prefixes begin alike, so that a node which was left, or was made too late, in a session that it was not meant
-    for, is known and goes: it would stand in the line for nobody, for as long as that session lives.
+    Each stay in the line has a number of its own, which is part of the prefix: so ending one stay never ends the next.
+    All prefixes of a candidate begin alike. So it finds and deletes a node that it has left, or that was created too
+    late or in a later session than intended: such a node would block the line for as long as its session lives.
     """
 
     def __init__(self, client: Any, path: str, candidate: str, seams: Seams, patience: float) -> None:
@@ -41,7 +39,7 @@ class Line:
         self._guard, self.stay = seams.lock(), 0
 
     def predecessor(self) -> str | None:
-        """The node right before this candidate's, which enters the line if it is not in it; None if it is first."""
+        """Enter the line if this candidate is not in it, and return the node before its own; None if it is first."""
         nodes, mine = self._places()
         if not mine:
             node, data = f"{self._path}/{self._prefix()}", self._candidate.encode()
@@ -55,19 +53,20 @@ class Line:
         return nodes[place - 1] if place else None
 
     def watch(self, node: str, wake: Callable[[Any], None]) -> bool:
-        """Be told when the node goes; whether it is still there."""
+        """Have `wake` called when the node is deleted. False if the node does not exist any more."""
         return self._ask(self.client.exists_async(f"{self._path}/{node}", watch=wake)) is not None
 
     def confirm(self) -> None:
-        """Raises `Refused` where this candidate is not first any more, `Unavailable` where that cannot be said."""
+        """Raise `Refused` if this candidate is not first any more, `Unavailable` if ZooKeeper does not answer."""
         nodes, mine = self._places()
         if not mine or nodes[0] != mine[0]:
             raise Refused(f"{self._candidate!r} is not the first in {self._path} any more: its session has ended")
 
     def leave(self, stay: int | None = None) -> None:
-        """End that stay, or the present one; nothing happens where another one has begun. Waits for nothing.
+        """End the stay with this number, default: the present one. Nothing happens if another stay has begun.
 
-        The node goes now. Where there is no connection, it goes with the next one, or with the session.
+        Does not wait. The node is deleted now; without a connection, it is deleted with the next one, or it ends with
+        the session.
         """
         with self._guard:
             if stay is None or stay == self.stay:
@@ -75,7 +74,7 @@ class Line:
         self._clear()
 
     def names(self) -> list[str]:
-        """The candidates in the line, in their order."""
+        """Return the names of the candidates in the line, in order."""
         asked = [self.client.get_async(f"{self._path}/{node}") for node in self._nodes()]
         names = []
         for answer in asked:
@@ -86,10 +85,10 @@ class Line:
         return names
 
     def _places(self) -> tuple[list[str], list[str]]:
-        """All nodes of the line, and this candidate's, in order.
+        """Return all nodes of the line, and this candidate's, in order.
 
-        A new session, and a new stay, begins with a new prefix: the old node, where it is still there, goes with the
-        old session, or by our hand. It may be of this session: the client sends what waited while there was none.
+        Each session and each stay has a prefix of its own. An old node of this candidate is deleted here: it may belong
+        to the present session, as the client sends waiting requests only after it has connected.
         """
         nodes, prefix = self._nodes(), self._prefix()
         old = [node for node in nodes if node.startswith(self._mine) and not node.startswith(prefix)]
@@ -110,10 +109,10 @@ class Line:
         except NoNodeError:
             return
 
-    # Nothing from here to `_heard` waits: kazoo's own threads call it.
+    # kazoo's own threads call the methods from here to `_heard`: none of them may wait.
 
     def _clear(self) -> None:
-        """Have the nodes deleted that this candidate has left."""
+        """Delete the nodes of this candidate's earlier stays. Does not wait."""
         self.client.get_children_async(self._path).rawlink(self._found)
 
     def _found(self, asked: Any) -> None:
@@ -126,21 +125,21 @@ class Line:
                 self.client.delete_async(f"{self._path}/{node}").rawlink(self._ended)
 
     def _made(self, asked: Any) -> None:
-        """Where kazoo makes the path first, it sends the create later, perhaps after the stay that it was for."""
+        """Delete the new node if its stay is over: if kazoo first creates the path, it creates the node only later."""
         if not asked.successful():
             self._ended(asked)
         elif not asked.value.rpartition("/")[2].startswith(f"{self._mine}{self.stay}-"):
             self._clear()
 
     def _ended(self, asked: Any) -> None:
-        """What was cut short by the end of a connection is asked again; after the end of the session it is done."""
+        """Repeat a deletion that failed as the connection ended. If the session ended too, its nodes are gone."""
         if isinstance(asked.exception, ConnectionLoss) and self.client.state != KazooState.LOST:
             self.client.add_listener(self._heard)
-            if self.client.connected:  # again, and perhaps before there was a listener
+            if self.client.connected:  # connected again, perhaps before the listener was added
                 self._clear()
 
     def _heard(self, state: str) -> bool:
-        """Whether nothing has to be heard any more: kazoo then forgets this listener."""
+        """Delete old nodes once connected. True if the listener is no longer needed: kazoo then removes it."""
         if state == KazooState.CONNECTED:
             self._clear()
         return bool(state != KazooState.SUSPENDED)
@@ -162,5 +161,5 @@ class Line:
 
 
 def _number(node: str) -> str:
-    """The ten digits that ZooKeeper has put behind the prefix."""
+    """Return the ten digits that ZooKeeper has appended to the prefix."""
     return node.rpartition("-")[2]

@@ -1,8 +1,8 @@
-"""An election by ZooKeeper: it chooses the candidate, the store numbers the term (docs/protocols.md P3).
+"""Elections by ZooKeeper: ZooKeeper chooses the leader, the store numbers the term (docs/protocols.md P3).
 
-Candidates stand in a line of ephemeral nodes; the first one leads. A term begins with the next fence of the lock
-record, is renewed there, and is believed while both the record and the session confirm it, so epochs of all kinds of
-election compare, and none is repeated after ZooKeeper was set up anew.
+The candidates are a line of ephemeral nodes; the first one leads. A term takes the next fence of the lock record and
+renews the lease there, and it counts only while both the record and the session confirm it. So the epochs of all kinds
+of election can be compared, and none is used twice, even after ZooKeeper was rebuilt.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .znodes import Line, line_path
 
 log = logging.getLogger("latchwork.election")
 ELECTOR = "elector-fence"
-"""The last fence that was taken on ZooKeeper's authority; equal to the record's fence while such a term lasts."""
+"""The last fence that a ZooKeeper election has taken; equal to the record's fence while such a term lasts."""
 _SUPERSEDED = (Bin(rules.LOCKED).eq(1) & Bin(rules.FENCE).eq(Param("fence")) & Bin(ELECTOR).eq(Param("fence"))) & Bin(
     rules.GRANT, str
 ).ne(Param("grant", str))
 LOOK = 1.0
-"""Seconds after which the line is looked at again, should a notification have been missed."""
+"""Seconds after which the line is read again, in case a notification was missed."""
 
 
 class _Candidate(Contender):
-    """A contender whose lease is worth no more than its place in the line."""
+    """A contender whose lease counts only while it is first in the line."""
 
     line: Line
 
@@ -50,7 +50,7 @@ class _Candidate(Contender):
 
 
 class _Term(Grant):
-    """A grant whose candidate leaves the line as soon as it is lost, whatever the leader's function is doing."""
+    """A grant whose candidate leaves the line as soon as the grant is lost, even while the leader's function runs."""
 
     def __init__(self, name: str, party: _Candidate, claim: Claim) -> None:
         super().__init__(name, party, claim)
@@ -58,7 +58,7 @@ class _Term(Grant):
 
     def release(self) -> bool:
         self.give_up()
-        self._line.leave(self._stay)  # first: a store that hangs must not keep the office empty
+        self._line.leave(self._stay)  # first: a store that hangs must not keep the others from being elected
         return super().release()
 
     def _keeper(self) -> Keeper:
@@ -66,7 +66,7 @@ class _Term(Grant):
 
 
 def _connecting(hosts: str, lease: float) -> Any:
-    """A client for these hosts. Raises `InvalidRequest` where they cannot be read."""
+    """Make a client for these hosts. Raises `InvalidRequest` if they cannot be parsed."""
     try:
         return KazooClient(hosts, timeout=lease)
     except ValueError as failure:
@@ -76,18 +76,21 @@ def _connecting(hosts: str, lease: float) -> Any:
 class ZooKeeperElection(Election):
     """An election by a line of ephemeral nodes in ZooKeeper.
 
-    store, name: where the epochs come from; who uses the same ones, by ZooKeeper or by lease, stands for the same
-    office.  client_or_hosts: a kazoo client that the caller has started and stops, or hosts to be connected to while
-    standing, "host:port,..." or a list of them.  candidate: a name for people and logs.  path: under which the line is
-    made, as `path/name`; it may be deleted at any time, which ends the term.  lease: seconds for which a term is
-    believed without being confirmed, at most the session timeout; default: the timeout that the client asks for, 10
-    with hosts. Where the server grants less than was asked for, give that.
+    store, name: the election's record, from which the epochs come. Every candidate of one election uses one store and
+        one name, whether it is elected by ZooKeeper or by a lease.
+    client_or_hosts: a kazoo client, which the caller starts and stops, or the hosts to connect to while this candidate
+        takes part: "host:port,..." or a list.
+    candidate: a name for people and logs.
+    path: the parent of the line, which is the node `path/name`. It may be deleted at any time; that ends the term.
+    lease: seconds for which a term counts without being confirmed, at most the session timeout. Default: the timeout
+        that the client asks for, 10 with hosts. If the server grants a shorter timeout than asked for, pass that.
 
-    The term ends when the connection is SUSPENDED, before the session is lost, and is not resumed. However a term has
-    ended, the candidate leaves the line as soon as there is a connection, whether or not the leader's function has
-    returned, and stands again at the end of it. So does a candidate that waits and cannot reach the store.
-    After two leases without a connection, a client that was made from hosts is replaced: ZooKeeper refuses for ever
-    who has seen more than it holds since it was set up anew. For a client of the caller's, a warning is logged.
+    The term ends when the connection is SUSPENDED, before the session is lost, and is not resumed. After a term, the
+    candidate leaves the line as soon as there is a connection, even if the leader's function has not returned yet, and
+    joins it again at the end. A waiting candidate that cannot reach the store does so too.
+    After two leases without a connection, a client that was made from hosts is replaced: a rebuilt ZooKeeper
+    permanently rejects clients whose last transaction id is ahead of its own. If the client is the caller's, a warning
+    is logged instead.
     """
 
     def __init__(
@@ -120,10 +123,10 @@ class ZooKeeperElection(Election):
         self._warned = False
 
     def contenders(self) -> list[str]:
-        """The candidates in the line, in their order, the leader first. Two round trips to ZooKeeper.
+        """Return the candidates in the line, in order, the leader first. Two round trips to ZooKeeper.
 
-        With hosts, and while not standing, it connects for this one question. Raises `Unavailable` where ZooKeeper does
-        not answer.
+        With hosts, and while this candidate does not take part, it connects for this call only. Raises `Unavailable` if
+        ZooKeeper does not answer.
         """
         if self._own and (self._standing is None or not self._standing.is_alive()):
             return self._asked_apart()
@@ -142,9 +145,9 @@ class ZooKeeperElection(Election):
             client.close()
 
     def stop(self, timeout: float | None = 10.0) -> bool:
-        """Leave the line, and else as `Election.stop`.
+        """Leave the line, and do what `Election.stop` does.
 
-        Where there is no connection, a client of the caller's leaves it with the next one.
+        Without a connection, a client of the caller's leaves the line when it is connected again.
         """
         limit = checked_timeout(timeout)
         self._stop.set()
@@ -165,12 +168,12 @@ class ZooKeeperElection(Election):
     def _disconnect(self) -> None:
         self._client.remove_listener(self._heard)
         if self._own:
-            with suppress(KazooException):  # one that hangs in a call does not end in time; its thread is a daemon
+            with suppress(KazooException):  # a client that hangs in a call does not end in time; its thread is a daemon
                 self._client.stop()
                 self._client.close()
 
     def _cut_off(self, stop: Event) -> None:
-        """There was no connection for so long that there may never be one with this client."""
+        """Replace the client after a long time without a connection: it may never connect again."""
         if self._own:
             log.warning("%r: no connection to ZooKeeper; trying with another client", self)
             self._disconnect()
@@ -181,21 +184,21 @@ class ZooKeeperElection(Election):
             log.warning("%r: no connection to ZooKeeper; if that was set up anew, stand with another client", self)
 
     def _heard(self, state: str) -> None:
-        """The connection has changed. Called by the client's own thread: it must not wait for anything."""
+        """End the term if the connection is interrupted. Called by the client's own thread, so it must not wait."""
         grant = self._grant
         if state != KazooState.CONNECTED and grant is not None:
             grant.lost.set()
         self._wake.set()
 
     def _woken(self, _: Any) -> None:
-        """A bound method is the same watch at each look; another function each time would be kept each time."""
+        """Wake the campaign. A bound method: kazoo keeps equal watches once, but a new function for every call."""
         self._wake.set()
 
     def _elect(self, stop: Event) -> Grant | None:
         try:
             return self._chosen(stop)
         except PASSING:
-            self._line.leave()  # who cannot reach the store would be first in the line for nothing
+            self._line.leave()  # a candidate that cannot reach the store would only block the line
             raise
 
     def _chosen(self, stop: Event) -> Grant | None:
@@ -215,11 +218,11 @@ class ZooKeeperElection(Election):
         return None
 
     def _claim(self, acquisition: Acquisition) -> Claim | None:
-        """The next fence, where this candidate is first in the line.
+        """Take the next fence, if this candidate is first in the line.
 
-        ZooKeeper's authority supersedes a term that was taken on ZooKeeper's authority, without waiting for its lease;
-        the guard names that term, which was looked up *before* the line: who was paused in between supersedes nobody.
-        A lease that was taken without ZooKeeper is waited for as everybody does.
+        It ends a term that a ZooKeeper election has taken without waiting for its lease. The guard names that term, and
+        the term is read *before* the line: a candidate that is paused in between then ends no later term. A lease that
+        was taken without ZooKeeper must run out first, as for every contender.
         """
         seen = self._party.look()
         before = self._line.predecessor()
@@ -234,7 +237,7 @@ class ZooKeeperElection(Election):
         return acquisition.look()
 
     def _confirmed(self, claim: Claim) -> Grant | None:
-        """The term, once the line is confirmed after the fence was taken."""
+        """Return the term if this candidate is still first in the line after it took the fence, else None."""
         grant = _Term(self.name, self._party, claim)
         self._grant = grant
         try:

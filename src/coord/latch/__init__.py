@@ -1,4 +1,4 @@
-"""Latches: wait until a count is reached, in one data centre or in several."""
+"""Latches: wait until a count reaches zero, in one data centre or in several."""
 
 from typing import TYPE_CHECKING
 

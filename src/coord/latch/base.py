@@ -1,7 +1,7 @@
-"""What both kinds of latch share: counting, reading, waiting.
+"""The common part of both kinds of latch: counting, reading, waiting.
 
-A latch is one record with a counter for each farm. Every count is exactly-once: by its party (a Spark partition, a
-job) where one is named, else by a token (docs/protocols.md P1, P8), so a lost reply never counts twice.
+A latch is one record with a counter for each farm. Every count is applied exactly once: per party (a Spark partition,
+a job) if one is named, else per token (docs/protocols.md P1, P8). So a lost reply never counts twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..alarm import Alarm
 from ..presence import Group
-from ..waiting import told
+from ..waiting import measured
 from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
@@ -26,17 +26,17 @@ from .progress import ProgressBar
 from .watch import LatchProgress, Looks, by_farm, progress_of
 
 TTL = 3600
-"""Seconds that a latch lives where nothing else is said."""
+"""Default time to live of a latch, in seconds."""
 LATCH_POLL = Poll(low=0.005, high=0.026, factor=1.5)
 """At most 40 reads a second, and half of all releases seen within 13 ms."""
 L = TypeVar("L", bound="Latch")
 
 
 class Latch(Handle):
-    """What both kinds of latch share. Handles are cheap, safe to share between threads, and pickle with their store."""
+    """The common part of both kinds of latch. Handles are cheap, thread-safe, and pickle with their store."""
 
     _least: int | None = None
-    """The count of a latch that is created with neither a count nor parties; None where that is refused."""
+    """The count of a latch that is created with neither a count nor parties; None if that is an error."""
 
     @classmethod
     def create(
@@ -54,20 +54,21 @@ class Latch(Handle):
         set_suffix: str = "distributed_latch",
         policy: RetryPolicy = LATCH_POLICY,
     ) -> L:
-        """Create this farm's counter with `count`, or with one for each of `parties`. One store call.
+        """Create this farm's counter with `count`, or with one count for each of `parties`. One store call.
 
-        A latch that counts up begins with 0 where neither is given.
+        A `CountUpDownLatch` without both starts at 0.
 
-        parties: all text, or all whole numbers, at most 100,000 of them and 400,000 bytes; they are kept with the
-        latch: no other party can count then, and `missing()` knows them. farms: at XDC level, the farms that must bring
-        their counter before the latch can be released; default: those that have one, which is safe only where one
-        coordinator brings the whole count. At DC level they are refused, as only this farm's counter decides there.
-        ttl: seconds; a latch that expires raises, it is never released by that. set_suffix: the latch is kept in the
-        set `D_LTCH#<set_suffix>`; every handle on it has the same. policy: how often, and for how long, a call is tried
-        again.
+        parties: the names of the parties, all text or all whole numbers, at most 100,000 and 400,000 bytes. They are
+            stored in the latch: then no other party can count, and `missing()` knows them.
+        farms: at XDC level, the farms that must create their counter before the latch can be released. Default: the
+            farms that have a counter, which is safe only if one coordinator creates the whole count. Refused at DC
+            level, where only this farm's counter decides.
+        ttl: time to live in seconds. Waiting for a latch that expires raises `NotFound`; expiry never releases it.
+        set_suffix: the latch is stored in the set `D_LTCH#<set_suffix>`. Every handle must use one suffix.
+        policy: how often, and for how long, a call is tried again.
 
-        Raises `AlreadyExists` where this farm's counter is there; `OutcomeUnknown` where it may have been created by
-        this call; `InvalidRequest` before any I/O.
+        Raises `AlreadyExists` if this farm's counter exists; `OutcomeUnknown` if this call may have created it;
+        `InvalidRequest` before any I/O.
         """
         latch = cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
@@ -92,13 +93,15 @@ class Latch(Handle):
         set_suffix: str = "distributed_latch",
         policy: RetryPolicy = LATCH_POLICY,
     ) -> L:
-        """As `create`, but where this farm's counter is there it is left as it is: for a job that runs again.
+        """Create the latch, or join it if this farm's counter exists. For a job that may be restarted.
 
-        It is joined whatever has been counted by then, so give each run of a job that starts anew an id of its own: the
-        latch of an earlier run may be released already. ttl: default 3,600 s for a latch that is created; one that is
-        there keeps what it has left. One store call, or two where it is there.
+        An existing counter is not changed, whatever has been counted. So a job that starts over needs a new latch id
+        for each run: the latch of an earlier run may be released already. One store call, or two if the counter exists.
 
-        Raises `AlreadyExists` where it is there for other parties; else as `create`.
+        ttl: default 3,600 s for a new latch; an existing one keeps its remaining time.
+        All other parameters: see `create`.
+
+        Raises `AlreadyExists` if the latch exists with other parties, and what else `create` raises.
         """
         latch = cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
@@ -110,15 +113,16 @@ class Latch(Handle):
     # ---- counting
 
     def count_down(self, n: int = 1, *, party: str | int | None = None) -> int:
-        """Count down by `n`, exactly once; what remains in this farm. One store call.
+        """Count down by `n`, exactly once, and return the remaining count of this farm. One store call.
 
         A `party` counts once, however often and from however many processes it is repeated; a repeat changes nothing.
         Without a party, each *call* counts once. At DC level the counter stops at zero.
 
-        Raises `InvalidRequest` for a party that is none of those that the farm's counter was created for, where these
-        were named, and for one of another kind (text, whole numbers) than those that have counted; `NotFound` where
-        the latch was never created for this farm, was deleted (and perhaps made again) or has expired;
-        `OutcomeUnknown` where the count may have been applied (with a party, calling again is harmless).
+        Errors:
+        `InvalidRequest` if the latch was created with named parties and this one is not among them, or if the kind of
+            its name (text, whole number) differs from the parties that have counted.
+        `NotFound` if the latch was never created for this farm, was deleted (and perhaps created again) or has expired.
+        `OutcomeUnknown` if the count may have been applied. With a party, calling again is harmless.
         """
         checked_whole("n", n, 1, layout.MAX_COUNT)
         floor = self._level is LatchLevel.DC
@@ -127,10 +131,11 @@ class Latch(Handle):
         return self._count_to_floor(n) if floor else self._count(By.ADDING, -n)
 
     def _count_to_floor(self, n: int) -> int:
-        """Nearly always there is enough to take from, and a plain addition is the cheapest update there is.
+        """Count down by `n`, but not below zero.
 
-        Where there is not, the count goes on under the same token: the first request, should it be delivered once more
-        when the count has risen again, finds it.
+        First try a plain addition, the cheapest update, guarded by "at least `n` remain": that is nearly always so. If
+        it is refused, count with a floor under the first attempt's token: if the network delivers the first request
+        again after the count has risen, the token makes it a repeat.
         """
         try:
             return self._once(By.TAKING, -n)
@@ -145,7 +150,7 @@ class Latch(Handle):
 
     def _once(self, by: By, change: int, token: bytes | None = None) -> int:
         nonce = self._identity()
-        # Not of the nonce itself: latches of the same size share the form, which takes longer to make than a count.
+        # The form does not contain the nonce: latches of equal size share it, and making one takes longer than a count.
         form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, by)
         return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
 
@@ -178,27 +183,27 @@ class Latch(Handle):
     # ---- reading
 
     def count(self) -> int:
-        """What remains: this farm's counter at DC level, the sum over all farms at XDC. One read.
+        """Return the remaining count: of this farm at DC level, the sum over all farms at XDC level. One read.
 
-        Raises `NotFound`: a latch that has expired never reads as released.
+        Raises `NotFound`: an expired latch never reads as released.
         """
         return self.progress().remaining
 
     def counts(self) -> dict[str, int]:
-        """The counters by farm, whatever the level. One read. Raises `NotFound`."""
+        """Return the counters of all farms, by farm, at either level. One read. Raises `NotFound`."""
         return by_farm(self._read_record(), layout.COUNT)
 
     def progress(self) -> LatchProgress:
-        """The counters that decide at this level, in one read. Raises `NotFound`."""
+        """Return the counters that decide at this level. One read. Raises `NotFound`."""
         return self._look({})
 
     def _look(self, ids: dict[str, str]) -> LatchProgress:
-        """The progress now; `ids` grows by the nonces of the farms. Raises `NotFound` where one is another since."""
+        """Read the progress, and add the nonces of the farms to `ids`. Raises `NotFound` if one of them has changed."""
         bins = bins_of(self._farm)
         record = self._read_record(*((bins.count, bins.id) if self._level is LatchLevel.DC else ()))
         progress = progress_of(record)
         if not progress.counts and not progress.absent_farms:
-            raise self._gone()  # a record without a counter is no latch, and its sum of nothing no release
+            raise self._gone()  # a record without a counter is not a latch; a sum of no counters is not a release
         now = by_farm(record, layout.ID)
         if not ids.items() <= now.items():
             raise self._made_again()
@@ -213,17 +218,21 @@ class Latch(Handle):
         create_timeout: float | None = 0,
         alive: Group | None = None,
     ) -> bool:
-        """Wait until the latch is released; True then, False once `timeout` seconds are over (None = for ever).
+        """Wait until the latch is released. Return True then, and False after `timeout` seconds.
 
-        It reads the counters again and again, after 5 to 26 ms: at most 40 reads a second. `progress=True` draws a bar
-        on stderr where that is a terminal; a function is called with a `LatchProgress` whenever the counters changed.
-        `create_timeout`: seconds to wait for a latch that is not there yet to be created, within `timeout`.
-        `alive`: a group that the parties are members of, by their names: where one that has not counted died, this
-        raises `PartyLost` within a lease of that one, instead of waiting in vain. Two reads a second more.
-        A store that is away is asked again until the time is over, so an outage that is shorter ends no wait.
-        Raises `NotFound` where it is not created by then, and when it is deleted (and perhaps made again) or expires
-        meanwhile: that never reads as released. Raises `Unavailable` where the time is over and the last look failed:
-        nobody knows then whether it is released. Interruptible.
+        It reads the counters every 5 to 26 ms: at most 40 reads a second. If the store is unavailable, it keeps asking
+        until the timeout, so a shorter outage does not end the wait. Interruptible.
+
+        timeout: seconds; None = no limit.
+        progress: True draws a bar on stderr if that is a terminal; a function is called with a `LatchProgress` whenever
+            the counters have changed.
+        create_timeout: seconds, within `timeout`, to wait for a latch that does not exist yet.
+        alive: a group whose members are the parties, by name. If a party that has not counted dies, this raises
+            `PartyLost` within that member's lease. Two more reads a second.
+
+        Raises `NotFound` if the latch is not created in time, or is deleted (and perhaps created again) or expires
+        during the wait: that is never a release. Raises `Unavailable` if the last read before the timeout failed: it is
+        then unknown whether the latch is released.
         """
         timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
@@ -234,7 +243,7 @@ class Latch(Handle):
         look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
-        there: set[bool] = set()  # whether it has been there: what is gone then is not waited for
+        there: set[bool] = set()  # whether the latch was seen: if it disappears after that, the wait ends
 
         def released() -> bool | None:
             try:
@@ -253,22 +262,25 @@ class Latch(Handle):
 
         try:
             with Deadline(seams, timeout) as deadline:
-                return told(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+                return measured(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
         finally:
             if bar:
                 bar.close()
 
     def parties(self) -> set[Any]:
-        """The parties that have counted: their names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
+        """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
         return self._counted(self._read_record())
 
     def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
-        """The parties that have not counted, of those that the latch was created for; or of `expected`. One read.
+        """Return the parties that have not counted. One read.
 
-        At XDC level as `"<farm>/<party>"`, of all farms whose parties were named. A latch that was created with a count
-        has no names: without `expected` the answer is empty then, whoever has not counted. lost_in: of these only who
-        died, as members of that group; one read more. Raises `InvalidRequest` where `expected` is no list of names, and
-        `NotFound`.
+        At XDC level as `"<farm>/<party>"`, of all farms whose parties were named.
+
+        expected: the parties to compare with; default: the parties that the latch was created with. A latch created
+            with a count has no names: without `expected` the result is then empty, whoever has not counted.
+        lost_in: a group; return only the parties that died as members of it. One more read.
+
+        Raises `InvalidRequest` if `expected` is not a list of names, and `NotFound`.
         """
         named = None if expected is None else layout.expected_parties(expected)
         group = None if lost_in is None else checked_kind("lost_in", lost_in, Group)
@@ -280,37 +292,37 @@ class Latch(Handle):
         return {party for party in absent if str(party) in lost}
 
     def _unfinished(self, group: Group, lost: set[str]) -> set[str]:
-        """Those who were lost and have not counted: of the parties that were named, or else of all members."""
+        """Return the lost members that have not counted: only named parties, or all members if none were named."""
         record = self._read_record()
         lost = self._members(group, lost) - {str(party) for party in self._counted(record)}
         named = {str(party) for party in self._named(record)}
         return lost & named if named else lost
 
     def _members(self, group: Group, names: set[str]) -> set[str]:
-        """Members as the parties of this latch are named: at DC level those of the group's own farm, without it."""
+        """Convert names of members to names of parties: at DC level only the group's own farm, without its prefix."""
         if self._level is LatchLevel.XDC:
             return names
         farm = f"{group.farm}/"
         return {name.removeprefix(farm) for name in names if name.startswith(farm)}
 
     def expected(self) -> Names | None:
-        """The parties of this farm that the latch was created for, None where it was created with a count.
+        """Return the parties of this farm that the latch was created with; None if it was created with a count.
 
-        A range where these are the whole numbers from 0 on. One read, or none once the handle has counted; from here
-        on it means this latch, and no other that is made under its id. Raises `NotFound`.
+        A range if they are the whole numbers from 0 on. One read, or none after the handle has counted. After this
+        call the handle means this latch, and no later one with its id. Raises `NotFound`.
         """
         self._identity()
         return self._names
 
     def delete(self) -> bool:
-        """Delete the latch with the counters of all farms; False where it was gone, or is not the one created here.
+        """Delete the latch with the counters of all farms. False if it was gone, or is not the latch of this handle.
 
-        Waiters get `NotFound`. Counts that arrive late are refused, also when the latch is made again.
+        Waiters get `NotFound`. Late counts are refused, even if the latch is created again.
         """
         try:
             nonce = self._identity()
         except NotFound:
-            nonce = None  # this farm has no counter; there may be those of others
+            nonce = None  # this farm has no counter; other farms may have one
         guard = None if nonce is None else bins_of(self._farm).is_mine.bind(nonce=nonce)
         try:
             return self._store.delete(self._key, when=guard, repeatable=True)
@@ -331,7 +343,7 @@ class Latch(Handle):
     # ---- creating
 
     def _begin(self, count: int | None, parties: Iterable[str | int] | None, *, ttl: int, join: bool) -> None:
-        """Create this farm's counter, or `join` the one that is there. Raises `AlreadyExists`."""
+        """Create this farm's counter, or `join` an existing one. Raises `AlreadyExists`."""
         self._names = None if parties is None else layout.checked_parties(parties)
         number = self._number(count)
         wanted = self._names
@@ -351,7 +363,7 @@ class Latch(Handle):
             )
 
     def _number(self, count: int | None) -> int:
-        """The count to begin with, by either of the two."""
+        """Return the initial count: `count`, or the number of parties. Raises `InvalidRequest`."""
         if self._names is None:
             count = self._least if count is None else count
             if count is None:
@@ -362,7 +374,7 @@ class Latch(Handle):
         return len(self._names)
 
     def _create(self, count: int, ttl: int) -> bool:
-        """Create this farm's counter; False where it is there already, which this handle then means."""
+        """Create this farm's counter. False if it exists already; the handle is then bound to the existing latch."""
         bins = bins_of(self._farm)
         capacity = min(max(count, layout.MIN_TOKENS), layout.MAX_TOKENS) if self._least is None else layout.MAX_TOKENS
         nonce = layout.new_nonce(self._store.seams.unique(), capacity)
@@ -378,7 +390,7 @@ class Latch(Handle):
                 ttl=ttl, repeatable=True,
             )  # fmt: skip
         except Refused as refusal:
-            # The nonce is the token: where it stands in the record, an attempt whose reply was lost has done it.
+            # The nonce is the token: if the record has it, an earlier attempt, whose reply was lost, has created it.
             reads = (bins.count, bins.id, bins.names)
             record = self._read_after(refusal, lambda: self._store.get(self._key, *reads))
             if record is None or record.bins.get(bins.id) != nonce:

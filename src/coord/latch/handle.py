@@ -1,4 +1,7 @@
-"""A handle on a latch: where it is kept, and which of the latches that are made there one after another it means."""
+"""Handles of latches: the record's key, and the identity of the latch in it.
+
+A latch may be deleted and created again under one id. A handle means one of these latches, by its nonce.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ T = TypeVar("T")
 
 
 class LatchLevel(Enum):
-    """Which counters decide: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
+    """The counters that decide when a latch is released: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
 
     DC = "dc"
     XDC = "xdc"
 
 
 class Handle:
-    """Where a latch is, and its nonce and the names of its parties as far as they are known."""
+    """A latch's key, its nonce, and the names of its parties, as far as they are known."""
 
     _nonce: str | None = None
     _names: Names | None = None
@@ -71,18 +74,20 @@ class Handle:
         set_suffix: str = "distributed_latch",
         policy: RetryPolicy = LATCH_POLICY,
     ) -> H:
-        """A handle on a latch that was, or will be, created elsewhere. No I/O.
+        """Return a handle on a latch that another process creates. No I/O.
 
-        `farm_id`: whose counter this handle counts; default $LATCHWORK_FARM, else "local". `ttl`: seconds that each
-        count gives the record to live; default: what it has left is kept, so that the creator decides. `set_suffix`:
-        as it was created with. `policy`: how often, and for how long, a call is tried again.
+        farm_id: the farm whose counter this handle changes; default $LATCHWORK_FARM, else "local".
+        ttl: the record's time to live in seconds, set by each count; default: counts do not change it, so the creator
+            decides.
+        set_suffix: must be the one that the latch is created with.
+        policy: how often, and for how long, a call is tried again.
         """
         return cls(
             store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
         )
 
     def _identity(self) -> str | None:
-        """The nonce of the latch that this handle means: known from `create`, else read with the first count."""
+        """Return the nonce of the latch that this handle means: known from `create`, else read with the first count."""
         if not self._identified:
             bins = bins_of(self._farm)
             record = self._store.get(self._key, bins.count, bins.id, bins.names)
@@ -92,7 +97,7 @@ class Handle:
         return self._nonce
 
     def _means(self, record: Record) -> None:
-        """From here on the handle means the latch of this record, and no other that is made under its id."""
+        """Bind the handle to the latch of this record, and to no later one with its id."""
         self._names = layout.names_in(record.bins, self._farm, self._key)
         self._nonce, self._identified = record.bins.get(bins_of(self._farm).id), True
 
@@ -111,7 +116,9 @@ class Handle:
         )
 
     def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
-        """What the read finds; where it fails, and an attempt before the refusal was in doubt, nobody knows."""
+        """Read the record after a refusal. Raises `OutcomeUnknown` if the read fails and an earlier attempt of the
+        refused update may have been applied.
+        """
         try:
             return read()
         except LatchworkError as failure:
@@ -124,7 +131,7 @@ class Handle:
             ) from failure
 
     def _read_record(self, *bins: str) -> Record:
-        """The record with these bins, of which `id` is one, or all. Raises `NotFound`, also for a later latch."""
+        """Read these bins (the bin `id` must be among them), or all. Raises `NotFound`, also if it is a later latch."""
         record = self._store.get(self._key, *bins)
         if record is None:
             raise self._gone()

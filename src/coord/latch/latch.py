@@ -1,7 +1,7 @@
-"""Latches: wait until so many things have happened, here or in several data centres ("farms").
+"""Latches: wait until a given number of things have happened, in one data centre or in several ("farms").
 
-Every count is exactly-once: by its party (a Spark partition, a job) where one is named, else by a token, so that a
-lost reply never counts twice (docs/protocols.md P1, P8).
+Every count is applied exactly once: per party (a Spark partition, a job) if one is named, else per token. So a lost
+reply never counts twice (docs/protocols.md P1, P8).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
 
 
 class CountDownLatch(Latch):
-    """A latch that only counts down. For the Java library's records too, which it reads and writes as they are."""
+    """A latch that only counts down. It also reads and writes the records of the Java library, without changing their
+    layout.
+    """
 
 
 class CountUpDownLatch(Latch):
@@ -26,9 +28,9 @@ class CountUpDownLatch(Latch):
     _least = 0
 
     def count_up(self, n: int = 1) -> int:
-        """Count up by `n`, exactly once; what remains in this farm. One store call. Raises as `count_down`.
+        """Count up by `n`, exactly once, and return the remaining count of this farm. One store call.
 
-        Not promised: across data centres whose stores are shipped to one another, a count-up in flight can come too
-        late to hold the latch.
+        Raises what `count_down` raises. Not promised: if data centres replicate their stores to each other (XDR), a
+        count-up that is still being shipped may arrive too late to keep the latch closed.
         """
         return self._count(By.ADDING, checked_whole("n", n, 1, layout.MAX_COUNT))

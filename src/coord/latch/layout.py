@@ -1,6 +1,6 @@
-"""How a latch is stored, and the guards of its updates (docs/design.md section 4, docs/protocols.md P8).
+"""The stored layout of a latch, and the guards of its updates (docs/design.md section 4, docs/protocols.md P8).
 
-`count#<farm>` is byte for byte what the Java library reads and writes; the other bins are ours, and it ignores them.
+`count#<farm>` is byte for byte what the Java library reads and writes; it ignores the other bins.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ from ...store.port import KEEP, MAX_SET, MAX_TTL, Key
 
 T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
-"""The parties that a latch was created for; the whole numbers from 0 on, as partitions are, as a range."""
+"""The parties that a latch was created with; a range if they are the whole numbers from 0 on (partitions)."""
 COUNT, DONE, OPS, ID, FARMS, NAMES = "count#", "done#", "ops#", "id#", "farms#", "names#"
 MAX_FARM = 15 - len(COUNT)
 MAX_PARTIES = 100_000
-"""Parties that may be named: whole numbers of so many fill half of a record of 1 MiB once all have counted."""
+"""Most parties that may be named: so many whole numbers fill half of a record of 1 MiB when all have counted."""
 MAX_NAMES = 400_000
-"""Bytes that the parties' names may take in all: the record has them once more when they have counted."""
+"""Most bytes of all names of parties: the record holds each name a second time when the party has counted."""
 MAX_COUNT = 2**53
 MIN_TOKENS, MAX_TOKENS = 64, 256
-"""How many tokens a farm remembers: one for each count, within these. A count in doubt is resolved as long as fewer
-others have come after it; beyond that it is unknown, never doubled. The server copies the map with each count."""
+"""Limits of the number of tokens that a farm remembers: one for each count, within these limits. A count in doubt can
+be resolved while fewer counts than that came after it; later its outcome is unknown, but it is never applied twice. The
+server copies the map with each count, so it must be small."""
 
 
 _LEAST: dict[type, Any] = {str: "", int: MIN_INT}
-"""The kinds of parties, and what none of them is less than."""
+"""The kinds of names of parties, and the least value of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class FarmBins:
-    """The names of one farm's bins, and the guards and values that use them; made once a farm (`bins_of`)."""
+    """The names of one farm's bins, with the guards and values that use them. Made once for each farm (`bins_of`)."""
 
     farm: str
     count: str
@@ -66,7 +67,7 @@ class FarmBins:
     farms: str
     names: str
     is_free: Expr  # nobody has created this farm's counter
-    is_unbrought: Expr  # nor has anybody brought it, if only counts of the Java library have made it, and are waiting
+    is_unbrought: Expr  # nobody has created it, though early counts of the Java library may have made its bin
     is_mine: Expr  # the latch that the parameter `nonce` names
     is_unmarked: Expr  # a latch that the Java library made
     floored: Expr  # the count less the parameter `n`, not below zero, and never more than it was
@@ -75,7 +76,7 @@ class FarmBins:
 
 @lru_cache(maxsize=1024)
 def bins_of(farm: str) -> FarmBins:
-    """The bins of a farm; the same object for the same farm, so that its guards are compiled once."""
+    """Return the bins of a farm. One cached object for each farm, so that its guards are compiled once."""
     count, ident = COUNT + farm, ID + farm
     return FarmBins(
         farm,
@@ -89,50 +90,53 @@ def bins_of(farm: str) -> FarmBins:
         is_unbrought=missing(count) | (missing(ident) & (Bin(count) < 0)),
         is_mine=Bin(ident, str).eq(Param("nonce", str)),
         is_unmarked=exists(count) & missing(ident),
-        # A counter may be below zero already, where others count at XDC level: raising it would arm their latch again.
+        # The counter may be below zero if others count at XDC level: raising it would close their latch again.
         floored=largest(Bin(count) - Param("n"), smallest(Bin(count), 0)),
         first={kind: MapKeyAt(DONE + farm, 0, kind) for kind in _LEAST},
     )
 
 
 def kind_of(party: str | int) -> type:
-    """Whether a party is named by text or by a whole number."""
+    """Return the kind of a party's name: `str` or `int`."""
     return str if isinstance(party, str) else int
 
 
 @lru_cache(maxsize=4096)
 def first_time(farm: str, unmarked: bool, kind: type) -> Expr:
-    """The guard "the same latch, and the parameter `party`, which is of this kind, has not counted"."""
+    """Return the guard "it is this latch, and the parameter `party`, of this kind, has not counted"."""
     bins = bins_of(farm)
-    # The Java library cannot read a map in key order with keys of two kinds. Where the first is of this kind, all are:
-    # no other has been let in. Where it is not, the comparison is unknown.
+    # The Java library cannot read a map in key order with keys of two kinds. If the first key is of this kind, all are:
+    # this guard has refused the others. If it is not, the comparison is unknown, and the guard refuses.
     is_new = ~MapHas(bins.done, Param("party", str)) & (bins.first[kind] >= Const(_LEAST[kind]))
     return (bins.is_unmarked if unmarked else bins.is_mine) & any_of(missing(bins.done), is_new)
 
 
 class By(Enum):
-    """How a count changes the counter: by the parameter `change`, with its sign, of which `n` is the opposite."""
+    """How a count changes the counter. Parameters: `change`, with its sign, and `n`, which is `-change`."""
 
     ADDING = "adding"
-    TAKING = "taking"  # where there is enough
-    FLOORED = "floored"  # what there is, at most
+    TAKING = "taking"  # only if at least `n` remain
+    FLOORED = "floored"  # not below zero
 
 
 @lru_cache(maxsize=1024)
 def counted_once(farm: str, unmarked: bool, capacity: int, ttl: int, by: By) -> Form:
-    """A count that is remembered by its token. Parameters: `nonce`, and those of `By`."""
+    """Return the update of a count that is remembered by its token. Parameters: `nonce`, and the ones of `By`."""
     bins = bins_of(farm)
     same = bins.is_unmarked if unmarked else bins.is_mine
     guard = all_of(same, Bin(bins.count) >= Param("n")) if by is By.TAKING else same
-    # A nonce never comes back, so a refusal by it is final; the Java library has none. A count may rise again, but
-    # who is refused for want of enough goes on with the same token.
+    # A nonce is never used again, so a refusal by it is final; the Java library has no nonces. A count may rise again,
+    # but a count that was refused as too few remained goes on under its own token.
     once = Once(capacity, bins.ops, answer=bins.count, monotone=not unmarked, goes_on=by is By.TAKING)
     return Form(_change(bins, by), when=guard, ttl=ttl, once=once)
 
 
 @lru_cache(maxsize=1024)
 def counted_by_party(farm: str, unmarked: bool, ttl: int, by: By, kind: type) -> Form:
-    """A count that is remembered by its party, which is of this kind. Parameters: `nonce`, `party`, those of `By`."""
+    """Return the update of a count that is remembered by its party. Parameters: `nonce`, `party`, the ones of `By`.
+
+    kind: the kind of the party's name, `str` or `int`.
+    """
     bins = bins_of(farm)
     party = Param("party", str)
     ops = (_change(bins, by), MapPut(bins.done, party, Param("n")), Read(bins.count))
@@ -144,7 +148,7 @@ def _change(bins: FarmBins, by: By) -> Op:
 
 
 def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
-    """The latch's key. Raises `InvalidRequest` for ids that are empty, too long or ambiguous."""
+    """Return the latch's key. Raises `InvalidRequest` for ids that are empty, too long or ambiguous."""
     named("client_id", client_id)
     named("latch_id", latch_id)
     if "#" in client_id:
@@ -156,7 +160,7 @@ def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
 
 
 def named(what: str, value: str) -> str:
-    """The value, where it is a string that is not empty. Raises `InvalidRequest`."""
+    """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{what} is {value!r}; it must be a string with at least one character")
     try:
@@ -167,7 +171,7 @@ def named(what: str, value: str) -> str:
 
 
 def checked_farm(farm: str) -> str:
-    """The farm's id. Raises `InvalidRequest` where its bins could not be named."""
+    """Check a farm's id, and return it. Raises `InvalidRequest` if its bins could not be named."""
     size = len(checked_store_name("farm_id", farm).encode())
     if size > MAX_FARM:
         raise InvalidRequest(f"farm_id {farm!r} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
@@ -177,26 +181,26 @@ def checked_farm(farm: str) -> str:
 
 
 def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
-    """Whether a farm has brought its counter. Counts of the Java library make one by themselves, below zero."""
+    """Whether a farm has created its counter. Early counts of the Java library make one by themselves, below zero."""
     count = bins.get(COUNT + farm)
     return count is not None and (count >= 0 or ID + farm in bins)
 
 
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
-    """The farms that a cross-data-centre latch waits for, sorted; () where none are named."""
+    """Check the farms that a cross-data-centre latch waits for, and return them sorted; () if none are named."""
     return tuple(sorted({checked_farm(farm) for farm in listed("farms", farms or ())}))
 
 
 def checked_ttl(ttl: int | None) -> int:
-    """The time to live in seconds; with None, the record's is kept.
+    """Check a time to live in seconds, and return it; None means that the record's is kept.
 
-    A latch always has one, so that a forgotten latch goes away.
+    A latch always has one, so that a forgotten latch disappears.
     """
     return KEEP if ttl is None else checked_whole("ttl", ttl, 1, MAX_TTL)
 
 
 def checked_party(party: str | int) -> str | int:
-    """The party's name: a string or a whole number, plain ones also where it was an enumeration's member."""
+    """Check a party's name, and return it as a plain string or whole number, also if it was a member of an enum."""
     if isinstance(party, int) and not isinstance(party, bool):
         return int(checked_whole("party", party, -(2**63), 2**63 - 1))
     name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
@@ -206,7 +210,7 @@ def checked_party(party: str | int) -> str | int:
 
 
 def checked_parties(parties: Iterable[str | int]) -> Names:
-    """The parties' names, each once. Raises `InvalidRequest` for more than fit, and for text beside whole numbers."""
+    """Check names of parties, and return each once. Raises `InvalidRequest` for too many, and for mixed kinds."""
     few = islice(listed("parties", parties), MAX_PARTIES + 1)
     names = frozenset(checked_party(party) for party in few)
     if len(names) > MAX_PARTIES:
@@ -227,17 +231,17 @@ def checked_parties(parties: Iterable[str | int]) -> Names:
 
 
 def stored_names(names: Names) -> list[str | int] | int:
-    """The names as their bin holds them: a list, or how many whole numbers from 0 on."""
+    """Return the names as their bin holds them: a list, or for the whole numbers from 0 on how many there are."""
     return len(names) if isinstance(names, range) else in_order(names)
 
 
 def in_order(names: Names) -> list[str | int]:
-    """The names sorted; those of other programs may be of both kinds."""
+    """Sort names, whole numbers first: names written by other programs may be of both kinds."""
     return sorted(names, key=lambda name: (isinstance(name, str), name))
 
 
 def names_in(bins: Mapping[str, Any], farm: str, key: Key) -> Names | None:
-    """The parties that the farm's counter was created for; None where it was created with a count. Raises `Corrupt`."""
+    """Return the parties that the farm's counter was created with; None if it has none. Raises `Corrupt`."""
     held = bins.get(NAMES + farm)
     if held is None:
         return None
@@ -250,7 +254,7 @@ def names_in(bins: Mapping[str, Any], farm: str, key: Key) -> Names | None:
 
 
 def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
-    """For a party that a latch was not created for: who may be meant."""
+    """Return the error for a party that the latch was not created with; it names a similar party, if there is one."""
     if isinstance(names, range):
         near = [name for name in (str(party),) if name.isdecimal() and int(name) in names]
     else:
@@ -264,14 +268,14 @@ def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
 
 
 def listed(what: str, values: Iterable[T]) -> Iterable[T]:
-    """The values, where they are several; a string would be taken for its letters. Raises `InvalidRequest`."""
+    """Check that names come as a collection: a string would be read as its letters. Raises `InvalidRequest`."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidRequest(f"{what} is {values!r}; give a list of names")
     return values
 
 
 def expected_parties(names: Iterable[str | int]) -> set[str | int]:
-    """The names of parties, of those of other farms too (`farm/party`). Raises `InvalidRequest`."""
+    """Check names of parties, also of other farms (`farm/party`), and return them. Raises `InvalidRequest`."""
     parties = list(listed("expected", names))
     for party in parties:
         if not isinstance(party, str | int):
@@ -280,10 +284,10 @@ def expected_parties(names: Iterable[str | int]) -> set[str | int]:
 
 
 def token_capacity(nonce: str | None) -> int:
-    """How many tokens a farm's `ops#` bin keeps: fixed when the latch is made, and carried by its nonce."""
+    """Return how many tokens a farm's `ops#` bin keeps: fixed at creation, and part of the nonce."""
     return int(nonce.rpartition("/")[2]) if nonce else MAX_TOKENS
 
 
 def new_nonce(unique: str, capacity: int) -> str:
-    """A name for this very latch: `<unique>/<capacity>`, unlike that of any latch before it under the same key."""
+    """Return a name for one latch, `<unique>/<capacity>`: no other latch under its key ever has it."""
     return f"{unique}/{capacity}"

@@ -1,4 +1,4 @@
-"""A bar for people who wait: on stderr, and only where that is a terminal."""
+"""A progress bar for a latch: on stderr, and only if that is a terminal."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...errors import LatchworkError
+from ...plain import one_line
 
 if TYPE_CHECKING:
     from ...seams import Seams
     from .watch import LatchProgress
 
 NAME_EVERY = 1.0
-"""Seconds between two looks at who is missing, which reads the whole record."""
+"""Seconds between two reads of the missing parties, each of which reads the whole record."""
 
 
 class NamesMissing(Protocol):
-    """Something that knows who has not counted: a latch."""
+    """The part of a latch that the bar uses."""
 
     def missing(self) -> Iterable[Any]: ...
 
@@ -35,7 +36,7 @@ class ProgressBar:
         self._drawn = False
 
     def update(self, progress: LatchProgress) -> None:
-        """Draw the bar anew."""
+        """Draw the bar with this progress."""
         if not _is_terminal():
             return
         self._total = max(self._total, progress.remaining, 1)
@@ -45,12 +46,12 @@ class ProgressBar:
         self._drawn = True
 
     def close(self) -> None:
-        """Leave the bar as it stands, and the cursor on the next line."""
+        """Leave the bar on the screen, and put the cursor on the next line."""
         if self._drawn:
             self._write("\n")
 
     def _write(self, text: str) -> None:
-        """What cannot be shown to anybody must not end a wait: stderr may be closed, or its terminal gone."""
+        """Write to stderr, and ignore errors: a closed stderr or terminal must not end a wait."""
         with suppress(OSError, ValueError):
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -68,20 +69,22 @@ class ProgressBar:
 
 
 def _is_terminal() -> bool:
-    """Whether somebody may be watching. Python sets stderr to None where there was none when it began."""
+    """Whether stderr is a terminal. Python sets stderr to None if it started without one."""
     with suppress(OSError, ValueError):
         return sys.stderr is not None and sys.stderr.isatty()
     return False
 
 
 def line(progress: LatchProgress, total: int, missing: list[str], columns: int) -> str:
-    """One line of at most so many columns."""
+    """Return the bar as one line of at most `columns` columns."""
     done = min(max(total - progress.remaining, 0), total)
     width = max(4, min(30, columns - 40))
     filled = width * done // total
     text = f"[{'#' * filled}{'-' * (width - filled)}] {done} of {total}"
     if missing:
         text += (
-            ", waiting for " + ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            ", waiting for "
+            + ", ".join(map(one_line, missing[:8]))
+            + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         )
     return text if len(text) <= columns else text[: max(columns - 1, 0)] + "~"

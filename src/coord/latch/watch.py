@@ -1,4 +1,4 @@
-"""What is seen of a latch, and how a waiter looks at it again and again without reading more than it must."""
+"""The progress of a latch, and the cheap repeated reads of a waiter."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from ...store.port import Key, Record, RecordStore
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
-"""Seconds between two looks at the whole record while somebody waits: another farm may have come."""
+"""Seconds between two reads of the whole record during a wait: another farm may have created its counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatchProgress:
-    """What a waiter sees: the counters by farm, what remains in all, and the farms that are still to bring theirs."""
+    """The progress of a latch, as a waiter sees it.
+
+    counts: the counters by farm.
+    remaining: their sum.
+    absent_farms: the named farms that have not created their counter.
+    """
 
     counts: dict[str, int]
     remaining: int
@@ -25,17 +30,17 @@ class LatchProgress:
 
     @property
     def released(self) -> bool:
-        """Whether the target was reached and no farm is missing."""
+        """Whether nothing remains and no farm is absent."""
         return self.remaining <= 0 and not self.absent_farms
 
 
 def by_farm(record: Record, prefix: str) -> dict[str, Any]:
-    """The bins whose names begin so, by farm."""
+    """Return the bins whose names begin with `prefix`, by farm."""
     return {name[len(prefix) :]: value for name, value in sorted(record.bins.items()) if name.startswith(prefix)}
 
 
 def progress_of(record: Record) -> LatchProgress:
-    """The counters of all farms, whoever has named them, and the named farms that have none."""
+    """Return the progress in a whole record: the counters of all farms, and the named farms without one."""
     counts = by_farm(record, COUNT)
     named = sorted({farm for farms in by_farm(record, FARMS).values() for farm in farms})
     return LatchProgress(
@@ -44,10 +49,10 @@ def progress_of(record: Record) -> LatchProgress:
 
 
 class Looks:
-    """The looks of one waiter across farms.
+    """The reads of one waiter at XDC level.
 
-    Mostly at the counters that it knows of, as the bins that remember parties may be large; at the whole record first,
-    each second, and before it says that the latch is released.
+    Most reads ask only for the known counters, as the bins that remember parties may be large. The whole record is read
+    first, then once a second, and before the latch is reported as released.
     """
 
     def __init__(self, store: RecordStore, key: Key, whole: Callable[[], LatchProgress]) -> None:
@@ -57,7 +62,7 @@ class Looks:
         self._seen_at = 0.0
 
     def __call__(self) -> LatchProgress:
-        """The progress as it is now. One read, or two."""
+        """Return the progress now. One read, or two."""
         now = self._glance()
         if now is None or now.released:
             now = self._seen = self._whole()
@@ -65,7 +70,7 @@ class Looks:
         return now
 
     def _glance(self) -> LatchProgress | None:
-        """The counters that were there at the last whole look; None where another one is due."""
+        """Read the counters that the last whole read found; None if another whole read is due."""
         seen = self._seen
         if seen is None or self._seams.monotonic() - self._seen_at >= WHOLE_EVERY:
             return None

@@ -36,7 +36,7 @@ DAY = 86_400
 _ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
 _IN = SERVER_NOW + Param("ms")
 _LOWERED = smallest(Bin(HORIZON), Param("to"))
-_WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
 
 
 class Due(NamedTuple):
@@ -221,7 +221,7 @@ class DelayedMessages:
         """
         by = self.store.seams.unique()
         mark = (Put("cancelled", by), Put("data", ""))
-        row = settle(self.store, [Update(self.entry(message_id), mark, Bound(_WAITS, {"by": by}))])[0]
+        row = settle(self.store, [Update(self.entry(message_id), mark, Bound(WAITS, {"by": by}))])[0]
         if isinstance(row, NotFound | Refused):
             if row.details.get("doubt"):
                 raise OutcomeUnknown(f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again")

@@ -22,29 +22,29 @@ def checked_count(what: str, number: int) -> None:
 
 def peek(queue: PointerQueue, codec: Codec, limit: int) -> list[Message]:
     """What `QueueView.peek` does."""
-    waiting = _waiting(queue, codec, min(limit, CHUNK))
-    return [message for _, message in zip(range(limit), waiting, strict=False)]
+    return list(islice(waiting(queue, codec, min(limit, CHUNK)), limit))
 
 
 def sample(queue: PointerQueue, codec: Codec, slots: int) -> list[Message]:
     """The messages in so many slots, at most, that were not fired: two calls, however many of them are empty."""
-    return _messages(queue, codec, list(islice(_unfired(queue), slots)))
+    return _messages(queue, codec, list(islice(unfired(queue), slots)))
 
 
 def peek_all(queue: PointerQueue, codec: Codec) -> list[Message]:
     """What `QueueView.peek_all` does."""
-    return list(_waiting(queue, codec, CHUNK))
+    return list(waiting(queue, codec, CHUNK))
 
 
-def _waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
+def waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
     """The messages in slots that were not fired, by shard: in so many at first, then in 1,000 at a time."""
-    slots, size = _unfired(queue), first
+    slots, size = unfired(queue), first
     while some := list(islice(slots, size)):
         yield from _messages(queue, codec, some)
         size = CHUNK
 
 
-def _unfired(queue: PointerQueue) -> Iterator[Slot]:
+def unfired(queue: PointerQueue) -> Iterator[Slot]:
+    """The slots that nobody has received, by shard."""
     return (Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1))
 
 

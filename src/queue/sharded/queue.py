@@ -14,13 +14,15 @@ from ...forks import renew_in_child
 from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import GroupConfig, QueueConfig, check_concurrency
-from .delayed import DelayedMessages, Due, checked_due
+from .delayed import Due, checked_due
 from .delivery import Delivery, lost
 from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
 from .groups.making import end
 from .groups.pointers import GroupPointers, pointer_queues
+from .one import SideView
 from .pointers import ShardState
+from .postponed import DelayedView
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
@@ -70,9 +72,9 @@ class ShardedQueue(QueueView):
         codec = Codec(config.codec)
         rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
         super().__init__(main, codec, rules, idle_look=registry.idle_look)
-        self.delayed = DelayedMessages(registry.store, registry.client_id, config)
-        self.sideline = QueueView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff))
-        self.parked = QueueView(parked, codec, Rules(parked, None, config.max_deliveries, None))
+        self.delayed = DelayedView(registry.store, registry.client_id, config)
+        self.sideline = SideView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff), self)
+        self.parked = SideView(parked, codec, Rules(parked, None, config.max_deliveries, None), self)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False

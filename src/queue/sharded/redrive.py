@@ -26,6 +26,15 @@ def redrive(
     return _Redrive(parked, main, limit, wanted).run()
 
 
+def anew(envelope: Envelope) -> Envelope:
+    """The message with no attempts and nothing to wait for; how often it had been handed out is in its header."""
+    told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
+    # Anybody may have published such a header.
+    before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
+    headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
+    return replace(envelope, attempts=0, not_before=0, headers=headers)
+
+
 class _Redrive:
     """One pass over the parked messages, which ends when enough have been brought back."""
 
@@ -51,8 +60,4 @@ class _Redrive:
             return self._parked.pointers, envelope
         self._left -= 1
         self._chosen.append(message_of(envelope, self._main.codec, *held.slot))
-        told = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
-        # Anybody may have published such a header.
-        before = int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 0
-        headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
-        return self._main.pointers, replace(envelope, attempts=0, headers=headers)
+        return self._main.pointers, anew(envelope)

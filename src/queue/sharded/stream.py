@@ -162,8 +162,9 @@ def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tup
 def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
     """The bytes of the payloads in these slots, 0 where there is none. One call; none for no slots."""
     records = queue.store.get_many([queue.key(slot) for slot in slots], "data")
-    found = [record.bins.get("data") or "" if record else "" for record in records]
-    return [len(data.encode() if isinstance(data, str) else data) for data in found]
+    found = [record.bins.get("data") if record else None for record in records]
+    texts = [data.encode() if isinstance(data, str) else data for data in found]
+    return [len(data) if isinstance(data, bytes) else 0 for data in texts]
 
 
 def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:

@@ -262,7 +262,9 @@ class AsynchronousCall:
         """An object of which the call is one."""
 
 
-@pytest.mark.parametrize("handler", [asynchronous, partial(asynchronous), AsynchronousCall()], ids=repr)
+@pytest.mark.parametrize(
+    "handler", [asynchronous, partial(asynchronous), AsynchronousCall()], ids=["function", "partial", "object"]
+)
 def test_an_async_handler_is_refused_with_the_remedy(handler):
     queue = made(MemoryStore())
     with pytest.raises(InvalidMessageHandler, match=r"async function.*asyncio\.run"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import barrier, circular, ground, latch, ledger, lock, ordered, presence, rwlock, semaphore, sharded
+from . import barrier, circular, ground, latch, ledger, lock, one, ordered, presence, rwlock, semaphore, sharded
 
 RULES = [
     *ground.RULES,
@@ -10,6 +10,7 @@ RULES = [
     *circular.RULES,
     *sharded.RULES,
     *ordered.RULES,
+    *one.RULES,
     *ledger.RULES,
     *latch.RULES,
     *semaphore.RULES,

@@ -167,7 +167,7 @@ def consumer_that_died_before_the_servers_clock_went_back():
 
 def extended_between_look_and_take():
     """P5: a leader has seen a message left alone for a sweep duration; its consumer extends it; then it is taken."""
-    stage = Stage({"s": {20: 0.5}})
+    stage = Stage({"s": {"q_SHARD_0_1 operate_many Put:delivery": [0.0, 0.0, 0.5]}})
 
     def consumer(store):
         delivery = queue_on(store).receive(1)[0]

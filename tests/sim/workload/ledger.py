@@ -23,6 +23,7 @@ class Ledgers(Sharded):
 
     name = "ledger"
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
+    rare = ()  # a ledger that is lost with the store remembers nothing
 
     def setup(self) -> None:
         super().setup()

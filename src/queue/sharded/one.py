@@ -1,0 +1,299 @@
+"""One message at a time: search, discard, redrive and move what is in a sideline or parked (docs/protocols.md P5).
+
+Only what nobody has received: a message in somebody's hands is theirs, and comes back by itself if they die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...inputs import is_int, shown
+from ...store import Bin, Param, Put, Update, exists, missing
+from ...store.model.expr import SINCE_UPDATE, Bound
+from ...store.model.ops import ReadAll
+from ..rows import settle
+from .active import ActiveShards
+from .envelope import CONTENT, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
+from .peek import CHUNK, unfired, waiting
+from .redrive import anew
+from .shards import PointerQueue, Slot
+from .subqueue import QueueView, Rules
+from .transfer import load
+
+MOST = 1_000
+"""Messages that one call names, or finds."""
+TAKEN = "taken"
+"""The bin with the id of whoever brings a message somewhere else at the moment."""
+TAKING = 60_000
+"""Milliseconds, by the server's clock, after which somebody else may: the first one has died."""
+
+_FREE = missing(TAKEN) | Bin(TAKEN, str).eq(Param("me", str)) | (SINCE_UPDATE > TAKING)
+_WAITS = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
+_MAY_TAKE = _WAITS & _FREE
+_STILL_MINE = _WAITS & Bin(TAKEN, str).eq(Param("me", str))
+_DROP = tuple(Put(bin, None) for bin in CONTENT)
+
+
+class Outcome(str, Enum):
+    """What came to a message that was named.
+
+    NOT_THERE: no message of that id waits there, or somebody else has it by now; nothing was done.  UNKNOWN: it may
+    have been done, or have been done to one of two copies, so that the message may come twice.
+    """
+
+    DONE = "done"
+    NOT_THERE = "not there"
+    UNKNOWN = "unknown"
+
+
+class Main(Protocol):
+    """What is needed of the queue that messages are brought to: `ShardedQueue` is one."""
+
+    pointers: PointerQueue
+    codec: Codec
+    active: ActiveShards
+
+    def open_for_publishing(self) -> None: ...
+    def shard_of(self, key: str) -> int: ...
+
+
+class Found(NamedTuple):
+    """A message that waits, and the seconds for which its id is to be kept where it goes."""
+
+    slot: Slot
+    message_id: str
+    keep: int
+
+
+class Wish:
+    """What is searched for. Raises `InvalidRequest`."""
+
+    def __init__(
+        self, reason: str | None, header: Mapping[str, str] | None, older_than: timedelta | float | None, limit: int
+    ) -> None:
+        if not is_int(limit) or not 1 <= limit <= MOST:
+            raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to {MOST}")
+        seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
+            raise InvalidRequest(f"older_than is {shown(older_than)}; it must be a timedelta or seconds, 0 or more")
+        self.reason = None if reason is None else reason_of(reason)
+        self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
+
+    def matches(self, message: Message, now: float) -> bool:
+        """Whether the message is one. now: seconds since the epoch."""
+        return (
+            self.reason in (None, message.reason)
+            and all(message.headers.get(name) == value for name, value in self.headers.items())
+            and (self.age is None or now - message.enqueued_at.timestamp() > self.age)
+        )
+
+
+def checked_ids(ids: Iterable[str | Message]) -> list[str | Message]:
+    """The messages that are named, each once. Raises `InvalidRequest`."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InvalidRequest(f"ids is {shown(ids)}; give a list of message ids, or of messages that search has found")
+    given = list(islice(ids, MOST + 1))
+    if len(given) > MOST:
+        raise InvalidRequest(f"more than {MOST} ids: give at most {MOST} in a call")
+    places = {
+        (one.message_id, one.shard, one.pointer) if isinstance(one, Message) else (checked_id(one),): one
+        for one in given
+    }
+    return list(places.values())
+
+
+def name_of(one: str | Message) -> str:
+    """The id of a message that is named."""
+    return one.message_id if isinstance(one, Message) else one
+
+
+def told(ids: Sequence[str | Message], rows: Sequence[tuple[str, Outcome | LatchworkError]]) -> dict[str, Outcome]:
+    """What came to each id: to all messages of it, where several wait.
+
+    Raises the first error of one to which certainly nothing was done; `details["outcomes"]` then has all others.
+    """
+    outcomes = {name_of(one): Outcome.NOT_THERE for one in ids}
+    failures: dict[str, LatchworkError] = {}
+    for name, row in rows:
+        if isinstance(row, LatchworkError):
+            failures.setdefault(name, row)
+        elif Outcome.UNKNOWN in (row, outcomes[name]):
+            outcomes[name] = Outcome.UNKNOWN
+        elif row is Outcome.DONE:
+            outcomes[name] = row
+    for name, failure in failures.items():
+        if outcomes[name] is not Outcome.UNKNOWN:
+            del outcomes[name]
+        failure.details["outcomes"] = outcomes
+    for failure in failures.values():
+        raise failure
+    return outcomes
+
+
+class SideView(QueueView):
+    """The sideline of a queue, or its parked messages: a `QueueView` in which each message can be dealt with alone."""
+
+    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, main: Main) -> None:
+        super().__init__(pointers, codec, rules)
+        self._main = main
+
+    def search(
+        self,
+        *,
+        reason: str | None = None,
+        key: str | None = None,
+        header: Mapping[str, str] | None = None,
+        older_than: timedelta | float | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Up to `limit` messages, at most 1,000, that nobody has received and that are all of this; nothing changes.
+
+        reason: why they are here.
+        key: in the shard of this key; messages of other keys of that shard as well, as no message keeps its key.
+        header: with these headers.
+        older_than: published longer ago than this, a timedelta or seconds, by the clocks of its publisher and of here.
+
+        A batch read per 1,000 slots, until enough were found.
+        """
+        wish = Wish(reason, header, older_than, limit)
+        shard = None if key is None else self._main.shard_of(key)
+        now = self.store.seams.wall()
+        found = (
+            message
+            for message in waiting(self.pointers, self.codec, CHUNK)
+            if shard in (None, message.shard) and wish.matches(message, now)
+        )
+        return list(islice(found, limit))
+
+    def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Let messages that nobody has received disappear for good; what came to each id.
+
+        ids: at most 1,000 message ids, which stand for all messages of them that wait here, or messages that `search`
+        has found, which stand for just these. One call, and one to look for each 1,000 that wait here, or, where only
+        messages are given, one. Raises the store's errors: where nothing was looked at yet nothing was done; else the
+        error is that of a message to which nothing was done, and `details["outcomes"]` has the others.
+        """
+        named = checked_ids(ids)
+        found = self._found(named)
+        rows = self._drop(found, self.store.seams.unique(), _MAY_TAKE)
+        return told(named, [(one.message_id, row) for one, row in zip(found, rows, strict=True)])
+
+    def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Bring messages back to their queue at once, to start again with no attempts; what came to each id.
+
+        ids, errors: as `discard`. Four calls, and those to look. Loaded there first, then taken away here: one that was
+        received here meanwhile is UNKNOWN, as it may come twice.
+        """
+        return self._bring(ids, self._main)
+
+    def move(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+        """Bring messages into another queue of the same codec, to start there with no attempts; as `redrive`.
+
+        Raises `Refused` where that queue is known to be deactivated.
+        """
+        if not hasattr(queue, "open_for_publishing"):
+            raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
+        if queue.codec.name != self.codec.name:
+            raise InvalidRequest(
+                f"messages of a queue of {self.codec.name} go to no queue of {queue.codec.name}: take one of that codec"
+            )
+        if queue.pointers.pointers_key(0) == self._main.pointers.pointers_key(0):
+            raise InvalidRequest(f"{queue!r} is where these messages came from: use redrive")
+        return self._bring(ids, queue)
+
+    # ---- finding them
+
+    def _found(self, named: Sequence[str | Message]) -> list[Found]:
+        """Where the messages are."""
+        ids = {one for one in named if isinstance(one, str)}
+        messages = {Slot(one.shard, one.pointer): one.message_id for one in named if isinstance(one, Message)}
+        slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
+        found: dict[Slot, Found] = {}
+        while some := list(islice(slots, CHUNK)):
+            records = self.store.get_many([self.pointers.key(slot) for slot in some], "msgId", "keepId")
+            for slot, record in zip(some, records, strict=True):
+                name = record.bins.get("msgId") if record else None
+                if record is not None and (name in ids or (name and name == messages.get(slot))):
+                    keep = record.bins.get("keepId", 0)
+                    found[slot] = Found(slot, str(name), keep if is_int(keep) else 0)
+        return [found[slot] for slot in sorted(found)]
+
+    # ---- what is done to them
+
+    def _drop(self, found: Sequence[Found], me: str, when: Any) -> list[Outcome | LatchworkError]:
+        """Leave a tombstone where the message was: its consumers pass it, and whoever repeats this finds it done."""
+        gone = (*_DROP, Put(TAKEN, me), Put("modified_at", self.pointers.now_ms()))
+        least = int(self.pointers.sweep) + 1
+        updates = [
+            Update(
+                self.pointers.key(one.slot), gone, Bound(when, {"me": me, "id": one.message_id}),
+                ttl=max(least, one.keep),
+            )
+            for one in found
+        ]  # fmt: skip
+        rows = settle(self.store, updates) if updates else []
+        return [self._dropped(one, me, row) for one, row in zip(found, rows, strict=True)]
+
+    def _dropped(self, one: Found, me: str, row: Any) -> Outcome | LatchworkError:
+        if isinstance(row, Refused) and row.details.get("doubt"):
+            try:
+                record = self.store.get(self.pointers.key(one.slot), TAKEN, "data")
+            except LatchworkError:
+                return Outcome.UNKNOWN
+            return Outcome.DONE if record is not None and record.bins == {TAKEN: me} else Outcome.NOT_THERE
+        if isinstance(row, NotFound | Refused):
+            return Outcome.NOT_THERE
+        if isinstance(row, OutcomeUnknown):
+            return Outcome.UNKNOWN
+        return row if isinstance(row, LatchworkError) else Outcome.DONE
+
+    def _bring(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+        """Take them, load them there, and leave tombstones here."""
+        named = checked_ids(ids)
+        queue.open_for_publishing()
+        found, me = self._found(named), self.store.seams.unique()
+        rows: list[tuple[str, Outcome | LatchworkError]] = []
+        taken: list[tuple[Found, Envelope]] = []
+        for one, row in zip(found, self._take(found, me), strict=True):
+            if isinstance(row, Envelope):
+                taken.append((one, anew(row)))
+            else:
+                rows.append((one.message_id, row))
+        shards = [one.slot.shard % queue.pointers.shards for one, _ in taken]
+        loaded = load(queue.pointers, [envelope for _, envelope in taken], shards, moved=True)
+        queue.active.loaded({slot.shard for slot in loaded if isinstance(slot, Slot)})
+        there = []
+        for (one, _), slot in zip(taken, loaded, strict=True):
+            if isinstance(slot, Slot):
+                there.append(one)
+            else:
+                rows.append((one.message_id, Outcome.UNKNOWN if isinstance(slot, OutcomeUnknown) else slot))
+        gone = self._drop(there, me, _STILL_MINE)
+        # It is there. Where it may be here as well it may come twice.
+        rows += [
+            (one.message_id, Outcome.DONE if row is Outcome.DONE else Outcome.UNKNOWN)
+            for one, row in zip(there, gone, strict=True)
+        ]
+        return told(named, rows)
+
+    def _take(self, found: Sequence[Found], me: str) -> list[Envelope | Outcome | LatchworkError]:
+        """Keep others who bring messages elsewhere from these for a minute; consumers are kept from nothing."""
+        ops = (Put(TAKEN, me), ReadAll())
+        updates = [
+            Update(self.pointers.key(one.slot), ops, Bound(_MAY_TAKE, {"me": me, "id": one.message_id}))
+            for one in found
+        ]
+        rows = settle(self.store, updates) if updates else []
+        return [
+            Outcome.NOT_THERE
+            if isinstance(row, NotFound | Refused)
+            else row
+            if isinstance(row, LatchworkError)
+            else from_bins(row[0]) or Outcome.NOT_THERE
+            for row in rows
+        ]

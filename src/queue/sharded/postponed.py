@@ -1,0 +1,208 @@
+"""One delayed message at a time: search, discard, redrive and move what is not due yet (docs/protocols.md P16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...inputs import shown
+from ...store import Add, Compute, Put, Update
+from ...store.model.expr import SERVER_NOW, Bound
+from ..rows import settle
+from .delayed import IDS, OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of
+from .envelope import BINS, Codec, Message, date, from_bins, message_of
+from .one import Outcome, Wish, checked_ids, name_of, told
+
+BUCKETS = 1_000
+"""Records of buckets, or messages, read in one call."""
+HOUR, MOST_AHEAD = 3_600.0, 86_400.0
+"""Seconds from now in which messages are due that are searched, by default and at most."""
+_STATE = ("data", "moving", "cancelled")
+
+
+class Elsewhere(Protocol):
+    """What is needed of the queue that a delayed message is moved to: `ShardedQueue` is one."""
+
+    codec: Codec
+    delayed: DelayedView
+
+    def open_for_publishing(self) -> None: ...
+
+
+class DelayedView(DelayedMessages):
+    """The delayed messages of a queue, each of which can be dealt with alone.
+
+    Their ids are those that they were published with; one that was put off by `nack(delay=)` has an id of its own here,
+    which `search` tells.
+    """
+
+    def search(
+        self,
+        *,
+        reason: str | None = None,
+        header: Mapping[str, str] | None = None,
+        older_than: timedelta | float | None = None,
+        limit: int = 100,
+        within: timedelta | float = HOUR,
+    ) -> list[Message]:
+        """Up to `limit` messages, at most 1,000, that wait and are all of this, the next ones first; nothing changes.
+
+        reason, header, older_than: as in `SideView.search`.
+        within: due so soon, a timedelta or seconds, at most a day: no list has them all, so each quarter of a second of
+        that time is looked at, 1,000 in a call.
+
+        `not_before` of a message says when it is due.
+        """
+        wish = Wish(reason, header, older_than, limit)
+        seconds = within.total_seconds() if isinstance(within, timedelta) else within
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_AHEAD:
+            raise InvalidRequest(f"within is {shown(within)}; it must be a timedelta or seconds, up to a day")
+        now, found = self.store.seams.wall(), list[Message]()
+        for ids in self._next_ids(seconds):
+            records = self.store.get_many(
+                [self.entry(one) for one in ids], *BINS, "due", "shard", "moving", "cancelled"
+            )
+            waiting = zip(ids, [record.bins if record else {} for record in records], strict=True)
+            messages = [self._message(one, bins) for one, bins in waiting if _waits(bins)]
+            found += [message for message in messages if message and wish.matches(message, now)]
+            if len(found) >= limit:
+                break
+        return sorted(found, key=_due)[:limit]
+
+    def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Make sure that messages are never delivered; what came to each id. Two calls.
+
+        NOT_THERE: no such message waits, or it is on its way.  Raises as `SideView.discard`.
+        """
+        named = checked_ids(ids)
+        return told(named, self.cancelled([name_of(one) for one in named]))
+
+    def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Let messages be due now; what came to each id. Three calls.
+
+        They are delivered, once, while a worker or a consumer runs. NOT_THERE: no such message waits, or it is on its
+        way already.  Raises as `SideView.discard`.
+        """
+        named = checked_ids(ids)
+        names = [name_of(one) for one in named]
+        records = self.store.get_many([self.entry(name) for name in names], *_STATE) if names else []
+        there = [name for name, record in zip(names, records, strict=True) if record and _waits(record.bins)]
+        # In an earlier bucket as well: whoever moves a message moves it once, whichever bucket has told of it.
+        number = bucket_of(self._server_now()) if there else 0
+        failure = self._enter({number: there}, self._kept).get(number)
+        row = Outcome.DONE if failure is None else _in_doubt(failure)
+        return told(named, [(name, row) for name in there])
+
+    def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
+        """Let messages wait in another queue of the same codec, due when they were; what came to each id.
+
+        Three calls, and two a message. Stored there first, then cancelled here: one that was delivered here meanwhile
+        is cancelled there, or UNKNOWN where that is too late.  Raises as `SideView.move`; `AlreadyExists` where one of
+        that id waits there.
+        """
+        if not isinstance(getattr(queue, "delayed", None), DelayedView):
+            raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
+        if Codec(self.config.codec).name != queue.codec.name:
+            raise InvalidRequest("the queues have different codecs: take one of the same codec")
+        if queue.delayed.control == self.control:
+            raise InvalidRequest(f"{queue!r} is where these messages wait already")
+        named = checked_ids(ids)
+        queue.open_for_publishing()
+        names = [name_of(one) for one in named]
+        stored = self._stored_at(queue.delayed, names)
+        there = [name for name, row in stored if row is Outcome.DONE]
+        gone = self.cancelled(there)
+        back = dict(queue.delayed.cancelled([name for name, row in gone if row is Outcome.NOT_THERE]))
+        rows: list[tuple[str, Outcome | LatchworkError]] = [one for one in stored if one[1] is not Outcome.DONE]
+        rows += [(name, _twice(row, back.get(name))) for name, row in gone]
+        return told(named, rows)
+
+    # ---- steps
+
+    def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
+        """The ids that are due from now on, by time, up to so many seconds ahead."""
+        now = self._server_now()
+        first, last = now // WIDTH, bucket_of(now + round(seconds * 1000))
+        for begin in range(first, last + 1, BUCKETS):
+            places = [(number, 0) for number in range(begin, min(begin + BUCKETS, last + 1))]
+            while places:
+                records = self.store.get_many([self.bucket(*place) for place in places], IDS)
+                full = [place for place, record in zip(places, records, strict=True) if record]
+                ids = [one for record in records if record for one in record.bins.get(IDS) or ()]
+                for start in range(0, len(ids), BUCKETS):
+                    yield ids[start : start + BUCKETS]
+                places = [(number, k + 1) for number, k in full]
+
+    def _server_now(self) -> int:
+        self._make_control()
+        (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
+        return int(now)
+
+    def _message(self, name: str, bins: Mapping[str, Any]) -> Message | None:
+        envelope = from_bins(bins)
+        if envelope is None:
+            return None
+        shard = bins.get("shard", -1)
+        message = message_of(envelope, Codec(self.config.codec), shard if isinstance(shard, int) else -1, 0)
+        return _replaced(message, name, bins.get("due"))
+
+    def cancelled(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
+        """What comes to each message that is cancelled, as by `cancel`; one call, and one to count them."""
+        by = self.store.seams.unique()
+        mark, guard = (Put("cancelled", by), Put("data", "")), Bound(WAITS, {"by": by})
+        rows = settle(self.store, [Update(self.entry(name), mark, guard) for name in names]) if names else []
+        outcomes = [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
+        done = sum(row is Outcome.DONE for _, row in outcomes)
+        if done:
+            settle(self.store, [Update(self.control, (Add(OUT, done),))])
+        return outcomes
+
+    def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
+        """Store copies of them there, each due when it is here."""
+        records = self.store.get_many([self.entry(name) for name in names]) if names else []
+        outcomes: list[tuple[str, Outcome | LatchworkError]] = []
+        for name, record in zip(names, records, strict=True):
+            bins = record.bins if record else {}
+            envelope, due = from_bins(bins), bins.get("due")
+            if not _waits(bins) or envelope is None or not isinstance(due, int):
+                outcomes.append((name, Outcome.NOT_THERE))
+                continue
+            (failure,) = target.publish([envelope], [None], Due(due, absolute=True), names=[name])
+            outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
+        return outcomes
+
+
+def _waits(bins: Mapping[str, Any]) -> bool:
+    return "data" in bins and "moving" not in bins and "cancelled" not in bins
+
+
+def _outcome(row: Any) -> Outcome | LatchworkError:
+    """What a guarded update of an entry came to."""
+    if isinstance(row, NotFound | Refused):
+        return Outcome.UNKNOWN if row.details.get("doubt") else Outcome.NOT_THERE
+    if isinstance(row, LatchworkError):
+        return _in_doubt(row)
+    return Outcome.DONE
+
+
+def _in_doubt(failure: LatchworkError) -> Outcome | LatchworkError:
+    certain = isinstance(failure, AlreadyExists) or not isinstance(failure, OutcomeUnknown)
+    return failure if certain else Outcome.UNKNOWN
+
+
+def _twice(here: Outcome | LatchworkError, there: Outcome | LatchworkError | None) -> Outcome:
+    """What came to a message that is stored there: cancelled here, or there because it was on its way here."""
+    if here is Outcome.DONE:
+        return here
+    return Outcome.NOT_THERE if there is Outcome.DONE else Outcome.UNKNOWN
+
+
+def _due(message: Message) -> float:
+    return message.not_before.timestamp() if message.not_before else 0.0
+
+
+def _replaced(message: Message, name: str, due: Any) -> Message:
+    return replace(message, message_id=name, not_before=date(due) if isinstance(due, int) else None)

@@ -1,0 +1,69 @@
+"""What the command loads before it does anything: modules are counted, as times differ from machine to machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from latchwork.cli.app import COMMANDS, loaded
+
+PROGRAM = """
+import sys
+before = set(sys.modules)
+{0}
+print(*sorted(set(sys.modules) - before))
+"""
+HEAVY = {"aerospike", "kazoo", "msgspec", "platformdirs", "pyspark", "rich", "sqlite3", "tenacity"}
+
+
+def modules_of(program: str, *words: str) -> set[str]:
+    """What a new interpreter loads for this program."""
+    run = [sys.executable, "-c", PROGRAM.format(program), *words]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+COMMAND = """
+from latchwork.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as done:
+    assert done.code in (0, None), done.code
+"""
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",)])
+def test_help_loads_no_store_no_primitive_and_no_tables(words):
+    found = modules_of(COMMAND, *words)
+    assert {name for name in found if name.partition(".")[0] in HEAVY} == set()
+    ours = {name.split(".")[1] for name in found if name.startswith("latchwork.")}
+    assert not ours & {"coord", "observe", "queue", "spark", "store"}
+    assert "latchwork.cli.session" not in found
+    assert len(found) <= 230
+
+
+@pytest.mark.parametrize("package", ["queue", "coord"])
+def test_a_package_loads_nothing_before_one_of_its_names_is_used(package):
+    found = modules_of(f"import latchwork.{package}")
+    assert {name for name in found if name.startswith("latchwork.")} == {
+        f"latchwork.{package}", "latchwork.errors", "latchwork.lazy",
+    }  # fmt: skip
+    assert len(found) <= 30
+
+
+def test_queues_load_neither_zookeeper_nor_the_command():
+    found = modules_of("from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Worker")
+    assert {
+        name for name in found if name.partition(".")[0] in {"aerospike", "kazoo", "pyspark", "rich", "typer"}
+    } == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_among_the_others_what_it_is_for(name):
+    line, command = COMMANDS[name].help, loaded(name)
+    assert len(line) <= 62, "it fits into a line of a terminal"
+    if hasattr(command, "commands"):
+        assert command.help == line
+    assert command.name == name

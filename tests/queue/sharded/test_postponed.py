@@ -1,0 +1,150 @@
+"""One delayed message at a time: found, discarded, due now, or moved to another queue, each told exactly."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from latchwork.errors import AlreadyExists, InvalidRequest, Unavailable
+from latchwork.queue import Outcome, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.upkeep.timers import Timers
+from latchwork.store import MemoryStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import FaultyStore
+
+from .test_delayed import Farms, payloads, run_until
+
+DONE, NOT_THERE, UNKNOWN = Outcome
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock), seams=clock)
+
+
+@pytest.fixture
+def queue(store):
+    return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=2))
+
+
+@pytest.fixture
+def other(queue):
+    return queue.registry.create(QueueConfig("other", shards=3))
+
+
+def fails(store, numbers, kind):
+    store.plan |= {store._number + number: kind for number in numbers}
+
+
+def test_search_finds_the_next_ones_first_with_when_they_are_due(queue, clock):
+    queue.publish("later", delay=100, message_id="b")
+    queue.publish("soon", delay=10, message_id="a", headers={"from": "x"})
+    queue.publish("far", delay=7200, message_id="c")
+    found = queue.delayed.search()
+    assert [(m.message_id, m.payload) for m in found] == [("a", "soon"), ("b", "later")]
+    assert (found[0].not_before - found[0].enqueued_at).total_seconds() == pytest.approx(10, abs=0.5)
+    assert [m.message_id for m in queue.delayed.search(header={"from": "x"})] == ["a"]
+    assert [m.message_id for m in queue.delayed.search(limit=1)] == ["a"]
+    assert [m.message_id for m in queue.delayed.search(within=timedelta(hours=3))] == ["a", "b", "c"]
+    assert queue.delayed.search(older_than=60) == []
+
+
+def test_more_than_a_record_of_a_bucket_holds_is_found(queue):
+    ids = [f"m{n}" for n in range(700)]
+    queue.publish_many(ids, delay=5, message_ids=ids)
+    assert {m.message_id for m in queue.delayed.search(limit=1000)} == set(ids)
+
+
+def test_what_was_discarded_never_comes(queue, clock):
+    queue.publish_many(["a", "b"], delay=5, message_ids=["a", "b"])
+    assert queue.delayed.discard(["a", "nobody"]) == {"a": DONE, "nobody": NOT_THERE}
+    assert [m.message_id for m in queue.delayed.search()] == ["b"]
+    assert queue.depth().delayed == 1
+    timers = Timers(Farms(queue))
+    run_until(timers, clock, 20)
+    assert payloads(queue) == ["b"]
+    assert queue.delayed.discard(["b"]) == {"b": NOT_THERE}
+
+
+def test_what_is_redriven_comes_now_and_once(queue, clock):
+    queue.publish_many(["a", "b"], delay=60, message_ids=["a", "b"])
+    timers = Timers(Farms(queue))
+    run_until(timers, clock, 3)
+    assert queue.delayed.redrive(["a", "nobody"]) == {"a": DONE, "nobody": NOT_THERE}
+    run_until(timers, clock, 5)
+    assert payloads(queue) == ["a"]
+    assert queue.delayed.redrive(["a"]) == {"a": NOT_THERE}
+    run_until(timers, clock, 80)
+    assert payloads(queue) == ["b"]
+    assert queue.depth().delayed == 0
+
+
+def test_a_redriven_message_that_was_far_off_is_not_taken_for_one_that_has_expired(queue, clock):
+    queue.publish("a", delay=timedelta(days=1, hours=20), message_id="a")
+    timers = Timers(Farms(queue))
+    run_until(timers, clock, 3)
+    queue.delayed.redrive(["a"])
+    run_until(timers, clock, 5)
+    assert payloads(queue) == ["a"]
+
+
+def test_a_moved_message_waits_elsewhere_for_its_time(queue, other, clock):
+    queue.publish("a", delay=30, message_id="a")
+    assert queue.delayed.move(["a", "nobody"], other) == {"a": DONE, "nobody": NOT_THERE}
+    assert queue.delayed.search() == []
+    assert [m.message_id for m in other.delayed.search()] == ["a"]
+    timers = Timers(Farms(queue, other))
+    run_until(timers, clock, 25)
+    assert payloads(other) == []
+    run_until(timers, clock, 20)
+    assert (payloads(queue), payloads(other)) == ([], ["a"])
+
+
+def test_a_message_on_its_way_here_is_not_there_too(queue, other, store, clock, monkeypatch):
+    queue.publish("a", delay=5, message_id="a")
+    stored = type(queue.delayed)._stored_at
+
+    def meanwhile(self, *args):
+        found = stored(self, *args)
+        run_until(Timers(Farms(queue)), clock, 10)
+        return found
+
+    monkeypatch.setattr(type(queue.delayed), "_stored_at", meanwhile)
+    assert queue.delayed.move(["a"], other) == {"a": NOT_THERE}
+    run_until(Timers(Farms(queue, other)), clock, 10)
+    assert (payloads(queue), payloads(other)) == (["a"], [])
+
+
+def test_an_id_that_waits_there_already_is_told(queue, other):
+    queue.publish("a", delay=30, message_id="a")
+    other.publish("b", delay=30, message_id="a")
+    with pytest.raises(AlreadyExists):
+        queue.delayed.move(["a"], other)
+    assert [m.payload for m in queue.delayed.search()] == ["a"]
+    with pytest.raises(InvalidRequest, match="wait already"):
+        queue.delayed.move(["a"], queue)
+
+
+def test_a_discard_that_may_have_been_made_is_unknown_and_one_that_was_not_is_raised(queue, store):
+    queue.publish_many(["a", "b"], delay=5, message_ids=["a", "b"])
+    fails(store, range(1, 9), "reply_lost")
+    assert queue.delayed.discard(["a"]) == {"a": UNKNOWN}
+    store.plan = {}
+    fails(store, range(1, 9), "dropped")
+    with pytest.raises(Unavailable) as failure:
+        queue.delayed.discard(["b"])
+    assert failure.value.details["outcomes"] == {}
+    store.plan = {}
+    assert [m.message_id for m in queue.delayed.search()] == ["b"]
+
+
+@pytest.mark.parametrize("within", [0, -1, 86_401, True, "1"])
+def test_a_search_goes_no_further_than_a_day(queue, within):
+    with pytest.raises(InvalidRequest, match="within"):
+        queue.delayed.search(within=within)
