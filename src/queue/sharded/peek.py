@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -22,7 +23,7 @@ def checked_count(what: str, number: int) -> None:
 
 def peek(queue: PointerQueue, codec: Codec, limit: int) -> list[Message]:
     """What `QueueView.peek` does."""
-    return list(islice(waiting(queue, codec, min(limit, CHUNK)), limit))
+    return list(islice(waiting(queue, codec, min(limit, CHUNK)), min(limit, sys.maxsize)))
 
 
 def sample(queue: PointerQueue, codec: Codec, slots: int) -> list[Message]:
