@@ -120,7 +120,7 @@ class PartyLost(LatchworkError):
 
 
 class BarrierBroken(LatchworkError):
-    """Those who have arrived at a barrier do not meet; `reason` says why."""
+    """The parties that have arrived at a barrier do not meet; `reason` says why."""
 
     code = "BARRIER_BROKEN"
 

@@ -125,7 +125,7 @@ def again(failure: BaseException, doubt: Callable[[], None] | None = None) -> bo
 
 
 def may_pass(failure: BaseException) -> bool:
-    """The same for what may be sent again even where it was done."""
+    """Whether a repeatable request that failed so may be sent again: also if it may have been applied."""
     return isinstance(failure, OutcomeUnknown) or again(failure)
 
 

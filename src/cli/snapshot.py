@@ -25,7 +25,7 @@ def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
 
 
 def all_rows(registry: QueueRegistry) -> list[dict[str, Any]]:
-    """The same for every queue of the client."""
+    """Return these facts of every queue of the client."""
     return [_row(queue, facts_of(queue, bins)) for queue, bins in registry.listed(active=None)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from rich.live import Live
 
 from ..plain import one_line
 from ..queue import QueueRegistry
+from ..queue.sharded.upkeep.attendance import queues_of, workers_of
 from ..queue.sharded.upkeep.upkeep import election_name
 from .elections import lease_of
 from .options import Client, Farm, checked_every
@@ -24,6 +26,7 @@ COLUMNS = {
     "in_rate": "in/s",
     "out_rate": "out/s",
     "oldest_age_s": "oldest s",
+    "workers": "at work",
     "sideline": "sideline",
     "reasons": "why",
     "parked": "parked",
@@ -93,8 +96,12 @@ class _Watcher:
         return (str(lease.owner), lease.fence) if lease and lease.locked else None
 
     def look(self) -> list[dict[str, Any]]:
-        """A row for each queue."""
-        return [self._row(facts) for facts in all_rows(self._registry)]
+        """A row for each queue, with the processes that work on it: dead ones until others have missed them."""
+        registry, at_work = self._registry, defaultdict[str, list[str]](list)
+        for member in workers_of(registry.store, registry.client_id, registry.farm_id).members():
+            for queue in queues_of(member):
+                at_work[queue].append(member.member)
+        return [self._row(facts) | {"workers": at_work[facts["queue"]]} for facts in all_rows(registry)]
 
     def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
         now = self.seams.monotonic()
@@ -112,7 +119,9 @@ def _title(leader: tuple[str, int] | None) -> str:
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     words = [
-        row | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
+        row
+        | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
+        | {"workers": len(row["workers"]) or None}
         for row in rows
     ]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]

@@ -103,7 +103,7 @@ class Barrier:
         """Arrive, and wait until all have; what each of them has brought, by party.
 
         party: one of this handle's farm, without the farm's name.  payload: JSON of at most 64 KiB, for the others.
-        timeout: seconds, None = for ever.  alive: a group that the parties are members of, by their names: the meeting
+        timeout: seconds, None = no limit.  alive: a group that the parties are members of, by their names: the meeting
         is broken where one of them has died, within its lease.
 
         A party arrives once: one that was started again before the meeting ended counts as the one that arrived, with
@@ -180,7 +180,7 @@ class Barrier:
     # ---- how it is broken
 
     def _dead(self, mine: Place, group: Group, lost: set[str]) -> set[str]:
-        """Those of the lost members who are parties, without the one that asks."""
+        """Return the lost members that are parties, without the one that asks."""
         members = {
             f"{farm if self._farms else group.farm}/{party}": name for (farm, party), name in self._names.items()
         }

@@ -59,7 +59,7 @@ class Telemetry(ABC):
 
 
 def observe(store: RecordStore, telemetry: Telemetry) -> RecordStore:
-    """The same store and connection, telling `telemetry` of every attempt and of everything that is done through it.
+    """Return a view of the store, on its connection, that reports every attempt and event to `telemetry`.
 
     Give the result to whatever is to be observed. Several telemetries: observe the result again. Pickling it ships the
     plain store, since monitoring is a process's own: wrap it again over there. Raises `InvalidRequest`.

@@ -36,7 +36,7 @@ class _Snapshot:
         self._samples: list[Sample] = []
 
     def samples(self) -> list[Sample]:
-        """Those of the last snapshot; of a new one where it is too old."""
+        """Return the samples of the last snapshot; take a new one if it is too old."""
         with self._lock:
             now = self._seams.monotonic
             if self._taken is None or now() - self._taken > self._max_age:

@@ -133,7 +133,7 @@ class SparkLatch:
     # ---- in a task
 
     def count_down_partitions(self, it: Iterable[T]) -> Iterator[T]:
-        """The same items; the partition counts, once, when the last of them has been taken.
+        """Yield the items; count the partition, once, when the last item has been taken.
 
         For the end of `mapInArrow` and `mapInPandas`, and, on classic Spark, of `mapPartitions` and `foreachPartition`:
 

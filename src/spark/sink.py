@@ -61,7 +61,7 @@ class Rows:
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same instants in UTC: in the session's zone a row would be another message than when it is written again."""
+    """Convert times to UTC: in the session's zone a row that is written again could become another message."""
     kinds = [_utc_type(column.type) for column in batch.columns]
     if kinds == [column.type for column in batch.columns]:
         return batch  # which has rows even where it has no column

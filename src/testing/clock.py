@@ -64,7 +64,7 @@ class ManualClock(Seams):
             self._due.sort(key=lambda entry: entry[:2])
 
     def skewed(self, seconds: float) -> SkewedClock:
-        """The same time as seen by a machine whose wall clock is wrong by so many seconds."""
+        """Return the seams of a machine whose wall clock is wrong by so many seconds."""
         return SkewedClock(self, seconds)
 
     # ---- the seams

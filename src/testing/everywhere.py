@@ -62,7 +62,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of all runs: how many calls the work makes, how many runs there were, and those that went wrong."""
+    """The result of all runs: how many calls the work makes, how many runs there were, and which went wrong."""
 
     calls: int
     runs: int

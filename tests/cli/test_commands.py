@@ -627,7 +627,8 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert facts["shard_balance"] == 1.0
     (row,) = lw("stats", *SHOP, "--json").json
-    assert set(row) == set(facts) | {"in_rate", "out_rate", "leader", "leader_epoch"}
+    assert set(row) == set(facts) | {"in_rate", "out_rate", "leader", "leader_epoch", "workers"}
+    assert row["workers"] == []
     lw("large", "create", "bus", "10")
     lw("large", "enqueue", "bus", '{"a": 1}')
     assert lw("large", "dequeue", "bus", "--json").json == [{"offset": 0, "value": {"a": 1}}]

@@ -116,7 +116,7 @@ class Listeners:
 
 
 def listeners_of(store: RecordStore) -> Listeners:
-    """Those of this process, the same for all views of a store."""
+    """Return the listeners of this process, shared by all views of a store."""
     found = _ALL.get(store.token_clock)
     return found or _ALL.setdefault(store.token_clock, Listeners(store.seams))
 

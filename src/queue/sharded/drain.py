@@ -23,9 +23,14 @@ Route = Callable[[Held], tuple[PointerQueue, Envelope]]
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What came of a pass. taken: messages found.  moved: those of them that went to another queue.  postponed: those
-    loaded again at the tail.  tombstones: slots that held no message.  errors: messages that could not be moved and
-    stay for the sweeper, and shards that are damaged.  stayed: where such messages were read.
+    """The result of one pass.
+
+    taken: messages found.
+    moved: messages that went to another queue.
+    postponed: messages that were published again at the tail.
+    tombstones: slots without a message.
+    errors: messages that could not be moved and stay for the sweeper, and damaged shards.
+    stayed: where the messages that stay were read.
     """
 
     taken: int = 0

@@ -110,7 +110,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
 
 @lru_cache(maxsize=256)
 def _put(bin: str, value: int) -> Put:
-    """The same object for the same value, so that the rows of a batch share it and it is compiled once."""
+    """Return a cached operation for a value, so that the rows of a batch share it and it is compiled once."""
     return Put(bin, value)
 
 
@@ -201,7 +201,7 @@ def kept_error(error: str) -> str:
 
 
 def storable_headers(headers: Any) -> Any:
-    """The same for headers: of what is no text text is made. What is no map stays as it is."""
+    """Make headers storable: values that are no text become text. A value that is no map is returned unchanged."""
     if not isinstance(headers, Mapping):
         return headers
     if all(isinstance(text, str) and _fits(text) for one in headers.items() for text in one):

@@ -82,7 +82,7 @@ class Aside:
     # ---- claims in doubt
 
     def doubted(self, shards: Collection[int] | None) -> list[int]:
-        """Those of these shards of which a claim is in doubt."""
+        """Return which of these shards have a claim in doubt."""
         return [shard for shard in self._doubts if shards is None or shard in shards]
 
     def take_doubt(self, shard: int) -> Doubt | None:

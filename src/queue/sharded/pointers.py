@@ -34,7 +34,7 @@ class Pointers(Struct, frozen=True):
 
     @classmethod
     def of(cls, key: Key, bins: Mapping[str, Any]) -> Pointers:
-        """Those in the bins. Raises `Corrupt` where no reservations and claims lead to them."""
+        """Read the pointers from the bins. Raises `Corrupt` if no reservations and claims lead to them."""
         found = decoded(cls, key, bins)
         unfired = found.load - (found.fire or 0)
         if not 0 <= unfired <= MAX_UNFIRED:
@@ -76,7 +76,7 @@ class ShardState(NamedTuple):
         )  # fmt: skip
 
     def checked(self) -> ShardState:
-        """The same. Raises `Corrupt` where the record is damaged."""
+        """Return this state. Raises `Corrupt` if the record is damaged."""
         if self.damage is not None:
             raise self.damage
         return self

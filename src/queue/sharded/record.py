@@ -79,7 +79,7 @@ class QueueRecords:
         return self.record(name, *bins).bins
 
     def record(self, name: str, *bins: str) -> Record:
-        """The same with the time that it has left. Raises `NotFound`."""
+        """Read the record, with its remaining time to live. Raises `NotFound`."""
         record = self.find(name, *bins)
         if record is None:
             raise NotFound(

@@ -128,7 +128,7 @@ class QueueRegistry:
         return [queue for queue, _ in self.listed(active=active)]
 
     def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
-        """The same, each with its record; those that cannot be read are left out, with a warning in the log."""
+        """Return the queues, each with its record; unreadable ones are left out, with a warning in the log."""
         found, unreadable = self.scan(active=active)
         for failure in unreadable.values():
             log.warning("left out: %s", failure)
@@ -137,7 +137,7 @@ class QueueRegistry:
     def scan(
         self, *, active: bool | None = True
     ) -> tuple[list[tuple[ShardedQueue, dict[str, Any]]], dict[str, Unreadable]]:
-        """The same, and by name those that cannot be read, with the reason."""
+        """Return the queues, each with its record, and the errors of unreadable ones by name."""
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         # By name, as one that is deactivated between the two queries is in both.

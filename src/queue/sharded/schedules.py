@@ -193,7 +193,7 @@ class ScheduleRecords:
         return (_map(record.bins.get(SPECS)), _map(record.bins.get(LAST))) if record else ({}, {})
 
     def with_time(self) -> tuple[dict[str, Any], dict[str, Any], datetime]:
-        """Those two, and the server's time. One call."""
+        """Read the schedules, their last occurrences and the server's time. One call."""
         try:
             specs, last, now = self.store.operate(self.key, Read(SPECS), Read(LAST), Compute(SERVER_NOW))
         except NotFound:

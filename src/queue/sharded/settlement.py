@@ -1,4 +1,4 @@
-"""What becomes of messages that were handed out: settled, lost or unsettled; it is told, remembered and raised."""
+"""Settlement of deliveries: acknowledge, fail, and report the outcome."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def tell(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:
 
 
 def tell_each(queue: PointerQueue, outcomes: Sequence[Outcome], done: Sequence[str]) -> None:
-    """The same where what was done differs from message to message."""
+    """Report outcomes as `tell` does, if what was done differs from message to message."""
     for one in dict.fromkeys(done):
         tell(queue, [outcome for outcome, what in zip(outcomes, done, strict=True) if what == one], one)
 

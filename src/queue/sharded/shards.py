@@ -93,7 +93,7 @@ class Turn(NamedTuple):
 
 
 class Written(Enum):
-    """What became of a data record."""
+    """The outcome of writing a data record."""
 
     DONE = "done"
     SPENT = "spent"  # something else is at the pointer; it has to go to another

@@ -34,12 +34,12 @@ class QueueFacts:
 
 
 def all_facts(registry: QueueRegistry) -> list[QueueFacts]:
-    """Those of every queue of the client, by name. Two calls, and four a queue."""
+    """Return the statistics of every queue of the client, by name. Two calls, and four for each queue."""
     return [facts_of(queue, bins) for queue, bins in registry.listed(active=None)]
 
 
 def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueFacts:
-    """Those of one queue. bins: of its record, where they are known. Four calls, five without."""
+    """Return the statistics of one queue. bins: its record, if already read. Four calls, five without."""
     main, sideline, parked = queue.states()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
     oldest = _oldest(queue, main)

@@ -31,7 +31,7 @@ MAX_RECEIVE = 1_000
 
 @dataclass(frozen=True)
 class Rules:
-    """What becomes of messages that fail: where they go, after how many deliveries they are parked, how long they wait.
+    """The rules for messages that fail: where they go, after how many deliveries they are parked, how long they wait.
 
     sideline: where failed ones go.  parked: where messages go that were delivered more than `max_deliveries` times;
     None = they are delivered for ever.

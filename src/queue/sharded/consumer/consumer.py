@@ -127,7 +127,7 @@ class Consumer:
         try:
             self._keeper.begin(self._keep, f"{self.queue.name}-keeper")
             if self._upkeep is not None:
-                self._upkeep.join(self)
+                self._upkeep.join(self, self.queue.name)
         except BaseException:  # an interrupt, too: whoever gets it may not have this consumer to stop it
             self._end(0.0)
             raise

@@ -327,5 +327,5 @@ class Runs:
 
 
 def _open(deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """Those that their handler has neither acknowledged nor failed by itself."""
+    """Return the deliveries that their handler has neither acknowledged nor failed itself."""
     return [delivery for delivery in deliveries if not delivery.settled]

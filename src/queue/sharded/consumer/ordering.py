@@ -170,7 +170,7 @@ class ShardLocks:
             return True
 
     def _settle(self, shard: int, grant: Grant | None) -> None:
-        """What came of the reservation."""
+        """End the reservation: keep the shard if the lock was acquired."""
         with self._guard:
             if grant is None:
                 del self._busy[shard]
@@ -178,7 +178,7 @@ class ShardLocks:
                 self._busy[shard] = grant
 
     def _lock_of(self, shard: int) -> FencedLock:
-        """The same handle each time: only one that has watched a dead consumer's lease may break it (P2)."""
+        """Return the cached handle of a lock: only one that has watched a dead consumer's lease may break it (P2)."""
         with self._guard:
             if shard not in self._locks:
                 name = f"{self._queue.registry.client_id}/{self._queue.name}/{shard}"

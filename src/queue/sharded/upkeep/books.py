@@ -58,7 +58,7 @@ class Books:
 
     @classmethod
     def of(cls, key: Key, bins: Mapping[str, Any], now: int) -> Books:
-        """Those of a queue's record; `now` by the server, in ms.
+        """Read the books from a queue's record; `now` by the server, in ms.
 
         Raises `Corrupt` where its epoch is damaged, which guards all that a sweep writes.
         """
@@ -79,7 +79,7 @@ class Books:
         return self.pointers[kind].get(str(shard), 0)
 
     def without(self, places: Iterable[tuple[Kind, int]]) -> Books:
-        """The same without the sweep pointers of these shards, which cannot be right; the record is to follow."""
+        """Return a copy without the sweep pointers of these shards, which cannot be right; the record is to follow."""
         pointers, repairs = {kind: dict(found) for kind, found in self.pointers.items()}, dict(self.repairs)
         for kind, shard in places:
             del pointers[kind][str(shard)]

@@ -217,7 +217,7 @@ class _Sweep:
         self.shards[slot.shard].keep(slot.pointer, Stop.REFUSED, "refused")
 
     def _not_abandoned(self, slots: Sequence[Slot]) -> list[tuple[Slot, LiveMessage]]:
-        """Those that the leader knows to be abandoned, whatever the server's clock says.
+        """Return the slots that the leader knows to be abandoned, whatever the server's clock says.
 
         Tombstones are settled; messages in somebody's hands are not; those never stamped get one duration.
         """

@@ -15,10 +15,12 @@ from weakref import WeakValueDictionary
 from ....background import Troubles
 from ....coord.election.election import Leadership, LeaseElection
 from ....coord.inputs import checked_owner
+from ....coord.members import MAX_NAME
 from ....forks import renew_in_child
 from ....retry import Poll
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from .attendance import Attendance, workers_of
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 LEASE = 20.0
 """Seconds after which a leader that died is succeeded."""
 LOOKS = Poll(low=4.0, high=6.0)
-"""How often a candidate looks at the lease. With its reports a process pays 0.35 calls a second."""
+"""How often a candidate looks at the lease. With its reports, and its heartbeats, a process pays 0.5 calls a second."""
 LIST = 60.0
 """Seconds between two listings of a client's queues and of the farms whose processes stand for election."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
@@ -64,7 +66,7 @@ class Upkeep:
     def __init__(self, registry: QueueRegistry) -> None:
         self.registry = registry
         self._seams = registry.store.seams
-        self._members: set[object] = set()
+        self._members: dict[object, str] = {}
         self.begin_anew()
         renew_in_child(self)
 
@@ -77,6 +79,8 @@ class Upkeep:
         self.election = LeaseElection(
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
+        group = workers_of(self.registry.store, self.registry.client_id, self.registry.farm_id)
+        self._attendance = Attendance(group, _short(candidate), lambda: list(filter(None, self._members.values())))
         farms = Farms(self.registry, self.election)
         self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms), Timers(farms)]
 
@@ -88,11 +92,12 @@ class Upkeep:
         """Whether this process believes that it is elected."""
         return self.election.leadership is not None
 
-    def join(self, member: object) -> None:
-        """Take part for as long as `member` has joined. No I/O here."""
+    def join(self, member: object, queue: str = "") -> None:
+        """Take part for as long as `member` has joined, which works on that queue. No I/O here."""
         with self._guard:
-            self._members.add(member)
+            self._members[member] = queue
             self.election.start(self._lead)
+            self._attendance.start()
 
     def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
         """Take part no more once nobody else has joined; gives the office up so that another process is elected.
@@ -101,9 +106,11 @@ class Upkeep:
         waits for the end of this, and then stands for election anew.
         """
         with self._guard:
-            self._members.discard(member)
+            self._members.pop(member, None)
             if not self._members:
+                end = self._seams.monotonic() + min(timeout, STOP_TIMEOUT)
                 self.election.stop(min(timeout, STOP_TIMEOUT))
+                self._attendance.stop(max(0.0, end - self._seams.monotonic()))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
@@ -226,6 +233,11 @@ def upkeep_of(registry: QueueRegistry) -> Upkeep:
     """The one upkeep of this process for the registry's store, client and farm."""
     name = (id(registry.store), registry.client_id, registry.farm_id)
     return _ALL.get(name) or _ALL.setdefault(name, Upkeep(registry))
+
+
+def _short(candidate: str) -> str:
+    """The candidate's name where a member's has room: without the end of a long one's farm."""
+    return candidate.encode()[:MAX_NAME].decode(errors="ignore")
 
 
 def _failed(what: str, pause: float) -> str:
