@@ -132,7 +132,7 @@ class ChunkWriter:
         return self._passed_here(slots) | passed_by_groups(self._pointers, slots)
 
     def _passed_here(self, slots: Collection[Slot]) -> set[Slot]:
-        """Those that the queue's own consumers may have passed."""
+        """The slots that the queue's own consumers may have passed."""
         states = self._pointers.states(sorted({slot.shard for slot in slots}))
         fired = {state.shard: state.checked().fired for state in states}
         below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]

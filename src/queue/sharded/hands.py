@@ -126,7 +126,7 @@ THE_QUEUES_OWN = Hands(
 
 @lru_cache(maxsize=256)
 def hands_of(tag: str) -> Hands:
-    """Those of one group."""
+    """The hands of one group."""
     delivery, stamped = MapValue(GROUPS, Const(tag), str), MapValue(STAMPS, Const(tag))
     waits = has(GROUPS, tag)
     # Later than the one before, also where the server's clock stands still: who watches sees that it has changed.
@@ -202,5 +202,5 @@ def letting_go(key: Key, data: object, me: str, *, whoever: bool = False) -> Upd
 
 @lru_cache(maxsize=256)
 def naming(bin: str, tags: tuple[str, ...]) -> Put:
-    """The same object for the same groups, so that the rows of a batch share it and it is compiled once."""
+    """One object for each set of groups, so that the rows of a batch share it and it is compiled once."""
     return Put(bin, dict.fromkeys(tags, ""))

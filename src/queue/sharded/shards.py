@@ -403,7 +403,7 @@ class PointerQueue:
         return [outcomes[h.slot] for h in held]
 
     def _removed(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
-        """Those that no group waits for."""
+        """Delete messages that no group waits for, each in the hands of its delivery."""
         guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in held}}
         marked = [h for h in held if h.envelope.keep_id]
         if not marked:

@@ -243,7 +243,7 @@ class GroupPointers(PointerQueue):
 
 
 def passed_by_groups(queue: PointerQueue, slots: Collection[Slot]) -> set[Slot]:
-    """Those slots of a queue that a group has claimed and whose message it was not given. No call without groups.
+    """The slots of a queue that a group has claimed and whose message it was not given. No call without groups.
 
     It may have found them empty, and a sweep may have passed them since. Else two calls, or three.
     """
