@@ -443,7 +443,8 @@ class PointerQueue:
             try:
                 record = self.store.get(self.key(held.slot), "delivery", "data")
             except LatchworkError as failure:
-                return failure
+                # The attempt in doubt may have done it, whatever this read failed with.
+                return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
             return record is not None and record.bins == {"delivery": held.delivery}
         if isinstance(row, Refused):
             return False

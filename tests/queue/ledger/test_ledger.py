@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, Refused
+from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, OutcomeUnknown, Refused
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded import stream as ranges
@@ -464,3 +464,14 @@ def test_a_chunk_costs_four_calls_and_an_empty_ledger_one(store):
 def test_a_batch_is_a_whole_number_of_messages_that_one_call_takes(store, batch):
     with pytest.raises(InvalidRequest, match="batch is"):
         Ledger(queue_on(store), "scope", batch=batch)
+
+
+def test_an_acknowledgement_in_doubt_stays_in_doubt_where_its_record_cannot_be_read(store):
+    faulty = FaultyStore(store)
+    queue = queue_on(faulty)
+    Ledger(queue, "job").publish(0, rows(1))
+    (delivery,) = queue.receive()
+    sent = faulty._number
+    faulty.plan.update({sent + 1: "reply_lost"} | dict.fromkeys(range(sent + 3, sent + 20), "dropped"))
+    with pytest.raises(OutcomeUnknown):
+        delivery.ack()
