@@ -211,7 +211,7 @@ def test_a_sweeper_that_fails_for_ten_minutes_goes_on_and_says_so_once_a_minute(
     clock = InlineClock()
     queue = made(MemoryStore(clock))
     sweeper = Sweeper(queue.registry, Leads(), initial_delay=0, interval=0.01)
-    monkeypatch.setattr(queue.registry, "listed", failing(failure))
+    monkeypatch.setattr(queue.registry, "scan", failing(failure))
     clock.at(600, sweeper._stop.set)
     sweeper.start()
     records = said(caplog, "the sweep failed")

@@ -193,6 +193,7 @@ def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp
     for step in ("EWR: starting Spark", "EWR: 2 of 2 partitions counted"):
         assert step in output
     assert "failed" not in output
+    assert [(folder / f"lag-{farm}").read_text() for farm in ("EWR", "LGA")] == ["0"] * 2
     assert (first.returncode, second.returncode) == (0, 0), output + again
     for said in (output, again):
         retried, plain, swept = map(int, SUMMARY.search(said).groups())

@@ -224,6 +224,11 @@ COMMANDS = {
     "queue sweep": lambda n: ("queue", "sweep", *C, "--election", n, "--timeout", "5"),
     "queue sweep, client": lambda n: ("queue", "sweep", "--client", n, "--timeout", "5"),
     "queue deactivate": lambda n: ("queue", "deactivate", n, *C, "--confirm", n),
+    "queue group list": lambda n: ("queue", "group", "list", n, *C),
+    "queue group create": lambda n: ("queue", "group", "create", "q", n[:64], *C, "--start", "now"),
+    "queue group create, start": lambda n: ("queue", "group", "create", n, "g", *C, "--start", n),
+    "queue group drop": lambda n: ("queue", "group", "drop", "q", n, *C),
+    "queue group stats": lambda n: ("queue", "group", "stats", n, n, *C),
     "schedule list": lambda n: ("schedule", "list", "--client", n),
     "schedule put": lambda n: ("schedule", "put", n, *C, "--queue", n, "--every", "60", "--payload", json.dumps(n)),
     "schedule put, cron": lambda n: ("schedule", "put", n, *C, "--queue", "q", "--cron", n, "--tz", n, "--missed", n),
@@ -298,7 +303,7 @@ def test_no_text_of_a_program_is_a_command_of_the_server(aerospike_store, canary
 
 
 def test_every_command_is_tried():
-    names = {" ".join(words(name)[:2]) for name in ["x"] for words in COMMANDS.values()}
+    names = {" ".join(words("x")[: 3 if words("x")[:2] == ("queue", "group") else 2]) for words in COMMANDS.values()}
     assert {name.removesuffix(" --client") for name in names} | WITHOUT_A_NAME == set(command_names())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from latchwork.coord import CountUpDownLatch
-from latchwork.spark import SparkLatch, acknowledge
+from latchwork.observe import Event, Sample, Telemetry
+from latchwork.spark import SparkLatch, acknowledge, watch_streams
 
 PER_BATCH = 50_000
 """Messages of a micro-batch at most."""
@@ -23,6 +24,21 @@ NAMES, SUMS = ("origin", "carrier"), ("flights", "departed", "arrived", "departu
 SCHEMA = pa.schema(
     [*((name, pa.string()) for name in NAMES), ("hour", pa.int32()), *((name, pa.int64()) for name in SUMS)]
 )
+
+
+class NotedLag(Telemetry):
+    """Writes down how many messages the farm's stream has yet to read, for whoever watches the farms."""
+
+    def __init__(self, plan: Plan, farm: str) -> None:
+        self._plan, self._farm = plan, farm
+
+    def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        """After each batch."""
+        if event.name == "stream_lag" and labels["queue"] == self._plan.queue(self._farm):
+            self._plan.note("lag", self._farm, int(value))
+
+    def read(self, source: Callable[[], Iterable[Sample]]) -> None:
+        """No gauges of queues."""
 
 
 def stream_out(spark: SparkSession, plan: Plan, farm: str) -> DataFrame:
@@ -34,6 +50,7 @@ def stream_out(spark: SparkSession, plan: Plan, farm: str) -> DataFrame:
     settings = {"streamId": plan.job, "payloadSchema": ROW, "columns": "payload", "maxMessagesPerBatch": PER_BATCH}
     messages = spark.readStream.format("latchwork").options(**plan.options(farm), **settings).load()
     sink = messages.select("payload.*").writeStream.format("parquet").option("path", str(folder / "flights"))
+    watch_streams(spark, NotedLag(plan, farm))
     query = sink.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     acknowledge(spark, query)

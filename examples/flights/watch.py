@@ -99,7 +99,9 @@ class Watch:
         if self._plan.noted("consumed", farm) is not None:
             return "aggregating"
         if self._plan.noted("published", farm) is not None:
-            return f"streaming out, {len(_committed(self._plan, farm))} batches done"
+            lag = self._plan.noted("lag", farm)
+            to_read = "" if lag is None else f", {lag:,} messages behind"
+            return f"streaming out, {len(_committed(self._plan, farm))} batches done{to_read}"
         try:
             registry = QueueRegistry(self._plan.store, CLIENT, farm_id=farm)
             published = registry.get(self._plan.queue(farm)).depth().loaded

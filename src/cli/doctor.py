@@ -275,16 +275,6 @@ def _spark() -> Iterator[Finding]:
         return
     old = tuple(int(part) for part in pyspark.split(".")[:2]) < (4, 2)
     yield Finding(WARNING if old else OK, f"PySpark {pyspark}", "the stream source needs 4.2 or newer" if old else "")
-    pandas = _installed("pandas")
-    if pandas and int(pandas.split(".")[0]) >= 3:
-        yield Finding(WARNING, f"pandas {pandas}", "PySpark works with pandas below 3")
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def doctor(

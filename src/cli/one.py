@@ -9,6 +9,7 @@ import typer
 
 from ..errors import InvalidRequest, LatchworkError
 from ..queue import Outcome, ShardedQueue
+from . import queue_group
 from .messages import header_of, row_of
 from .options import Client, Farm
 from .queue import Name, app, queue_of
@@ -119,6 +120,7 @@ def move(
 
 for _command in (search, discard, redrive, move):
     app.command()(_command)
+app.add_typer(queue_group.app, name="group")
 
 
 def _side(queue: ShardedQueue, side: str) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from ..errors import LatchworkError
 from ..queue import QueueRegistry, ShardedQueue
+from ..queue.rows import settle
 from ..queue.sharded.peek import sample
 from ..queue.sharded.shards import Slot
 from ..queue.sharded.stats import QueueFacts, facts_of
+from ..store import Update
 
 SAMPLE = 200
 """Sidelined messages that are looked at to tell the reasons."""
@@ -62,5 +65,5 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
         for state in pointers.states()
         for pointer in range(max(1, state.fired - each + 1), state.fired + 1)
     ]
-    records = queue.store.get_many([pointers.key(slot) for slot in slots], "enqueuedAt", "attempts")
-    return sum(bool(record.bins) for record in records if record), len(slots)
+    rows = settle(queue.store, [Update(pointers.key(slot), pointers.hands_at(slot).state) for slot in slots])
+    return sum(not isinstance(row, LatchworkError) and bool(row[2]) for row in rows), len(slots)

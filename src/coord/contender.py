@@ -137,7 +137,7 @@ class Contender(Party):
         if bins is None:
             self.observed = None
             return None
-        view, now = LeaseView.of(bins), self.store.seams.monotonic()
+        view, now = LeaseView.of(self.key, bins), self.store.seams.monotonic()
         seen = self.observed.then(view, now) if self.observed else Observation(view, now)
         self.observed = seen
         return seen

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from msgspec import Meta, Struct, field
 
 from ..errors import InvalidRequest
+from ..store.decode import Counter, decoded
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, largest, missing
 from ..store.model.ops import Add, Op, Put, Read
+from ..store.model.record import Key
 
 K = TypeVar("K", bound=Hashable)
 LOCKED, OWNER, TIME, LEASE = "locked", "lock-owner", "lock-time-ms", "lease-ms"
@@ -95,6 +99,18 @@ def held(fence: int) -> Bound:
     return _HELD.bind(fence=fence)
 
 
+class _Stored(Struct, frozen=True):
+    """The bins of a lease, with their limits."""
+
+    locked: Annotated[int, Meta(ge=0, le=1)] = field(default=0, name=LOCKED)
+    owner: str | None = field(default=None, name=OWNER)
+    fence: Counter = field(default=0, name=FENCE)
+    renewals: Counter = field(default=0, name=RENEWALS)
+    time: Counter = field(default=0, name=TIME)
+    lease: Annotated[int, Meta(ge=0, le=round(MAX_LEASE * 1000))] = field(default=0, name=LEASE)
+    grant: str | None = field(default=None, name=GRANT)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseView:
     """A lease as it was read.
@@ -112,16 +128,20 @@ class LeaseView:
     grant: str | None
 
     @classmethod
-    def of(cls, bins: dict[str, Any]) -> LeaseView:
-        """Return the lease in these bins of a record."""
+    def of(cls, key: Key, bins: Mapping[str, Any]) -> LeaseView:
+        """Return the lease in these bins of a record.
+
+        Raises `Corrupt` where they are not as a lease leaves them: else one that is held could pass for free.
+        """
+        found = decoded(_Stored, key, {bin: value for bin, value in bins.items() if value is not None})
         return cls(
-            locked=bins.get(LOCKED) == 1,
-            owner=bins.get(OWNER),
-            fence=bins.get(FENCE) or 0,
-            renewals=bins.get(RENEWALS) or 0,
-            time=bins.get(TIME) or 0,
-            lease=(bins.get(LEASE) or 0) / 1000,
-            grant=bins.get(GRANT),
+            locked=found.locked == 1,
+            owner=found.owner,
+            fence=found.fence,
+            renewals=found.renewals,
+            time=found.time,
+            lease=found.lease / 1000,
+            grant=found.grant,
         )
 
     def is_unchanged(self, since: LeaseView) -> bool:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
     from .sharded.delivery import Delivery
+    from .sharded.depth import QueueDepth
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
     from .sharded.one import Outcome
-    from .sharded.queue import QueueDepth, ShardedQueue
+    from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
     from .sharded.schedules import Schedule
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
     "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
-    "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
-    "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
+    "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
+    "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -48,8 +49,9 @@ __getattr__, __dir__ = offer(
         ".sharded.delivery": "Delivery",
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
+        ".sharded.depth": "QueueDepth",
+        ".sharded.queue": "QueueGroup ShardedQueue",
         ".sharded.one": "Outcome",
-        ".sharded.queue": "QueueDepth ShardedQueue",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
         ".sharded.schedules": "Schedule",

@@ -58,7 +58,7 @@ from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
-from .queue_mutants import ONE_RULES, ORDERED_RULES
+from .queue_mutants import GROUP_RULES, ONE_RULES, ORDERED_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -415,6 +415,10 @@ def _any_epoch() -> Any:
     return stack
 
 
+def _hands(**changes: Any) -> Callable[[], Any]:
+    return _swap(pointers.PointerQueue, "hands", replace(pointers.PointerQueue.hands, **changes))
+
+
 def _settled_at_fire(self: Any) -> list[int]:
     return [state.fired for state in self.states()]
 
@@ -432,7 +436,7 @@ def _lost_unnoticed() -> Any:
 
 
 SHARDED_RULES = (
-    ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "MINE", exists("data"))),
+    ("acknowledging without a guard", "P5: delete guarded delivery = mine", _swap(pointers, "_ALONE", exists("data"))),
     ("deleted before it is loaded", "P5: load, then delete", lambda: _moved_by(_deleted_first)),
     ("deleted although it was not loaded", "P5: a failed load leaves the record", lambda: _moved_by(_deleted_anyway)),
     ("the sweep passes empty slots at once", "P5: passed only below the FIRE of a sweep duration ago",
@@ -445,11 +449,11 @@ SHARDED_RULES = (
     ("a write in doubt counts as done", "P5: acknowledged only when created",
      _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
     ("the sweep takes what is in somebody's hands", "P5: since-update exceeds the duration",
-     _swap(sweeping, "_ABANDONED", exists("data") & exists("delivery"))),
+     _hands(abandoned=exists("data") & exists("delivery"))),
     ("only what the server's clock says is abandoned", "P5: or left alone for a duration by the leader's clock",
      _swap(sweeper.Sweeper, "_abandoned", lambda self, *args: frozenset())),
     ("what was left alone is taken as it is now", "P5: guarded by the delivery and its stamp as they were seen",
-     _swap(sweeping, "_LEFT_ALONE", exists("data")), True),
+     _hands(left_alone=exists("data")), True),
     ("marks grow old by the server's clock", "P5: by the leader's own",
      _swap(sweeper.Sweeper, "_plan", _marks_aged_by_the_server)),
     ("the bell is read after the pointers", "P5: before the pointers",
@@ -464,6 +468,7 @@ SHARDED_RULES = (
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES))
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
+GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -543,6 +548,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + LEDGER
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER
     + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

@@ -1,9 +1,11 @@
-"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: ordered consumers, one message (P5)."""
+"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order, one message (P5), groups (P17)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from unittest import mock
 
@@ -11,11 +13,18 @@ from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import one, shards
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
+from latchwork.queue.sharded.groups import parting
+from latchwork.queue.sharded.groups import pointers as group_pointers
+from latchwork.queue.sharded.groups.making import MADE
+from latchwork.queue.sharded.groups.members import Members
+from latchwork.queue.sharded.hands import GROUPS, SHARED, hands_of, parting_of
 from latchwork.queue.sharded.pending import Aside
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import PointerQueue
 from latchwork.queue.sharded.subqueue import QueueView
-from latchwork.store import NEVER, Bin, Param, exists
+from latchwork.queue.sharded.upkeep.sweeper import Sweeper
+from latchwork.store import NEVER, Bin, Param, exists, has
+from latchwork.store.model.expr import Const, MapValue
 from latchwork.store.model.form import Form
 
 
@@ -78,4 +87,62 @@ ORDERED_RULES = (
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
      _swap(QueueView, "_stamp", _not_in_order), True),
+)  # fmt: skip
+
+
+# ---- groups (P17)
+
+
+def _hands(**changes: Callable[[str], Any]) -> Callable[[], Any]:
+    """The hands of every group, with some of their expressions made otherwise."""
+
+    def changed(tag: str) -> Any:
+        return replace(hands_of(tag), **{name: made(tag) for name, made in changes.items()})
+
+    return _swap(group_pointers, "hands_of", lru_cache(changed))
+
+
+def _without_the_last(self: Any, slots: Any, *, real: Any = Members.waiting) -> Any:
+    return [tags[:-1] for tags in real(self, slots)]
+
+
+def _by_anybody(tag: str) -> Form:
+    return Form(*parting_of(tag).ops, when=has(GROUPS, tag))
+
+
+def _all_are_alone(self: Any, held: Any) -> Any:
+    return self._removed(held)
+
+
+def _deleted_by_its_own() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(PointerQueue, "remove", _all_are_alone))
+    stack.enter_context(mock.patch.object(shards, "_ALONE", shards.THE_QUEUES_OWN.mine))
+    return stack
+
+
+def _deleted_by_the_first() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(parting, "LAST", exists("msgId")))
+    stack.enter_context(mock.patch.object(parting, "_none", return_value=True))
+    return stack
+
+
+def _unmade_too(self: Any, queue: Any, bins: Any, *, real: Any = Sweeper.tasks) -> Any:
+    return real(self, queue, {MADE: 1, **bins})
+
+
+GROUP_RULES = (
+    ("a group that has joined is not named", "P17: the reservation reads groups in the same step",
+     _swap(Members, "waiting", _without_the_last)),
+    ("whoever acknowledges ends it", "P17: guard groups[tag] = mine",
+     _swap(group_pointers, "parting_of", lru_cache(_by_anybody))),
+    ("the queue's own acknowledgement deletes", "P17: a delete whose guard says that there is no groups",
+     _deleted_by_its_own),
+    ("the first acknowledgement deletes", "P17: the last one deletes", _deleted_by_the_first),
+    ("the sweep takes what is in somebody's hands", "P17: groupStamp by the server's clock",
+     _hands(abandoned=lambda tag: has(GROUPS, tag) & MapValue(GROUPS, Const(tag), str).ne(""))),
+    ("what was acknowledged is taken again", "P17: not acked[tag]",
+     _hands(not_mine=lambda tag: exists("data") | exists(SHARED))),
+    ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
 )  # fmt: skip

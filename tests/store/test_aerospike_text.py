@@ -140,3 +140,13 @@ def test_a_message_that_cannot_be_decoded_keeps_its_queue_from_nothing(aerospike
         assert peeked in ("UNREADABLE", "[1, 3]")
         assert sorted([*json.loads(first), *json.loads(second)]) == [1, 3]
         assert strict == "strict"
+
+
+def test_a_record_without_a_stored_key_fails_no_query_for_the_others(aerospike_server, aerospike_store, caplog):
+    if not hasattr(aerospike_server, "host"):
+        pytest.skip("no address")
+    aerospike_store.ensure_index("named", "kind")
+    aerospike_store.operate(Key("named", "good"), Put("kind", "k"), exists=Exists.ANY)
+    assert wire.put(aerospike_server, Key("named", "other"), {"kind": (wire.TEXT, b"k")}, named=False) == 0
+    assert [record.key.name for record in aerospike_store.query("named", "kind", "k")] == ["good"]
+    assert "a record of set named without its key" in caplog.text

@@ -12,11 +12,12 @@ INTEGER, TEXT, LIST = 1, 3, 20
 _NEVER_EXPIRE = 0xFFFFFFFF
 
 
-def put(server, key, bins):
-    """Write the record; the server's result code. bins: for each its kind and its bytes."""
+def put(server, key, bins, *, named=True):
+    """Write the record; the server's result code. bins: for each its kind and its bytes. named: its key is stored."""
     namespace, digest = server.namespace, bytes(aerospike.calc_digest(server.namespace, key.set, key.name))
     fields = [_field(0, namespace.encode()), _field(1, key.set.encode()), _field(4, digest)]
-    fields.append(_field(2, bytes([TEXT]) + key.name.encode()))
+    if named:
+        fields.append(_field(2, bytes([TEXT]) + key.name.encode()))
     ops = [_write(name.encode(), kind, value) for name, (kind, value) in bins.items()]
     counts = (len(fields), len(ops))
     body = struct.pack(">BBBBBBIIIHH", 22, 0, 1, 0, 0, 0, 0, _NEVER_EXPIRE, 5000, *counts) + b"".join(fields + ops)

@@ -64,7 +64,7 @@ class Term:
         write to it. Raises `Unavailable` if the record cannot be read.
         """
         record = self.store.get(Key(LOCKS, self.name), *BINS)
-        if record is None or not self._in_office(LeaseView.of(record.bins)):
+        if record is None or not self._in_office(LeaseView.of(record.key, record.bins)):
             self.store.seams.note("fences_refused", by="holder")
             raise FencedOut(
                 f"the term of {self.name!r} with epoch {self.epoch} has ended: it ran out, was taken over, or was "

@@ -98,7 +98,7 @@ class LeaseTaker:
         record = self.store.get(self.key, *rules.BINS)
         if record is None:
             raise NotFound(f"the queue {self.key.set!r} is gone", key=self.key)
-        view, now = LeaseView.of(record.bins), self.store.seams.monotonic()
+        view, now = LeaseView.of(self.key, record.bins), self.store.seams.monotonic()
         seen = self._observed.then(view, now) if self._observed else Observation(view, now)
         self._observed = seen
         return seen

@@ -19,7 +19,9 @@ from ...store import Compute, Param, Put, Update, exists, missing
 from ...store.model.expr import Bin, Bound
 from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.shards import SEEN, Slot, Written
+from ..sharded.groups.pointers import passed_by_groups
+from ..sharded.hands import ACKED, GROUPS, SEEN, STAMPS
+from ..sharded.shards import Slot, Written
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -27,7 +29,8 @@ ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
 _TOMBSTONE = missing("msgId") & missing("data")
 _NOBODYS = missing("delivery") | Bin("delivery", str).eq(SEEN)
-_UNREAD = exists("data") & _NOBODYS & Bin("msgId", str).eq(Param("id", str))
+_NO_GROUPS = missing(STAMPS) & missing(ACKED)
+_UNREAD = exists("data") & _NOBODYS & _NO_GROUPS & Bin("msgId", str).eq(Param("id", str))
 _WITHDRAW = _TOMBSTONE | _UNREAD
 _WAS_GIVEN = Compute(exists("msgId") & (missing("data") | ~_NOBODYS))
 """Whether the message is, or was, in somebody's hands: of one that was acknowledged only the id is left."""
@@ -126,6 +129,10 @@ class ChunkWriter:
         """
         if not slots:
             return set()
+        return self._passed_here(slots) | passed_by_groups(self._pointers, slots)
+
+    def _passed_here(self, slots: Collection[Slot]) -> set[Slot]:
+        """The slots that the queue's own consumers may have passed."""
         states = self._pointers.states(sorted({slot.shard for slot in slots}))
         fired = {state.shard: state.checked().fired for state in states}
         below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
@@ -169,7 +176,7 @@ class ChunkWriter:
             raise buried
         if buried:
             return True
-        drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery"))
+        drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery", GROUPS))
         key = self._pointers.key(slot)
         try:
             guard = Bound(_WITHDRAW, {"id": msg_id})
@@ -177,10 +184,11 @@ class ChunkWriter:
         except NotFound:
             return self._withdrawn(slot, msg_id)
         except Refused:
-            record = self._queue.store.get(key, "msgId")
+            record = self._queue.store.get(key, "msgId", GROUPS)
             if record is None:
                 return self._withdrawn(slot, msg_id)
-            return record.bins.get("msgId") != msg_id
+            # Of several that wait for it one has it and another has passed it: to that one it comes elsewhere (P17).
+            return record.bins.get("msgId") != msg_id or GROUPS in record.bins
         return True
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:

@@ -7,9 +7,10 @@ from ...lazy import offer
 if TYPE_CHECKING:
     from .config import BatchingConfig, QueueConfig, ShovelConfig
     from .delivery import Delivery
+    from .depth import QueueDepth
     from .drain import PassReport
     from .envelope import Message, Reason
-    from .queue import QueueDepth, ShardedQueue
+    from .queue import ShardedQueue
     from .record import LastSweep
     from .registry import QueueRegistry
 
@@ -25,7 +26,8 @@ __getattr__, __dir__ = offer(
         ".delivery": "Delivery",
         ".drain": "PassReport",
         ".envelope": "Message Reason",
-        ".queue": "QueueDepth ShardedQueue",
+        ".depth": "QueueDepth",
+        ".queue": "ShardedQueue",
         ".record": "LastSweep",
         ".registry": "QueueRegistry",
     },

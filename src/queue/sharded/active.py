@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from weakref import WeakSet
 
 from ...background import Troubles
 from ...deadline import call_time
@@ -45,6 +46,7 @@ class ActiveShards:
         self._seams = queue.store.seams
         self._listeners = listeners_of(queue.store)
         self._turn = 0
+        self.followers: WeakSet[ActiveShards] = WeakSet()
         self._troubles = Troubles(self._seams, log)
         self.begin_anew()
         renew_in_child(self)
@@ -110,13 +112,16 @@ class ActiveShards:
             now = self._seams.monotonic()
             self._next_glance, self._next_look = min(self._next_glance, now + AGAIN), min(self._next_look, now + BUSY)
 
-    def loaded(self, shards: Iterable[int]) -> None:
-        """Take note that this process has just published to these shards."""
+    def loaded(self, shards: Collection[int]) -> None:
+        """Take note that this process has just published to these shards; the groups that follow do as well."""
         with self._lock:
             self._learn(shards)
             self._next_glance = min(self._next_glance, self._seams.monotonic() + BUSY)
             if not self._wake.is_set():  # far cheaper to ask than to set
                 self._wake.set()
+        if self.followers:
+            for follower in tuple(self.followers):
+                follower.loaded(shards)
 
     def wake(self) -> None:
         """Let those that wait ask again now; not even a look that hangs keeps this waiting."""

@@ -36,7 +36,7 @@ class Bell:
 
     def __init__(self, store: RecordStore, key: Key) -> None:
         self._store = store
-        self._key = key
+        self.key = key
         self._ring = Update(key, (Add(RUNG, 1),), exists=Exists.ANY, ttl=NEVER)
         self._owed = False
 
@@ -81,7 +81,7 @@ class Bell:
 
     def rings(self) -> int:
         """How often it was rung, 0 = never. One read."""
-        record = self._store.get(self._key, RUNG)
+        record = self._store.get(self.key, RUNG)
         rung = record.bins.get(RUNG, 0) if record else 0
         return int(rung)
 

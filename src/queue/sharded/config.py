@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -182,6 +183,45 @@ class QueueConfig:
             )
         for field, unit in _UNITS.items():
             _whole(field, getattr(self, field), unit)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig(QueueConfig):
+    """The settings of a group of a queue: the queue's own where no others were given.
+
+    name: `{queue}@{group}`, under which its record is kept.  of, tag: docs/protocols.md P17.
+    """
+
+    of: str = ""
+    tag: str = ""
+
+
+_OF_A_GROUP = ("concurrency", "handler_type", "handler_timeout", "max_deliveries", "backoff", "shovel", "batching")
+MAX_GROUP = 64
+"""Characters in the name of a group."""
+
+
+def group_config(queue: QueueConfig, name: str, tag: str, settings: Mapping[str, Any]) -> GroupConfig:
+    """The settings of a group that is to be made. Raises `InvalidRequest`, as `QueueConfig` does."""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_GROUP:
+        raise InvalidRequest(f"group name {name!r}: it must be text of 1 to {MAX_GROUP} characters")
+    unknown = sorted(settings.keys() - set(_OF_A_GROUP))
+    if unknown:
+        raise InvalidRequest(f"a group has no {', '.join(unknown)} of its own: give {', '.join(_OF_A_GROUP)}")
+    values = {field.name: getattr(queue, field.name) for field in fields(QueueConfig)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the queue has warned of its limits
+        return GroupConfig(**{**values, **settings, "name": f"{queue.name}@{name}"}, of=queue.name, tag=tag)
+
+
+def is_other_group(one: QueueConfig, other: QueueConfig) -> bool:
+    """Whether these are not the settings of one group: it was dropped and made again."""
+    return getattr(one, "tag", None) != getattr(other, "tag", None)
+
+
+def stored_name(config: QueueConfig) -> str:
+    """The name in the keys of a queue's pointers and messages."""
+    return f"{config.of}@{config.tag}" if isinstance(config, GroupConfig) else config.name
 
 
 _KINDS: dict[str, type] = {

@@ -70,7 +70,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
 
     data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
     the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md
-    P6).
+    P6).  groups: those that wait for it too, where it was read (P17); what is written has none of it.
     """
 
     data: Any
@@ -82,6 +82,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
     last_error: str | None = None
     headers: Mapping[str, str] | None = None
     keep_id: Annotated[int, Meta(ge=0, le=MAX_TTL)] = 0
+    groups: Any = None
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"

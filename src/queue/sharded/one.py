@@ -264,7 +264,7 @@ class SideView(QueueView):
                 taken.append((one, anew(row)))
             else:
                 rows.append((one.message_id, row))
-        shards = [one.slot.shard % queue.pointers.shards for one, _ in taken]
+        shards = [queue.pointers.home(one.slot.shard) for one, _ in taken]
         loaded = load(queue.pointers, [envelope for _, envelope in taken], shards, moved=True)
         queue.active.loaded({slot.shard for slot in loaded if isinstance(slot, Slot)})
         there = []

@@ -8,7 +8,7 @@ from itertools import islice
 
 from ...errors import InvalidRequest
 from ...inputs import is_int, shown
-from .envelope import BINS, Codec, Message, from_bins, message_of
+from .envelope import Codec, Message, message_of
 from .shards import PointerQueue, Slot
 
 CHUNK = 1_000
@@ -50,6 +50,5 @@ def unfired(queue: PointerQueue) -> Iterator[Slot]:
 
 
 def _messages(queue: PointerQueue, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
-    records = queue.store.get_many([queue.key(slot) for slot in slots], *BINS)
-    found = [(slot, from_bins(record.bins)) for slot, record in zip(slots, records, strict=True) if record]
+    found = zip(slots, queue.look(slots), strict=True)
     return [message_of(envelope, codec, *slot) for slot, envelope in found if envelope]

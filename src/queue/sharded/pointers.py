@@ -15,6 +15,10 @@ from ...store.decode import Counter as Pointer
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
+KNOWN = "swept"
+"""The bin that a sweep puts into the pointers of a shard before it sweeps them."""
+STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
+"""What `ShardState.of` is made of."""
 
 MAX_UNFIRED = 1_000_000_000
 """Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers

@@ -5,25 +5,28 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...store import RecordStore
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
-from .config import PARKED, SIDELINE, QueueConfig, check_concurrency, whole_seconds
+from .config import GroupConfig, QueueConfig, check_concurrency
 from .delayed import Due, checked_due
 from .delivery import Delivery, lost
+from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .groups.making import end
+from .groups.pointers import GroupPointers, pointer_queues
 from .one import SideView
 from .pointers import ShardState
 from .postponed import DelayedView
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .shards import PointerQueue, Slot
+from .shards import Slot
 from .subqueue import QueueView, Rules
 from .transfer import CHUNK, load
 
@@ -33,27 +36,6 @@ SPREAD = 100
 
 MAYBE_TOO_BIG, AROUND = 200_000, 2_048
 """Characters from which a payload is measured, and bytes of a message's record around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueDepth:
-    """How much is in a queue, by its pointers.
-
-    ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
-    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
-    loaded, fired: slots reserved and received since the queue's name was first used.  delayed: published and not due
-    yet; about right only, as a lost reply may count one twice.  damaged: shards of the three whose pointers are
-    damaged, which count as empty; `latchwork doctor` says more of them.
-    """
-
-    ready: int
-    sideline: int
-    parked: int
-    expired: int
-    loaded: int
-    fired: int
-    delayed: int = 0
-    damaged: int = 0
 
 
 class Registry(Protocol):
@@ -69,6 +51,11 @@ class Registry(Protocol):
     def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
     def resume(self, queue: ShardedQueue) -> None: ...
     def last_sweep(self, name: str) -> LastSweep: ...
+    def make_group(
+        self, queue: ShardedQueue, name: str, start: str | datetime, settings: Mapping[str, Any]
+    ) -> QueueGroup: ...
+    def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]: ...
+    def forget(self, group: QueueGroup) -> None: ...
 
 
 class ShardedQueue(QueueView):
@@ -220,7 +207,8 @@ class ShardedQueue(QueueView):
         if delivery.settled:
             raise lost([delivery])
         name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
-        failure = self.delayed.publish([envelope], [held.slot.shard], due, names=[name])[0]
+        place = self.pointers.home(held.slot.shard)
+        failure = self.delayed.publish([envelope], [place], due, names=[name])[0]
         if failure is not None:
             raise failure
         outcomes = self.pointers.remove([held])
@@ -350,6 +338,31 @@ class ShardedQueue(QueueView):
         """
         return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
+    # ---- groups
+
+    def group(self, name: str, *, start: str | datetime = "now", **settings: Any) -> QueueGroup:
+        """The group of this name: a durable subscription that gets every message, as other groups do; made if need be.
+
+        name: 1 to 64 characters.
+        start: where a group begins that is made by this: "now"; "oldest", with the messages that are still there; or an
+            aware datetime, in each shard with the first one published then or later. Of a group that is there it says
+            nothing.
+        settings: of a group that is made by this: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`,
+            `backoff`, `shovel`, `batching`, where it is not to have those of the queue.
+
+        One call where it is there, some eight where it is made, whatever the number of shards. What is published from
+        then on waits for it, until it acknowledges, expires, or is dropped. Publishing costs no call more for it. The
+        queue's own consumers are as one more group: where it has none, its messages stay until they expire.
+
+        Raises `InvalidRequest`; `Refused` while one of that name is being dropped; `AlreadyExists` where a queue has
+        the name `{queue}@{name}`; the store's errors: then the same call again completes it.
+        """
+        return self.registry.make_group(self, name, start, settings)
+
+    def groups(self) -> list[QueueGroup]:
+        """The groups of this queue, by name. Two calls."""
+        return self.registry.groups_of(self)
+
     # ---- the number of consumers
 
     @property
@@ -374,31 +387,64 @@ class ShardedQueue(QueueView):
         self.registry.set_concurrency(self, check_concurrency(n))
 
 
-def pointer_queues(
-    store: RecordStore, client_id: str, config: QueueConfig
-) -> tuple[PointerQueue, PointerQueue, PointerQueue]:
-    """The main queue, the sideline and the parked messages of a queue."""
-    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
-    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
-    main, sideline, parked = (
-        PointerQueue(store, client_id, config.name + suffix, config.shards, ttl=ttl, sweep=sweep)
-        for suffix, ttl in lives.items()
-    )
-    return main, sideline, parked
+OF = "@"
+"""Stands between the names of a queue and of its group."""
 
 
-def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
-    """The depth that these pointers show."""
-    return QueueDepth(
-        _waiting(main),
-        _waiting(sideline),
-        _waiting(parked),
-        sum(state.expired for state in main + sideline),
-        sum(state.loaded for state in main),
-        sum(state.fired for state in main),
-        damaged=sum(state.damage is not None for state in main + sideline + parked),
-    )
+class QueueGroup(ShardedQueue):
+    """A group of a queue, made by `ShardedQueue.group`. Groups, and the queue's own consumers, do not see one another.
 
+    It has the verbs of a queue, but for publishing: `receive`, `ack_many`, `depth`, `peek`, `sideline`, `parked`,
+    `redrive`, `pause`, `scale`, and a `Consumer` or a `Worker` of it. Its `name` is `{queue}@{group}`, under which
+    `QueueRegistry.get` finds it, and the command does.
 
-def _waiting(states: list[ShardState]) -> int:
-    return sum(state.loaded - state.fired for state in states)
+    At least once to each group. A message is stored once, and goes when the last of those that it was published to has
+    acknowledged it, or when it expires; a group that stands still holds nobody up. One that fails in a group is copied
+    into the group's sideline.
+
+    Not promised: an order; messages that were published before the group was made come to it only if nobody has deleted
+    them before it comes to them.
+    """
+
+    pointers: GroupPointers
+    config: GroupConfig
+
+    def __init__(self, registry: Registry, config: GroupConfig, live: Live) -> None:
+        super().__init__(registry, config, live)
+        self._queue_name = config.of
+
+    @property
+    def group_name(self) -> str:
+        """The group's name within its queue."""
+        return self.config.name.removeprefix(f"{self._queue_name}{OF}")
+
+    @property
+    def queue_name(self) -> str:
+        """The name of the queue whose messages it gets."""
+        return self._queue_name
+
+    def follow(self, queue: ShardedQueue) -> None:
+        """Notice at once what this process publishes to the queue."""
+        queue.active.followers.add(self.active)
+        self.pointers.shared.follow(queue.pointers.members)
+
+    def drop(self) -> None:
+        """End the subscription. Six calls, and one or two for each 1,000 messages that it had left.
+
+        Messages that waited for it alone are deleted; what is in its sideline, or parked, is not to be had any more. An
+        acknowledgement of a message that a consumer of it still has raises `LeaseLost`, and its consumers get
+        `NotFound`. Where it is interrupted, or fails, the upkeep goes on with it; until that is done the name is not
+        free. A message whose publisher was between its two calls may stay until it expires.
+
+        Raises `NotFound` where it was dropped before, and the store's errors.
+        """
+        end(self.registry.records, self.config, self.pointers, [self.sideline.pointers, self.parked.pointers])
+        self.registry.forget(self)
+
+    def publish_many(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: publish to the queue itself."""
+        raise InvalidRequest(f"{self.name!r} is a group: publish to {self.queue_name!r}, and it gets the message")
+
+    def group(self, name: str, **_: Any) -> NoReturn:
+        """Refused: make it of the queue itself."""
+        raise InvalidRequest(f"{self.name!r} is a group: make {name!r} of the queue {self.queue_name!r}")

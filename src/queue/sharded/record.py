@@ -28,6 +28,7 @@ from .config import (
     MAX_SHOVEL_INTERVAL,
     MAX_SWEEP,
     BatchingConfig,
+    GroupConfig,
     QueueConfig,
     ShovelConfig,
     default_timeout,
@@ -225,6 +226,8 @@ class _Stored(_Live, frozen=True, rename="camel", kw_only=True):
     max_batch_size: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 0
     max_wait_time: Annotated[int, Meta(ge=0, le=whole_seconds(MAX_BATCH_WAIT))] = 0
     settings: _Extra = _Extra()
+    group_of: str = ""
+    tag: str = ""
 
 
 def _config(name: str, stored: _Stored) -> QueueConfig:
@@ -248,8 +251,10 @@ def _config(name: str, stored: _Stored) -> QueueConfig:
         "codec": extra.codec,
         "unsafe_limits": bool(extra.unsafe),
     }
+    if stored.group_of:
+        values |= {"of": stored.group_of, "tag": stored.tag}
     # not by its constructor, which would warn of unsafe limits again
-    config = object.__new__(QueueConfig)
+    config = object.__new__(GroupConfig if stored.group_of else QueueConfig)
     for field, value in values.items():
         object.__setattr__(config, field, value)
     config.check_times()
@@ -287,7 +292,9 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
     }
     if backoff is not None:
         settings["backoff"] = [float(n) for n in (backoff.low, backoff.high, backoff.factor, backoff.jitter)]
+    group = (Put("groupOf", config.of), Put("tag", config.tag)) if isinstance(config, GroupConfig) else ()
     return (
+        *group,
         Put("handlerType", config.handler_type or ""),
         Put("shards", config.shards),
         Put("queueExpiry", whole_seconds(config.queue_expiry)),

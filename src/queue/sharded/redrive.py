@@ -48,7 +48,7 @@ class _Redrive:
             report += sweep_through(source, state, self._route, enough=lambda: self._left <= 0)
         stayed = set(report.stayed)
         done = [message for message in self._chosen if (message.shard, message.pointer) not in stayed]
-        self._main.active.loaded({message.shard for message in done})
+        self._main.active.loaded({self._main.pointers.home(message.shard) for message in done})
         if report.errors:
             report.errors[0].details["redriven"] = [message.message_id for message in done]
             raise report.errors[0]

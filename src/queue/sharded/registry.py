@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unreadable
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import renew_in_child
 from ...inputs import checked_store_name, farm_or_default
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
 from ...store.model.record import checked_key
 from .active import IDLE_LOOK
-from .config import QueueConfig
-from .queue import ShardedQueue, pointer_queues
+from .config import GroupConfig, QueueConfig, group_config
+from .groups.making import DROPPED, MADE, Start, checked_start, complete
+from .groups.pointers import GroupPointers, pointer_queues
+from .queue import QueueGroup, ShardedQueue
 from .record import (
     LastSweep,
     Live,
@@ -90,6 +93,8 @@ class QueueRegistry:
             self._create(config)
             record = self.records.record(config.name)
         bins = record.bins
+        if "groupOf" in bins:
+            raise AlreadyExists(f"{config.name!r} is a group of the queue {bins['groupOf']!r}: use another name")
         unequal = differences(config, config_of(config.name, bins))
         if unequal:
             raise AlreadyExists(
@@ -208,6 +213,54 @@ class QueueRegistry:
         specs, _ = self._schedules.read()
         return [Schedule.from_json(name, specs[name]) for name in sorted(specs)]
 
+    # ---- groups
+
+    def make_group(self, queue: ShardedQueue, name: str, start: Start, settings: Mapping[str, Any]) -> QueueGroup:
+        """What `ShardedQueue.group` does."""
+        wanted = group_config(queue.config, name, f"{name}~{self.store.seams.unique()[-12:]}", settings)
+        checked_start(start)
+        self._ensure_index()
+        record = self.records.find(wanted.name)
+        if record is None:
+            self.records.create(wanted, [[0] * wanted.shards] * 3)  # nobody has had this tag before
+            record = self.records.record(wanted.name)
+        config = config_of(wanted.name, record.bins)
+        if not isinstance(config, GroupConfig) or config.shards != queue.config.shards:
+            what = "is a queue" if not isinstance(config, GroupConfig) else f"was made for {config.shards} shards"
+            raise AlreadyExists(f"{wanted.name!r} {what}: use another name, or drop it")
+        gone = Refused(f"the group {name!r} of queue {queue.name!r} is being dropped: ask for it again later")
+        if DROPPED in record.bins:
+            raise gone
+        group = self._adopt(config, record.bins)
+        assert isinstance(group, QueueGroup)  # noqa: S101 - its record says so
+        if MADE in record.bins:
+            self.records.renew(config, record)
+            return group
+        oldest = [] if start == "now" else self._oldest(queue)
+        if not complete(self.records, config, group.pointers.shared, start, oldest):
+            raise gone
+        return group
+
+    def _oldest(self, queue: ShardedQueue) -> list[int]:
+        """For each shard of a queue the pointer up to which neither its consumers nor its groups wait for anything."""
+        swept = [self.records.read(queue.name, "sweepPointers").get("sweepPointers") or {}]
+        swept += [bins.get("sharedSweep") or {} for _, bins in self._groups(queue) if MADE in bins]
+        return [min(one.get(str(n), 0) for one in swept) for n in range(queue.config.shards)]
+
+    def _groups(self, queue: ShardedQueue) -> list[tuple[QueueGroup, dict[str, Any]]]:
+        listed = self.listed(active=None)
+        return [(one, bins) for one, bins in listed if isinstance(one, QueueGroup) and one.queue_name == queue.name]
+
+    def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]:
+        """What `ShardedQueue.groups` returns."""
+        return [group for group, bins in self._groups(queue) if MADE in bins and DROPPED not in bins]
+
+    def forget(self, group: QueueGroup) -> None:
+        """Know a group no more that was dropped."""
+        with self._lock:
+            if self._queues.get(group.name) is group:
+                del self._queues[group.name]
+
     # ---- the number of consumers
 
     def set_concurrency(self, queue: ShardedQueue, n: int) -> None:
@@ -224,7 +277,8 @@ class QueueRegistry:
     # ----
 
     def _create(self, config: QueueConfig) -> None:
-        queues = pointer_queues(self.store, self.client_id, config)
+        main, *others = pointer_queues(self.store, self.client_id, config)
+        queues = (main.own if isinstance(main, GroupPointers) else main, *others)
         self.records.create(config, [queue.settled() for queue in queues])
 
     def _ensure_index(self) -> None:
@@ -266,6 +320,8 @@ class QueueRegistry:
         queue = self._adopted()[name]
         config, live = queue.config, queue.live
         self._create(config)
+        if isinstance(queue, QueueGroup):
+            complete(self.records, queue.config, queue.pointers.shared, "oldest", [0] * config.shards)
         self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
         self._adopt(config, self.records.read(name))
 
@@ -293,7 +349,7 @@ class QueueRegistry:
         with self._lock:
             queue = self._queues.get(config.name)
             other_codec = asked and queue is not None and queue.config.codec != config.codec
-            if queue is None or other_codec or differences(queue.config, config):
+            if queue is None or other_codec or _is_other(queue.config, config):
                 queue = self._queues[config.name] = self._object(config, live)
             self._tell(config.name, live)
             return queue
@@ -301,9 +357,27 @@ class QueueRegistry:
     def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:
         """The object of just these settings that somebody holds, or a new one."""
         held = self._held.setdefault(config.name, WeakSet())
-        queue = next((one for one in held if one.config == config), None) or ShardedQueue(self, config, live)
-        held.add(queue)
+        queue = next((one for one in held if one.config == config), None)
+        if queue is None:
+            if isinstance(config, GroupConfig):
+                queue = QueueGroup(self, config, live)
+            else:
+                queue = ShardedQueue(self, config, live)
+            held.add(queue)
+            self._acquaint(queue)
         return queue
+
+    def _acquaint(self, new: ShardedQueue) -> None:
+        """Let the groups of a queue in this process notice at once what is published to it here."""
+        every = [one for held in self._held.values() for one in held]
+        for queue, group in ((one, new) if isinstance(new, QueueGroup) else (new, one) for one in every):
+            if isinstance(group, QueueGroup) and group.queue_name == queue.name:
+                group.follow(queue)
+
+
+def _is_other(one: QueueConfig, other: QueueConfig) -> bool:
+    """Whether these are settings of two queues, or of a group that was dropped and made again."""
+    return bool(differences(one, other)) or getattr(one, "tag", None) != getattr(other, "tag", None)
 
 
 def _named(what: str, value: str) -> str:

@@ -22,16 +22,19 @@ from ...errors import (
     Unavailable,
 )
 from ...inputs import is_int
-from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, exists, missing
+from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, RecordStore, Removal, Update, missing
 from ...store.decode import damaged
 from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, smallest
 from ...store.model.form import Form, plain
-from ...store.model.ops import Compute, ReadAll
+from ...store.model.ops import Compute
 from ...store.port import Row
 from ..rows import delete_rows, settle
 from .bell import Bell
-from .envelope import CONTENT, Envelope, bare_update, from_bins, tombstone
-from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STREAM, Pointers, ShardState
+from .envelope import BINS, CONTENT, Envelope, bare_update, from_bins, kept_for, tombstone
+from .groups.members import Members, names
+from .groups.parting import Parting, finish, part
+from .hands import ALONE, GROUPS, OWN, THE_QUEUES_OWN, Hands, letting_go
+from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, Pointers, ShardState
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -39,38 +42,29 @@ CLAIMS = 64
 _NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
 """Where more was fired than loaded the record is damaged, and to load more would hide that."""
 _RESERVING = Form(
-    *(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(STREAM)),
+    *(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(STREAM), Read(GROUPS)),
     when=_NOT_AHEAD, exists=Exists.ANY, or_absent=True, ttl=NEVER,
 )  # fmt: skip
 _UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
-_ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
-_CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
-_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, _ADVANCED), when=_UNFIRED, ttl=NEVER, once=_CLAIM)
-_NOT_SEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
+ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
+CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
+_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, ADVANCED), when=_UNFIRED, ttl=NEVER, once=CLAIM)
+UNSEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
 _IN_TURN = {
     more: Form(
         Put(FROM, Bin(FIRE)),
         *([] if more else [Put(IN_HAND, Bin(FIRE))]),
-        Put(FIRE, _ADVANCED),
-        when=_UNFIRED & _NOT_SEALED,
+        Put(FIRE, ADVANCED),
+        when=_UNFIRED & UNSEALED,
         ttl=NEVER,
-        once=_CLAIM,
+        once=CLAIM,
     )
     for more in (False, True)
 }
 
-SEEN = "seen"
-"""The delivery id that a sweep gives to a message nobody was ever given: its time begins, and it is nobody's."""
-MINE = Bin("delivery", str).eq(Param("me", str)) & exists("data")
-_NOT_MINE = exists("data") & (missing("delivery") | Bin("delivery", str).ne(Param("me", str)))
-_STAMP = (Put("delivery", Param("me", str)), Put("fireTS", Param("now")))
-_STAMPING = {
-    count: Form(*_STAMP, *([Add("attempts", 1)] if count else []), ReadAll(), when=_NOT_MINE) for count in (True, False)
-}
-_COUNTING_ANEW = Form(*_STAMP, Put("attempts", 1), ReadAll(), when=_NOT_MINE)
-"""The stamp of a message whose attempts cannot be counted on from: the bin is damaged."""
 _ANY_KEY = Key("set", "name")
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
+_ALONE = THE_QUEUES_OWN.mine & ALONE
 
 
 class Slot(NamedTuple):
@@ -123,17 +117,24 @@ class Held(NamedTuple):
 class PointerQueue:
     """The records of one pointer queue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
 
+    hands: Hands = THE_QUEUES_OWN
+
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
         )  # fmt: skip
-        self._data_set, self._meta_set, self._prefix = (
+        self._data_set, self.meta_set, self._prefix = (
             f"{client_id}_data_set",
             f"{client_id}_meta_set",
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
-        self.bell = Bell(store, Key(self._meta_set, f"{name}_BELL"))
+        self.members = Members(store, self.pointers_key, LOAD)
+        self.bell = Bell(store, Key(self.meta_set, f"{name}_BELL"))
+
+    def home(self, shard: int) -> int:
+        """The shard to which a message from a shard of another queue comes."""
+        return shard % self.shards
 
     def key(self, slot: Slot) -> Key:
         """Where the data record of a slot is."""
@@ -141,7 +142,7 @@ class PointerQueue:
 
     def pointers_key(self, shard: int) -> Key:
         """Where the pointers of a shard are."""
-        return Key(self._meta_set, f"{self._prefix}{shard}_POINTERS")
+        return Key(self.meta_set, f"{self._prefix}{shard}_POINTERS")
 
     def now_ms(self) -> int:
         """For stored dates, which no protocol compares."""
@@ -154,7 +155,7 @@ class PointerQueue:
         """
         numbers = range(self.shards) if shards is None else shards
         keys = [self.pointers_key(n) for n in numbers]
-        records = self.store.get_many(keys, LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
+        records = self.store.get_many(keys, *STATE_BINS)
         return [
             ShardState.of(n, key, record.bins if record else {})
             for n, key, record in zip(numbers, keys, records, strict=True)
@@ -210,11 +211,13 @@ class PointerQueue:
                 return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
             if isinstance(row, LatchworkError):
                 return row
-            bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), row, strict=True) if value is not None}
+            *values, groups = row
+            bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), values, strict=True) if value is not None}
             found = Pointers.of(self.pointers_key(shard), bins)
         except LatchworkError as failure:
             return failure
-        if (found.fire or 0) >= found.load - n:
+        self.members.note(shard, found.load, groups)
+        if (found.fire or 0) >= found.load - n or groups:  # how far groups have come nobody knows here
             self.bell.owe()
         return found.load - n + 1
 
@@ -228,13 +231,17 @@ class PointerQueue:
         """
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
-        if len(slots) == 1 and envelopes[0].bare and not fired:
+        waiting = self.members.waiting(slots)
+        if len(slots) == 1 and envelopes[0].bare and not fired and not waiting[0]:
             rows = [bare_update(self.key(slots[0]), envelopes[0], now, self.ttl)]
         else:
             rows = [
-                Update(self.key(slot), envelope.ops(now) + stamp, exists=Exists.CREATE, ttl=self.ttl)
-                for slot, envelope in zip(slots, envelopes, strict=True)
-            ]
+                Update(
+                    self.key(slot), envelope.ops(now) + stamp + names(tags, envelope, moved=fired),
+                    exists=Exists.CREATE, ttl=self.ttl,
+                )
+                for slot, envelope, tags in zip(slots, envelopes, waiting, strict=True)
+            ]  # fmt: skip
         outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in self.bell.settle(rows)]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
@@ -264,12 +271,12 @@ class PointerQueue:
         doubt may then be made twice, and what nobody stamps is swept.
         """
         key = self.pointers_key(shard)
-        update = _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
+        update = self.claiming(shard, n, turn)
         try:
             try:
                 (result,) = self.store.once(update, token=token)
             except Corrupt:
-                self.store.operate(key, Put(_CLAIM.bin, None), ttl=NEVER, repeatable=True)
+                self.store.operate(key, Put(CLAIM.bin, None), ttl=NEVER, repeatable=True)
                 (result,) = self.store.once(update, token=token)
         except (Refused, NotFound):
             return None
@@ -278,13 +285,18 @@ class PointerQueue:
             raise damaged(self.pointers_key(shard), f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
         return claim
 
+    def claiming(self, shard: int, n: int, turn: Turn | None) -> Update:
+        """What claims up to `n` pointers of a shard."""
+        key = self.pointers_key(shard)
+        return _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
+
     def seal(self, shard: int, fence: int) -> range:
         """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
 
         It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
         """
         seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
-        when = Bound(_NOT_SEALED, {"fence": fence})
+        when = Bound(UNSEALED, {"fence": fence})
         try:
             hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
         except (Refused, NotFound):
@@ -301,20 +313,20 @@ class PointerQueue:
         counts nothing, reads the same, and lets the sweep clock begin again.
         """
         ids = [me] * len(slots) if isinstance(me, str) else me
-        found = settle(self.store, self._stamps(slots, ids, count))
-        return [self._stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
+        found = settle(self.store, self.stamps(slots, ids, count))
+        return [self.stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
 
-    def _stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
-        form, now = _STAMPING[count], self.now_ms()
+    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
+        form, now = self.hands.stamping[count], self.now_ms()
         if len(slots) == 1:
             return [form.fill(self.key(slots[0]), me=ids[0], now=now)]
         # The rows of a batch with the same id share their operations, which are compiled once.
         stamps = {one: plain(form.fill(_ANY_KEY, me=one, now=now)) for one in set(ids)}
         return [Update(self.key(slot), stamps[one].ops, stamps[one].when) for slot, one in zip(slots, ids, strict=True)]
 
-    def _stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
         if not isinstance(row, LatchworkError):
-            return from_bins(row[0]) or Found.TAKEN
+            return self.hands.envelope(row) or Found.TAKEN
         if isinstance(row, NotFound):
             return Found.ABSENT
         if isinstance(row, BinMismatch):
@@ -323,19 +335,24 @@ class PointerQueue:
 
     def _counted_anew(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """The stamp of a message whose number of attempts is damaged: this one is the first that is known of."""
-        (row,) = settle(self.store, [_COUNTING_ANEW.fill(self.key(slot), me=me, now=self.now_ms())])
-        return row if isinstance(row, BinMismatch) else self._stamped(slot, me, row)
+        (row,) = settle(self.store, [self.hands.counting_anew.fill(self.key(slot), me=me, now=self.now_ms())])
+        return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
 
     def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
         """After a refused stamp: mine from an earlier attempt, whose time begins again now; or not for us."""
-        renew, guard = Put("fireTS", self.now_ms()), Bound(MINE, {"me": me})
-        try:
-            (bins,) = self.store.operate(self.key(slot), renew, ReadAll(), when=guard, repeatable=True)
-        except (Refused, NotFound):
-            return Found.TAKEN
-        except LatchworkError as failure:
-            return failure
-        return from_bins(bins) or Found.TAKEN
+        (row,) = settle(self.store, [self.hands.renewing.fill(self.key(slot), me=me, now=self.now_ms())])
+        if isinstance(row, LatchworkError):
+            return Found.TAKEN if isinstance(row, Refused | NotFound) else row
+        return self.hands.envelope(row) or Found.TAKEN
+
+    def look(self, slots: Sequence[Slot]) -> list[Envelope | None]:
+        """The messages in these slots, None where there is none; nothing changes. One call."""
+        records = self.store.get_many([self.key(slot) for slot in slots], *BINS)
+        return [from_bins(record.bins) if record else None for record in records]
+
+    def hands_at(self, slot: Slot) -> Hands:  # noqa: ARG002 - of a group it depends on the slot
+        """What asks in whose hands the message in a slot is."""
+        return self.hands
 
     def bury(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
         """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
@@ -359,12 +376,14 @@ class PointerQueue:
 
     def extend(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
         """Start the sweep clock of each again: True = done, False = absent or somebody else's. One call."""
-        renew = (Put("fireTS", self.now_ms()),)
-        rows = settle(self.store, [Update(self.key(h.slot), renew, Bound(MINE, {"me": h.delivery})) for h in held])
+        rows = settle(self.store, [self.extending(h) for h in held])
         return [
             False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
             for row in rows
         ]
+
+    def extending(self, held: Held) -> Update:
+        return plain(self.hands.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms()))
 
     # ---- the one place that deletes
 
@@ -374,7 +393,18 @@ class PointerQueue:
         A message with `keep_id` loses its payload, and its id stays for so many seconds (P6): a late retry of its
         publisher finds it done. Tombstones are never deleted.
         """
-        guards = {me: Bound(MINE, {"me": me}) for me in {h.delivery for h in held}}
+        among = [h for h in held if h.envelope.groups is not None]
+        outcomes = dict(zip((h.slot for h in among), self._let_go(among), strict=True))
+        alone = [h for h in held if h.envelope.groups is None]
+        outcomes.update(zip((h.slot for h in alone), self._removed(alone), strict=True))
+        # A group may have adopted it since it was stamped.
+        refused = [h for h in alone if outcomes[h.slot] is False]
+        outcomes.update(zip((h.slot for h in refused), self._let_go(refused), strict=True))
+        return [outcomes[h.slot] for h in held]
+
+    def _removed(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """Delete messages that no group waits for, each in the hands of its delivery."""
+        guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in held}}
         marked = [h for h in held if h.envelope.keep_id]
         if not marked:
             return self._deleted(held, guards)
@@ -382,6 +412,17 @@ class PointerQueue:
         outcomes = dict(zip((h.slot for h in plain), self._deleted(plain, guards), strict=True))
         outcomes.update(zip((h.slot for h in marked), self._stripped(marked, guards), strict=True))
         return [outcomes[h.slot] for h in held]
+
+    def _let_go(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+        """The queue's own consumers are done with these, groups may not be (P17)."""
+        partings = [Parting(letting_go(self.key(at), one.data, me), me, one.keep_id) for at, me, one in held]
+        return part(self.store, partings, OWN)
+
+    def finish(self, slots: Sequence[Slot]) -> None:
+        """Delete messages for which nobody waits any more, whose last acknowledger died before it did. Rare."""
+        keys = [self.key(slot) for slot in slots]
+        records = self.store.get_many(keys, "keepId")
+        finish(self.store, [(key, kept_for(r.bins.get("keepId"))) for key, r in zip(keys, records, strict=True) if r])
 
     def _deleted(self, held: Sequence[Held], guards: Mapping[str, Bound]) -> list[bool | LatchworkError]:
         if not held:
@@ -402,7 +443,8 @@ class PointerQueue:
             try:
                 record = self.store.get(self.key(held.slot), "delivery", "data")
             except LatchworkError as failure:
-                return failure
+                # The attempt in doubt may have done it, whatever this read failed with.
+                return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
             return record is not None and record.bins == {"delivery": held.delivery}
         if isinstance(row, Refused):
             return False

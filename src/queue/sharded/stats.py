@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...inputs import is_int
+from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardState
-from .queue import QueueDepth, ShardedQueue, depth_of
+from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
 from .shards import Slot

@@ -18,6 +18,8 @@ from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
 from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
+from .groups.parting import Parting, part
+from .hands import ALONE, GROUPS, OWN, letting_go
 from .pointers import FIRE, LOAD, STREAM, ShardState
 from .shards import PointerQueue, Slot
 from .subqueue import GRACE
@@ -36,7 +38,7 @@ _NEWER = missing(EPOCH) | (Bin(EPOCH) < Param("epoch"))
 _TAKE = (missing(STREAM) | _MINE) & _NEWER
 _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
-_WHOLE = exists("data")
+_ALONE = exists("data") & ALONE
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
 
 
@@ -254,15 +256,29 @@ def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]
 def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     """Delete messages, another library's too, which carry no id; tombstones stay (P5).
 
-    Of those that were published exactly once the id stays (P6).
+    Of those that were published exactly once the id stays (P6). For what groups wait for, two calls more (P17).
     """
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId")
-    there = [record for record in records if record is not None]
-    ttls = {record.key: kept_for(record.bins.get("keepId")) for record in there}
-    plain = [Removal(key, _WHOLE) for key, ttl in ttls.items() if not ttl]
-    kept = [Update(key, _DROP, _WHOLE, ttl=ttl) for key, ttl in ttls.items() if ttl]
-    outcomes: list[object] = list(delete_rows(queue.store, plain)) if plain else []
-    outcomes += settle(queue.store, kept) if kept else []
-    for outcome in outcomes:
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId", GROUPS)
+    there = {slot: record for slot, record in zip(slots, records, strict=True) if record is not None}
+    ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
+    plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
+    outcomes: list[object] = list(delete_rows(queue.store, [Removal(queue.key(slot), _ALONE) for slot in plain]))
+    outcomes += settle(queue.store, [Update(queue.key(slot), _DROP, _ALONE, ttl=ttls[slot]) for slot in kept])
+    # A group may have adopted it since it was read.
+    refused = {slot for slot, row in zip((*plain, *kept), outcomes, strict=True) if isinstance(row, Refused)}
+    among = [slot for slot in there if slot in refused or slot not in ttls]
+    for outcome in (*outcomes, *_let_go(queue, among)):
         if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
             raise outcome
+
+
+def _let_go(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+    """The stream is done with these messages, and groups may not be. No call, or two or three."""
+    me = queue.store.seams.unique()
+    found = dict(zip(slots, queue.look(slots), strict=True)) if slots else {}
+    partings = [
+        Parting(letting_go(queue.key(slot), one.data, me, whoever=True), me, one.keep_id)
+        for slot, one in found.items()
+        if one is not None
+    ]
+    return part(queue.store, partings, OWN)

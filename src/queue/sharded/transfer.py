@@ -82,7 +82,7 @@ def _load_missing(
 ) -> None:
     """Load those that have no outcome yet, and put down theirs."""
     places = [place for place, outcome in enumerate(outcomes) if outcome is None]
-    shards = [held[place].slot.shard % target.shards for place in places]
+    shards = [target.home(held[place].slot.shard) for place in places]
     loaded = load(target, [envelopes[place] for place in places], shards, moved=True)
     for place, outcome in zip(places, loaded, strict=True):
         outcomes[place] = outcome

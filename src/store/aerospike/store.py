@@ -16,7 +16,7 @@ import aerospike
 from aerospike import predicates
 from aerospike_helpers.batch.records import Read, Remove, Write
 
-from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused, Unreadable
+from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
 from ...inputs import checked_store_name
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
@@ -242,7 +242,7 @@ class AerospikeStore(RecordStore):
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
         if strange.met:
             found = [row for row in found if _is_sound(set, row)]
-        return [_record(_named(set, row), row) for row in found]
+        return [_record(Key(set, row[0][2]), row) for row in found if _is_named(set, row)]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
@@ -294,11 +294,11 @@ def _record(key: Key, found: tuple[Any, Any, dict[str, Any]]) -> Record:
     return Record(key, found[2], meta["gen"], NEVER if ttl == aerospike.TTL_NEVER_EXPIRE else ttl)
 
 
-def _named(set: str, row: tuple[Any, Any, Any]) -> Key:
-    name = row[0][2]
-    if name is None:
-        raise Unreadable(f"a record of set {set} has no key stored with it: write it with the send-key policy")
-    return Key(set, name)
+def _is_named(set: str, row: tuple[Any, Any, Any]) -> bool:
+    """Whether the key of a record that a query has found is stored too; one without is passed over, with a warning."""
+    if row[0][2] is None:
+        log.warning("passed over by a query: a record of set %s without its key; write with the send-key policy", set)
+    return row[0][2] is not None
 
 
 def _is_sound(set: str, row: tuple[Any, Any, dict[str, Any]]) -> bool:

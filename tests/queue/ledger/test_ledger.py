@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, Refused
+from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, OutcomeUnknown, Refused
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded import stream as ranges
@@ -351,7 +351,9 @@ def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_n
 
 
 @pytest.mark.parametrize("acknowledge", [True, False])
-def test_a_repeat_of_what_was_written_and_handed_out_moves_nothing_and_costs_two_calls_more(store, clock, acknowledge):
+def test_a_repeat_of_what_was_written_and_handed_out_moves_nothing_and_costs_three_calls_more(
+    store, clock, acknowledge
+):
     counting = CountingStore(store)
     queue = queue_on(counting)
     assert not attempt(store, clock, "crash_before", at=6, order=rows(8))  # all is written; that it is, is not noted
@@ -363,8 +365,9 @@ def test_a_repeat_of_what_was_written_and_handed_out_moves_nothing_and_costs_two
     assert sum(unread) == 3
     counting.reset()
     assert Ledger(queue, "job").publish(0, rows(8)).new == 0
-    # Two looks for chunks; the messages, their ids; the pointers, who was given them; the note.
-    assert counting.total == 2 + 2 + 2 + 1
+    # Two looks for chunks; the slots' groups, as another has reserved them; the messages, their ids; the pointers, who
+    # was given them; the note.
+    assert counting.total == 2 + 1 + 2 + 2 + 1
     assert [state.loaded for state in queue.pointers.states()] == reserved
 
 
@@ -461,3 +464,14 @@ def test_a_chunk_costs_four_calls_and_an_empty_ledger_one(store):
 def test_a_batch_is_a_whole_number_of_messages_that_one_call_takes(store, batch):
     with pytest.raises(InvalidRequest, match="batch is"):
         Ledger(queue_on(store), "scope", batch=batch)
+
+
+def test_an_acknowledgement_in_doubt_stays_in_doubt_where_its_record_cannot_be_read(store):
+    faulty = FaultyStore(store)
+    queue = queue_on(faulty)
+    Ledger(queue, "job").publish(0, rows(1))
+    (delivery,) = queue.receive()
+    sent = faulty._number
+    faulty.plan.update({sent + 1: "reply_lost"} | dict.fromkeys(range(sent + 3, sent + 20), "dropped"))
+    with pytest.raises(OutcomeUnknown):
+        delivery.ack()

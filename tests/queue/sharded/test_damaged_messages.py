@@ -10,11 +10,10 @@ from msgspec.structs import replace
 from latchwork.errors import InvalidRequest
 from latchwork.queue import Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
-from latchwork.queue.sharded import envelope, shards, stream
+from latchwork.queue.sharded import envelope, hands, stream
 from latchwork.queue.sharded.envelope import BINS, DAMAGED, KEPT_ID
 from latchwork.queue.sharded.shards import Slot
 from latchwork.queue.sharded.stats import facts_of
-from latchwork.queue.sharded.upkeep import sweep
 from latchwork.retry import Poll
 from latchwork.store import Put
 
@@ -253,7 +252,7 @@ def test_what_no_record_can_hold_stays_where_it_is_and_takes_no_slots(simulated,
     process = simulated.process()
     ids, _ = published(process, 5)
     process.queue.receive(10)
-    unlike_any(monkeypatch, sweep, ids[2])
+    unlike_any(monkeypatch, hands, ids[2])
     for round in range(3):
         simulated.lapse()
         report = process.sweeper().run_once()
@@ -283,7 +282,7 @@ def test_one_that_cannot_be_moved_keeps_the_redriven_ones_from_nobody(simulated,
             delivery.nack()
         Shovel(process.queue).run_once()
     assert process.queue.depth().parked == 6
-    unlike_any(monkeypatch, shards, process.queue.parked.peek()[0].message_id)
+    unlike_any(monkeypatch, hands, process.queue.parked.peek()[0].message_id)
     with pytest.raises(InvalidRequest) as failure:
         process.queue.redrive(10)
     assert len(failure.value.details["redriven"]) == 5

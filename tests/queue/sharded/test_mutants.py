@@ -10,10 +10,11 @@ from msgspec import structs
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
+from latchwork.queue.sharded.hands import Hands
 from latchwork.queue.sharded.shards import PointerQueue, Written
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
-from latchwork.store import Exists, MemoryStore
+from latchwork.store import Exists, MemoryStore, exists
 from latchwork.store.model.expr import Const
 from latchwork.store.model.form import plain
 from tests.support.broken import breaks
@@ -36,7 +37,7 @@ def delete_before_load(patch) -> None:
 
 
 def acknowledge_without_guard(patch) -> None:
-    patch.setattr(pointers, "MINE", ANYTHING)
+    patch.setattr(pointers, "_ALONE", ANYTHING)
 
 
 def sweep_past_the_boundary(patch) -> None:
@@ -64,12 +65,13 @@ def pass_what_is_live(patch) -> None:
 
 
 def take_what_is_live(patch) -> None:
-    patch.setattr(sweeping, "_ABANDONED", pointers.exists("data") & pointers.exists("delivery"))
+    anything = exists("data") & exists("delivery")
+    patch.setattr(PointerQueue, "hands", replace(PointerQueue.hands, abandoned=anything))
 
 
 def take_without_stamping(patch) -> None:
     """The sweeper reads and moves, but does not take first."""
-    patch.setattr(sweeping._Sweep, "_stamp_ops", lambda self, delivery: ())
+    patch.setattr(Hands, "taking", lambda self, *_: self.reads)
 
 
 def no_deadline_for_producers(patch) -> None:

@@ -98,7 +98,7 @@ def a_later_leader_is_never_overwritten(run: Sharded) -> None:
             change.after.get("epoch", 0) >= change.before.get("epoch", 0), "two sweepers are safe",
             f"epoch {change.before.get('epoch')} -> {change.after.get('epoch')}",
         )  # fmt: skip
-        for bin in ("sweepPointers", "sidelineSweep"):
+        for bin in ("sweepPointers", "sidelineSweep", "sharedSweep"):
             before, after = change.before.get(bin) or {}, change.after.get(bin) or {}
             run.require(
                 run.happened(Kind.RESTART_EMPTY)

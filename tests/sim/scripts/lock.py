@@ -22,7 +22,7 @@ def renewed_between_look_and_break():
 
     def both(store):
         grant = FencedLock(store, "lock", lease=1.0).acquire(5)
-        seen = LeaseView.of(stage.bins(LOCK))
+        seen = LeaseView.of(LOCK, stage.bins(LOCK))
         grant.renew()
         stage.world.server_offset += 3600
         with suppress(Refused):

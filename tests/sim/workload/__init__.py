@@ -6,6 +6,7 @@ from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
 from .election import Election
+from .groups import Groups
 from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
@@ -27,6 +28,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Groups,
         Ledgers,
         SemaphoreScenario,
         Limiter,

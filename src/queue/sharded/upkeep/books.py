@@ -24,6 +24,7 @@ _BINS = {
     Kind.MAIN: ("sweepPointers", "sweptCounter", ""),
     Kind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
     Kind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
+    Kind.SHARED: ("sharedSweep", "sharedSwept", "SHARED_"),
 }
 MARKS, EPOCH, MEMORY, LAST = "sweepMarks", "epoch", "ops", "lastSweep"
 _LAST_SWEEP = {"success": Counter, "failure": Counter, "error": str}

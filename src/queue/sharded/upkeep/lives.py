@@ -15,20 +15,20 @@ from ....store import KEEP, MapPut, Put, Read, Update
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ...rows import settle
-from ..pointers import FIRE
+from ..groups.making import forget_dead
+from ..hands import GROUPS
+from ..pointers import FIRE, KNOWN
 from ..queue import ShardedQueue
 from ..record import lifetime
 from ..shards import PointerQueue
 from .books import MARKS, mark_name, pointer_bin
 from .report import Kind, ShardTask
-from .sweep import EPOCH_GUARD
+from .sweep import EPOCH_GUARD, sides
 
 log = logging.getLogger(__name__)
 
 Bins = dict[str, Any]
 Place = tuple[Kind, int]
-KNOWN = "swept"
-"""The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 
 
 def tasks_of(
@@ -37,7 +37,8 @@ def tasks_of(
     """What there is to sweep in a queue whose record holds `bins`; what was lost and began again, from its beginning.
 
     plan: `Sweeper.tasks`.  Two calls, and one or two more where there are shards that no sweep has seen. Raises the
-    store's errors, and `Refused` where a later leader has swept the queue.
+    store's errors, and `Refused` where a later leader has swept the queue. For a queue with groups a call more: those
+    whose record is gone are waited for no more.
     """
     seen, new = _shards(queue)
     _begin_again(queue, bins, epoch, new)
@@ -47,12 +48,16 @@ def tasks_of(
 
 def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     """The shards that a sweep has seen since they began, and those of which something was fired and that none has."""
-    places = [(kind, shard) for kind in Kind for shard in range(queue.config.shards)]
-    keys = [_of(queue, kind).pointers_key(shard) for kind, shard in places]
-    rows = settle(queue.store, [Update(key, (Read(FIRE), Read(KNOWN))) for key in keys])
+    queues = _queues(queue)
+    places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
+    keys = [queues[kind].pointers_key(shard) for kind, shard in places]
+    rows = settle(queue.store, [Update(key, (Read(FIRE), Read(KNOWN), Read(GROUPS))) for key in keys])
     for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
             raise row
+    named = [row[2] for row in rows if not isinstance(row, LatchworkError) and isinstance(row[2], dict)]
+    tags = {tag for groups in named for tag in groups}
+    forget_dead(queue.registry.records, queue.pointers, tags)
     found = zip(places, rows, strict=True)
     fired = {place: row[1] is not None for place, row in found if not isinstance(row, LatchworkError) and row[0]}
     return {place for place, known in fired.items() if known}, {place for place, known in fired.items() if not known}
@@ -79,7 +84,8 @@ def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Plac
         queue.store.operate(
             queue.registry.records.key(queue.name), *ops, Put("epoch", epoch), when=guard, ttl=ttl, repeatable=True
         )
-    seen = [Update(_of(queue, kind).pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
+    queues = _queues(queue)
+    seen = [Update(queues[kind].pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
     for row in settle(queue.store, seen) if seen else ():
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
             raise row
@@ -91,5 +97,5 @@ def _entries(bins: Bins, bin: str) -> Bins:
     return found if isinstance(found, dict) else {}
 
 
-def _of(queue: ShardedQueue, kind: Kind) -> PointerQueue:
-    return {Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers, Kind.PARKED: queue.parked.pointers}[kind]
+def _queues(queue: ShardedQueue) -> dict[Kind, PointerQueue]:
+    return sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)

@@ -14,11 +14,12 @@ TOLD = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
 
 
 class Kind(str, Enum):
-    """Which of a queue's three pointer queues is swept."""
+    """Which of a queue's three pointer queues is swept; of a group also its pointers in the queue's own slots."""
 
     MAIN = "main"
     SIDELINE = "sideline"
     PARKED = "parked"
+    SHARED = "shared"
 
 
 class Stop(str, Enum):

@@ -56,7 +56,7 @@ class Shovel:
         at_once = config.concurrency if config else 1
         report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
         if report.moved:
-            self.queue.active.loaded({state.shard for state in states})
+            self.queue.active.loaded({self.queue.pointers.home(state.shard) for state in states})
         return report
 
     def start(self) -> Shovel:

@@ -17,14 +17,15 @@ from typing import Any
 from msgspec.structs import replace
 
 from ....errors import FencedOut, LatchworkError, NotFound, Refused
-from ....store import Add, Bin, Compute, MapPut, Once, Param, Put, Read, RecordStore, Update, exists, lacks, missing
-from ....store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, Expr, ListOf, MapValue, all_of
-from ....store.model.ops import Op, ReadAll
+from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, lacks, missing
+from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
+from ....store.model.ops import Op
 from ...rows import settle
-from ..envelope import Envelope, Reason, from_bins
-from ..queue import pointer_queues
+from ..envelope import Envelope, Reason
+from ..groups.pointers import GroupPointers, pointer_queues
+from ..hands import SEEN
 from ..record import QueueRecords, lifetime, sweep_note
-from ..shards import SEEN, Held, PointerQueue, Slot
+from ..shards import Held, PointerQueue, Slot
 from ..transfer import move
 from .books import MARKS, counter_bin, mark_name, pointer_bin
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop
@@ -35,13 +36,6 @@ MOST_REMEMBERED = 10_000
 """Live messages of a shard that a leader remembers from one sweep to the next."""
 POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
 
-_ABANDONED = exists("data") & exists("delivery") & (Param("age") < SINCE_UPDATE)
-"""Nobody has touched it for so long at the very moment of the take: stricter than that its delivery is as it was read,
-and it saves reading it first."""
-_LEFT_ALONE = exists("data") & Bin("delivery", str).eq(Param("delivery", str)) & Bin("fireTS").eq(Param("stamped"))
-"""It is as the leader has seen it: for who knows, by another clock than the server's, that this was long ago."""
-_STATE = (Read("delivery"), Read("fireTS"), Compute(exists("data")))
-_UNSTAMPED = missing("delivery") & exists("data")
 _MARK = ListOf((Param("fired"), SERVER_NOW))
 EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 """No later leader has written to the queue's record."""
@@ -130,13 +124,12 @@ class _Shard:
         )
 
 
-def _from_and_to(
-    kind: Kind, main: PointerQueue, sideline: PointerQueue, parked: PointerQueue
-) -> tuple[PointerQueue, PointerQueue]:
-    """What is swept, and where its messages go."""
-    if kind is Kind.PARKED:
-        return parked, parked
-    return (main if kind is Kind.MAIN else sideline), sideline
+def sides(main: PointerQueue, sideline: PointerQueue, parked: PointerQueue) -> dict[Kind, PointerQueue]:
+    """What is swept of a queue, or of a group."""
+    found = {Kind.MAIN: main, Kind.SIDELINE: sideline, Kind.PARKED: parked}
+    if isinstance(main, GroupPointers):
+        found |= {Kind.MAIN: main.own, Kind.SHARED: main.shared}
+    return found
 
 
 def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:
@@ -151,7 +144,9 @@ class _Sweep:
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        self.queue, self.target = _from_and_to(first.kind, *pointer_queues(store, first.client_id, first.config))
+        swept = sides(*pointer_queues(store, first.client_id, first.config))
+        self.queue, self.target = swept[first.kind], swept[Kind.PARKED if first.kind is Kind.PARKED else Kind.SIDELINE]
+        self.hands = self.queue.hands
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
@@ -191,8 +186,8 @@ class _Sweep:
 
     def _step(self, slots: Sequence[Slot]) -> int:
         """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
-        ops = (*self._stamp_ops(self.me), ReadAll())
-        guard = Bound(_ABANDONED, {"age": self.age_ms})
+        ops = self.hands.taking(self.me, self.queue.now_ms())
+        guard = Bound(self.hands.abandoned, {"age": self.age_ms})
         taken: list[Held] = []
         others: list[Slot] = []
         rows = self.store.operate_many(Update(self.queue.key(slot), ops, guard) for slot in slots)
@@ -230,7 +225,8 @@ class _Sweep:
             return []
         unstamped: list[Slot] = []
         abandoned: list[tuple[Slot, LiveMessage]] = []
-        rows = settle(self.store, [Update(self.queue.key(slot), _STATE) for slot in slots])
+        nobodys: list[Slot] = []
+        rows = settle(self.store, [Update(self.queue.key(slot), self.hands.state) for slot in slots])
         for slot, row in zip(slots, rows, strict=True):
             shard = self.shards[slot.shard]
             if isinstance(row, NotFound):
@@ -239,7 +235,8 @@ class _Sweep:
                 self._refused(slot)
             elif not row[2]:
                 shard.count("tombstones")
-            elif row[0] is None:
+                nobodys += [slot] if row[3] == 0 else []
+            elif row[0] in (None, ""):
                 unstamped.append(slot)
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
             else:
@@ -248,8 +245,9 @@ class _Sweep:
                     abandoned.append((slot, message))
                 else:
                     self._live(slot, message)
-        ops = self._stamp_ops(SEEN)
-        settle(self.store, [Update(self.queue.key(slot), ops, _UNSTAMPED) for slot in unstamped])
+        ops = self.hands.taking(SEEN, self.queue.now_ms())
+        settle(self.store, [Update(self.queue.key(slot), ops, self.hands.unstamped) for slot in unstamped])
+        self.queue.finish(nobodys)
         return abandoned
 
     def _live(self, slot: Slot, message: LiveMessage | None) -> None:
@@ -263,8 +261,8 @@ class _Sweep:
         if not abandoned:
             return []
         taken: list[Held] = []
-        ops = (*self._stamp_ops(self.me), ReadAll())
-        guards = [Bound(_LEFT_ALONE, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned]
+        ops = self.hands.taking(self.me, self.queue.now_ms())
+        guards = [Bound(self.hands.left_alone, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned]
         rows = [Update(self.queue.key(slot), ops, guard) for (slot, _), guard in zip(abandoned, guards, strict=True)]
         for (slot, _), row in zip(abandoned, self.store.operate_many(rows), strict=True):
             if isinstance(row, NotFound):
@@ -278,7 +276,7 @@ class _Sweep:
         return taken
 
     def _held(self, slot: Slot, row: Any) -> Held:
-        envelope = from_bins(row[0])
+        envelope = self.hands.envelope(row)
         assert envelope is not None  # noqa: S101 - the guard asks for a payload
         return Held(slot, self.me, envelope)
 
@@ -298,9 +296,6 @@ class _Sweep:
             return envelope  # with the reason for which it was parked
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
-
-    def _stamp_ops(self, delivery: str) -> tuple[Op, ...]:
-        return Put("delivery", delivery), Put("fireTS", self.queue.now_ms())
 
     # ---- the sweep pointers
 

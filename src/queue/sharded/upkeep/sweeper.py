@@ -15,14 +15,15 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
 from ...rows import settle
 from ..config import milliseconds
+from ..groups.making import DROPPED, MADE
 from ..pointers import FIRE, LOAD, STREAM, Pointers
-from ..queue import ShardedQueue
+from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from .books import Books, Mark, mark_name
 from .lives import tasks_of
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
-from .sweep import EPOCH_GUARD, sweep_shards
+from .sweep import EPOCH_GUARD, sides, sweep_shards
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +189,9 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
+        if isinstance(queue, QueueGroup) and DROPPED in bins:
+            queue.drop()  # whoever began it has died, or is at it
+            return SweepReport(leadership.epoch, (queue.name,))
         tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
@@ -224,7 +228,8 @@ class Sweeper:
         damaged they are put right first, by one call more, and that is reported at the end. Raises `Corrupt` where the
         record cannot be put right.
         """
-        shards = self._shards(queue)
+        # Where a group begins was not known when its record was read, if that does not call it made.
+        shards = [shard for shard in self._shards(queue) if shard.place[0] is not Kind.SHARED or MADE in bins]
         now = max((shard.now for shard in shards), default=0)
         books = Books.of(self.registry.records.key(queue.name), bins, now)
         ahead = [shard for shard in shards if shard.fired is not None and books.swept(*shard.place) > shard.fired]
@@ -242,11 +247,9 @@ class Sweeper:
 
     def _shards(self, queue: ShardedQueue) -> list[_Shard]:
         """The shards of all pointer queues that were ever used."""
-        sides = {
-            Kind.MAIN: queue.pointers, Kind.SIDELINE: queue.sideline.pointers, Kind.PARKED: queue.parked.pointers,
-        }  # fmt: skip
-        places = [(kind, shard) for kind in sides for shard in range(queue.config.shards)]
-        keys = [sides[kind].pointers_key(shard) for kind, shard in places]
+        queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
+        places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
+        keys = [queues[kind].pointers_key(shard) for kind, shard in places]
         rows = settle(self.registry.store, [Update(key, _POINTERS) for key in keys])
         found = []
         for place, key, row in zip(places, keys, rows, strict=True):

@@ -231,8 +231,8 @@ class QueueTimers:
         return isinstance(due, int) and due + expiry < self._now
 
     def _shard(self, bins: Mapping[str, Any]) -> int:
-        shard, shards = bins.get("shard", -1), self._queue.config.shards
-        if isinstance(shard, int) and 0 <= shard < shards:
+        shard, pointers = bins.get("shard", -1), self._queue.pointers
+        if isinstance(shard, int) and 0 <= shard < pointers.shards:
             return shard
         self._turn += 1
-        return (self._turn // SPREAD) % shards
+        return pointers.home(self._turn // SPREAD)

@@ -1,0 +1,221 @@
+"""Making a group and ending it, in steps that anybody may repeat and go on with (docs/protocols.md P17)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....store import (
+    NEVER,
+    Add,
+    Bin,
+    Exists,
+    MapGet,
+    MapPut,
+    MapRemove,
+    Param,
+    Put,
+    Read,
+    Removal,
+    Update,
+    has,
+    lacks,
+    missing,
+)
+from ....store.model.expr import Bound
+from ...rows import delete_rows, settle
+from ..config import GroupConfig
+from ..hands import GROUPS, releasing
+from ..pointers import FIRE, KNOWN, LOAD
+from ..record import QueueRecords, lifetime
+from ..shards import PointerQueue, Slot
+from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
+
+log = logging.getLogger(__name__)
+
+STEP = 1_000
+"""Messages that are read, or let go, in one call."""
+MADE, DROPPED = "made", "dropped"
+Start = str | datetime
+_TAG = Bin("tag", str).eq(Param("tag", str))
+_UNMADE = _TAG & missing(MADE) & missing(DROPPED)
+
+
+def checked_start(start: Start) -> Start:
+    """Where a group is to begin. Raises `InvalidRequest`."""
+    if isinstance(start, datetime) and start.tzinfo is not None:
+        return start
+    if start not in ("oldest", "now"):
+        raise InvalidRequest(f"start is {start!r}; it must be 'oldest', 'now' or a datetime with a time zone")
+    return start
+
+
+def complete(
+    records: QueueRecords, config: GroupConfig, shared: SharedPointers, start: Start, oldest: Sequence[int]
+) -> bool:
+    """Do what is left of making a group whose record is there; False where it was dropped meanwhile.
+
+    oldest: for each shard the pointer up to which nothing is waited for.  Four calls; for a time a call more for each
+    1,000 messages that were published before it.
+    """
+    joined = _join(shared)
+    first = _first(shared, start, joined, oldest)
+    rows = [
+        Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
+        for n in range(shared.shards)
+    ]
+    settle(shared.store, rows)
+    # Somebody else may have made some of them, and begun elsewhere.
+    found = shared.store.get_many([shared.pointers_key(n) for n in range(shared.shards)], FIRST)
+    begun = {str(n): record.bins[FIRST] for n, record in enumerate(found) if record}
+    if len(begun) == shared.shards and _made(records, config, begun):
+        return True
+    leave(shared)
+    return False
+
+
+def _pointers(joined: int, first: int) -> tuple[Put, ...]:
+    # With a record of its own they begin where it says, not where a sweep that has never seen them would.
+    return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first), Put(KNOWN, 1))
+
+
+def _made(records: QueueRecords, config: GroupConfig, begun: Mapping[str, int]) -> bool:
+    """Note that the group is made; whether it is."""
+    guard = Bound(_UNMADE, {"tag": config.tag})
+    ops = (Put("sharedSweep", begun), Put(MADE, 1))
+    try:
+        records.store.operate(records.key(config.name), *ops, when=guard, ttl=lifetime(config), repeatable=True)
+    except (Refused, NotFound):
+        bins = _bins(records, config.name, "tag", MADE, DROPPED)
+        return bins.get("tag") == config.tag and MADE in bins and DROPPED not in bins
+    return True
+
+
+def _bins(records: QueueRecords, name: str, *bins: str) -> Mapping[str, Any]:
+    record = records.find(name, *bins)
+    return record.bins if record else {}
+
+
+def _join(shared: SharedPointers) -> list[int]:
+    """Enter the group into all shards: whatever is reserved from now on names it. LOAD then. One call or two."""
+    ops = (Add(LOAD, 0), Add(FIRE, 0), MapPut(GROUPS, shared.tag, Bin(LOAD)), MapGet(GROUPS, shared.tag))
+    keys = [shared.queue_key(n) for n in range(shared.shards)]
+    guard = lacks(GROUPS, shared.tag)
+    rows = settle(shared.store, [Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER) for key in keys])
+    again = [key for key, row in zip(keys, rows, strict=True) if isinstance(row, Refused)]
+    before = dict(zip(again, shared.store.get_many(again, GROUPS), strict=True))
+    joined = []
+    for key, row in zip(keys, rows, strict=True):
+        record = before.get(key)
+        if record is not None and shared.tag in record.bins.get(GROUPS, {}):
+            joined.append(record.bins[GROUPS][shared.tag])
+        elif isinstance(row, LatchworkError):
+            raise row
+        else:
+            joined.append(row[0])
+    return joined
+
+
+def _first(shared: SharedPointers, start: Start, joined: Sequence[int], oldest: Sequence[int]) -> list[int]:
+    """For each shard the pointer after which the group begins."""
+    if start == "now":
+        return list(joined)
+    if not isinstance(start, datetime):
+        return [min(pair) for pair in zip(oldest, joined, strict=True)]
+    since = round(start.timestamp() * 1000)
+    return [_published_since(shared, n, oldest[n], joined[n], since) for n in range(shared.shards)]
+
+
+def _published_since(shared: SharedPointers, shard: int, after: int, last: int, since: int) -> int:
+    """The pointer before the first message that was published then or later, by its publisher's clock."""
+    for step in _steps(after, last):
+        records = shared.store.get_many([shared.key(Slot(shard, pointer)) for pointer in step], "enqueuedAt")
+        for pointer, record in zip(step, records, strict=True):
+            date = record.bins.get("enqueuedAt") if record else None
+            if isinstance(date, int) and date >= since:
+                return pointer - 1
+    return last
+
+
+def _steps(after: int, last: int) -> Iterable[range]:
+    return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
+
+
+def leave(shared: SharedPointers) -> list[int]:
+    """Take the group out of all shards: nothing is published to it, nor claimed for it, from now on. Two calls.
+
+    For each shard LOAD at that moment.
+    """
+    ops = (MapRemove(GROUPS, (shared.tag,)), Read(LOAD))
+    rows = settle(shared.store, [Update(shared.queue_key(n), ops) for n in range(shared.shards)])
+    ends = []
+    for row in rows:
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+            raise row
+        ends.append(0 if isinstance(row, LatchworkError) else row[0] or 0)
+    _delete(shared, [shared])
+    return ends
+
+
+def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[PointerQueue]) -> None:
+    """Drop a group, or go on with it where somebody died. Six calls, and one or two per 1,000 messages it had left.
+
+    Raises `NotFound` where it is not there, or was made again.
+    """
+    key, guard = records.key(config.name), Bound(_TAG, {"tag": config.tag})
+    try:
+        _, swept = records.store.operate(
+            key, Put(DROPPED, 1), Read(DROPPED), Read("sharedSweep"), when=guard, ttl=lifetime(config), repeatable=True
+        )
+    except (Refused, NotFound):
+        raise NotFound(f"there is no group {config.name!r} any more: it was dropped") from None
+    ends = leave(pointers.shared)
+    for shard, last in enumerate(ends):
+        for step in _steps((swept or {}).get(str(shard), 0), last):
+            _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
+    _delete(pointers.own, [pointers.own, *others])
+    settle(records.store, [Update(key, (Put("active", "false"),), guard)])
+    try:
+        records.store.delete(key, when=guard, repeatable=True)
+    except Refused:
+        return  # made again by now
+
+
+def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str]) -> None:
+    """Take groups out of a queue's shards whose record is not there: it has expired, or their maker woke too late.
+
+    A group's record is there before it joins, so one that is not found after that is dead. One call, none without tags.
+    """
+    if not tags:
+        return
+    names = {tag: f"{queue.name}@{tag.rpartition('~')[0]}" for tag in sorted(tags)}
+    found = records.store.get_many([records.key(name) for name in names.values()], "tag")
+    for tag, record in zip(names, found, strict=True):
+        if record is None or record.bins.get("tag") != tag:
+            log.warning("the group %r of queue %r is gone and was never dropped: nothing waits for it", tag, queue.name)
+            shared = SharedPointers(
+                queue.store, queue.client_id, queue.name, tag, queue.shards, ttl=queue.ttl, sweep=queue.sweep
+            )
+            leave(shared)
+
+
+def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
+    """Let messages wait for the group no more; those that waited for it alone go."""
+    form = releasing(shared.tag)
+    rows = settle(shared.store, [Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
+    for row in rows:
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
+            raise row
+    last = [slot for slot, row in zip(slots, rows, strict=True) if not isinstance(row, LatchworkError) and row[0] == 0]
+    if last:
+        shared.finish(last)
+
+
+def _delete(first: PointerQueue, queues: Iterable[PointerQueue]) -> None:
+    removals = [Removal(queue.pointers_key(n)) for queue in queues for n in range(queue.shards)]
+    for row in delete_rows(first.store, removals):
+        if isinstance(row, LatchworkError):
+            raise row

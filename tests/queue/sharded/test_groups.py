@@ -1,0 +1,732 @@
+"""Fan-out groups: every group gets every message, nothing waits for anybody but the message, and what that costs."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, ShovelConfig
+from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.upkeep.timers import Timers
+from latchwork.store import MemoryStore, SQLiteStore
+from tests.support.clock import ManualClock
+from tests.support.faulty import CountingStore, Crash
+
+from .test_delayed import Farms, run_until
+from .world import dies
+
+
+def payloads(view, n=1000):
+    found = []
+    while more := view.receive(n):
+        found += [delivery.payload for delivery in more]
+        view.ack_many(more)
+    return sorted(found, key=str)
+
+
+def left(world, queue):
+    """The messages that are stored, wherever, by slot."""
+    pointers = queue.pointers
+    slots = [Slot(state.shard, n) for state in pointers.states() for n in range(1, state.loaded + 1)]
+    records = world.store.get_many([pointers.key(slot) for slot in slots])
+    return {
+        slot: one.bins for slot, one in zip(slots, records, strict=True) if one and {"data", "shared"} & set(one.bins)
+    }
+
+
+@pytest.fixture
+def queue(world):
+    made = world.process().queue
+    yield made
+    for group in made.groups():
+        group.drop()
+
+
+# ---- what a group gets
+
+
+def test_every_group_and_the_queues_own_consumers_get_every_message_once(queue):
+    groups = [queue.group(name) for name in ("audit", "billing", "search")]
+    queue.publish("a", key="k", headers={"h": "1"}, message_id="mine")
+    queue.publish_many(["b", "c"])
+    for group in groups:
+        found = {delivery.payload: delivery for delivery in group.receive(10)}
+        assert sorted(found) == ["a", "b", "c"]
+        assert (found["a"].message_id, found["a"].headers, found["a"].attempts) == ("mine", {"h": "1"}, 1)
+        assert found["a"].shard == queue.shard_of("k")
+        group.ack_many(found.values())
+    assert payloads(queue) == ["a", "b", "c"]
+    assert [payloads(view) for view in (queue, *groups)] == [[]] * 4
+
+
+@pytest.mark.parametrize("last", ["audit", "billing", "the queue's own"])
+def test_a_message_is_stored_once_and_goes_when_the_last_one_has_acknowledged_it(world, queue, last):
+    views = {"audit": queue.group("audit"), "billing": queue.group("billing"), "the queue's own": queue}
+    queue.publish("m")
+    for name, view in sorted(views.items(), key=lambda one: one[0] == last):
+        assert len(left(world, queue)) == 1
+        assert payloads(view) == ["m"], name
+    assert left(world, queue) == {}
+
+
+def test_a_group_that_stands_still_holds_up_nobody(world, queue):
+    audit, stalled = queue.group("audit"), queue.group("stalled")
+    for n in range(5):
+        queue.publish(n)
+        assert payloads(audit) == payloads(queue) == [n]
+    assert (audit.depth().ready, queue.depth().ready, stalled.depth().ready) == (0, 0, 5)
+    assert payloads(stalled) == [0, 1, 2, 3, 4]
+    assert left(world, queue) == {}
+
+
+def test_bytes_and_other_payloads_come_to_all(world):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue = QueueRegistry(world.store, world.client, farm_id="f").create(
+            QueueConfig("bytes", shards=1, codec="bytes")
+        )
+    group = queue.group("audit")
+    queue.publish(b"\0\xff")
+    assert payloads(queue) == [b"\0\xff"]
+    assert payloads(group) == [b"\0\xff"]
+    assert left(world, queue) == {}
+    group.drop()
+
+
+def test_a_group_that_is_there_is_the_same_one_for_everybody(world, queue):
+    audit = queue.group("audit", concurrency=3)
+    queue.publish("m")
+    other = world.process().queue.group("audit", start="oldest")
+    assert [d.payload for d in other.receive(10)] == ["m"]
+    assert audit.receive(10) == []
+    assert (other.name, other.group_name, other.queue_name, other.concurrency) == ("q@audit", "audit", "q", 3)
+    assert [group.name for group in queue.groups()] == ["q@audit"]
+    assert queue.registry.get("q@audit") is audit
+
+
+def test_a_process_that_only_knows_the_name_gets_the_group(world, queue):
+    queue.group("audit")
+    queue.publish("m")
+    assert payloads(QueueRegistry(world.store, world.client, farm_id="f").get("q@audit")) == ["m"]
+
+
+# ---- where it begins
+
+
+def test_now_begins_with_what_is_published_from_then_on(queue):
+    queue.publish("before")
+    group = queue.group("audit")
+    queue.publish("after")
+    assert payloads(group) == ["after"]
+
+
+def test_the_oldest_is_the_oldest_that_is_there_and_from_then_on_it_waits_for_the_group(world, queue):
+    queue.publish_many(["gone", "handled later"])
+    (first, second) = sorted(queue.receive(2), key=lambda d: d.payload)
+    first.ack()
+    group = queue.group("audit", start="oldest")
+    (delivery,) = group.receive(10)
+    assert delivery.payload == "handled later"
+    second.ack()
+    assert len(left(world, queue)) == 1, "its own consumer's acknowledgement leaves it to the group"
+    delivery.ack()
+    assert left(world, queue) == {}
+
+
+def test_the_oldest_is_also_what_another_group_still_has(queue):
+    slow = queue.group("slow")
+    queue.publish("m")
+    assert payloads(queue) == ["m"]
+    late = queue.group("late", start="oldest")
+    assert payloads(slow) == ["m"]
+    queue.publish("n")
+    assert payloads(late) == ["n"], "nobody was to wait for it"
+    assert payloads(slow) == ["n"]
+
+
+def test_a_time_begins_with_the_first_message_of_each_shard_that_was_published_then(simulated):
+    queue = simulated.process().queue
+    for n in range(6):
+        queue.publish(n, key=str(n))
+        simulated.clock.advance(60)
+    since = datetime.fromtimestamp(simulated.clock.wall() - 150, timezone.utc)
+    assert payloads(queue.group("audit", start=since)) == [4, 5]
+    assert payloads(queue.group("late", start=since + timedelta(days=1))) == []
+
+
+@pytest.mark.parametrize("wrote", ["before", "after"])
+def test_a_message_in_flight_while_a_group_is_made_is_not_its(world, queue, wrote):
+    """Reserved before it joined, whenever it is written, and by whatever process."""
+    producer = world.process().queue.pointers
+    (first,) = producer.reserve({0: 1}).values()
+    if wrote == "before":
+        producer.write([Slot(0, first)], [Envelope('"m"', "m")])
+    group = queue.group("audit")
+    if wrote == "after":
+        world.process().queue.pointers.write([Slot(0, first)], [Envelope('"m"', "m")])
+    queue.publish("next", key=next(str(n) for n in range(99) if queue.shard_of(str(n)) == 0))
+    assert payloads(group) == ["next"]
+    assert payloads(queue) == ["m", "next"]
+    assert left(world, queue) == {}
+
+
+def test_whoever_writes_a_slot_finds_the_groups_that_it_is_for(world, queue):
+    """Two processes write slots of one shard; one has not looked since before the second group was made."""
+    one, other = world.process().queue.pointers, world.process().queue.pointers
+    queue.group("early")
+    early = one.reserve({0: 1})[0]
+    queue.group("late")
+    late = other.reserve({0: 1})[0]
+    one.write([Slot(0, late)], [Envelope('"late"', "late")])
+    other.write([Slot(0, early)], [Envelope('"early"', "early")])
+    assert payloads(queue.group("early")) == ["early", "late"]
+    assert payloads(queue.group("late")) == ["late"]
+
+
+def test_an_empty_slot_from_before_it_joined_is_passed_without_a_tombstone(world, queue):
+    producer = world.process().queue.pointers
+    producer.reserve({0: 1, 1: 1})
+    group = queue.group("audit", start="oldest")
+    assert group.receive(10) == []
+    assert left(world, queue) == {}
+    assert world.store.get(queue.pointers.key(Slot(0, 1))) is None
+    producer.write([Slot(0, 1)], [Envelope('"slow"', "slow")])
+    assert payloads(queue) == ["slow"]
+
+
+def test_a_slow_publisher_whose_slot_a_group_gave_up_publishes_again_to_all(world, queue):
+    group, early = queue.group("audit"), []
+    producer = world.process()
+    producer.store.plan[producer.store._number + 2] = lambda: early.extend(group.receive())
+    producer.queue.publish("slow")
+    assert early == []
+    assert payloads(group) == payloads(queue) == ["slow"]
+
+
+# ---- what fails
+
+
+def test_what_fails_in_a_group_is_its_own_and_comes_back_to_it_alone(world):
+    world.options = {"shovel": ShovelConfig(1), "max_deliveries": 2}
+    queue = world.process().queue
+    audit, billing = queue.group("audit"), queue.group("billing")
+    queue.publish("m", headers={"h": "1"})
+    for attempt in (1, 2):
+        (delivery,) = audit.receive(10)
+        assert (delivery.attempts, delivery.headers) == (attempt, {"h": "1"})
+        delivery.nack("exception", error="no")
+        assert (audit.depth().sideline, queue.depth().sideline, billing.depth().sideline) == (1, 0, 0)
+        Shovel(audit).run_once()
+        assert audit.depth().ready == 1
+    assert audit.receive(10) == []
+    assert audit.depth().parked == 1
+    assert [message.reason for message in audit.parked.peek(10)] == ["exhausted"]
+    assert payloads(queue) == payloads(billing) == ["m"]
+    assert left(world, queue) == {}, "what failed in a group is a copy, and holds nothing up"
+    assert [message.payload for message in audit.redrive(10)] == ["m"]
+    assert payloads(audit) == ["m"]
+    for group in (audit, billing):
+        group.drop()
+
+
+def test_what_fails_in_the_queue_comes_back_to_its_own_consumers_alone(world):
+    world.options = {"shovel": ShovelConfig(1), "max_deliveries": 2}
+    queue = world.process().queue
+    audit = queue.group("audit")
+    queue.publish("m")
+    for _ in range(2):
+        queue.receive(10)[0].nack()
+        Shovel(queue).run_once()
+    assert queue.receive(10) == []
+    queue.redrive(10)
+    assert payloads(queue) == ["m"]
+    assert payloads(audit) == ["m"]
+    assert left(world, queue) == {}
+    audit.drop()
+
+
+def test_a_delayed_retry_comes_back_to_who_failed_alone(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    timers = Timers(Farms(queue, audit))
+    queue.publish("m")
+    queue.receive(10)[0].nack(delay=5)
+    audit.receive(10)[0].nack(delay=10)
+    found = {"queue": [], "audit": []}
+    for _ in range(5):
+        run_until(timers, simulated.clock, 4)
+        found["queue"] += payloads(queue)
+        found["audit"] += payloads(audit)
+    assert found == {"queue": ["m"], "audit": ["m"]}
+
+
+def test_what_a_consumer_of_a_group_died_with_comes_to_its_sideline_alone(world, queue):
+    audit, billing = queue.group("audit"), queue.group("billing")
+    process = world.process()
+    queue.publish_many(["a", "b"])
+    assert len(process.queue.group("audit").receive(10)) == 2
+    assert payloads(billing) == payloads(queue) == ["a", "b"]
+    sweeper = process.sweeper()
+    for _ in range(4):
+        world.lapse()
+        assert sweeper.run_once().ok
+    assert (audit.depth().sideline, queue.depth().sideline, billing.depth().sideline) == (2, 0, 0)
+    assert payloads(audit.sideline) == ["a", "b"]
+    assert left(world, queue) == {}
+
+
+def test_what_was_extended_is_not_swept_and_what_was_swept_cannot_be_acknowledged(world, queue):
+    audit = queue.group("audit")
+    queue.publish_many(["held", "lost"])
+    by = {delivery.payload: delivery for delivery in audit.receive(10)}
+    sweeper = world.process().sweeper()
+    for _ in range(6):
+        world.lapse(0.6)
+        by["held"].extend()
+        sweeper.run_once()
+    by["held"].ack()
+    with pytest.raises(LeaseLost):
+        by["lost"].ack()
+    assert payloads(audit.sideline) == ["lost"]
+
+
+def test_other_groups_keep_nothing_from_being_swept(world, queue):
+    """What they write to the record does not make the abandoned delivery look alive."""
+    audit, billing = queue.group("audit"), queue.group("billing")
+    queue.publish("m")
+    assert audit.receive(10)
+    (busy,) = billing.receive(10)
+    sweeper = world.process().sweeper()
+    for _ in range(6):
+        world.lapse(0.6)
+        busy.extend()
+        sweeper.run_once()
+    assert audit.depth().sideline == 1
+    busy.ack()
+
+
+def test_what_expires_is_gone_for_a_group_that_stood_still(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    queue.publish_many(range(3))
+    simulated.clock.advance(3 * 86_400)
+    queue.publish("new")
+    assert payloads(audit) == ["new"]
+    assert audit.depth().expired == 3
+    assert queue.depth().expired == 0
+
+
+# ---- an acknowledgement
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost", "duplicate", "dropped"])
+@pytest.mark.parametrize("call", [1, 2, 3])
+@pytest.mark.parametrize("who", ["group", "queue"])
+@pytest.mark.parametrize("others", ["done", "waiting"])
+def test_an_acknowledgement_counts_once_whatever_becomes_of_its_reply(simulated, fault, call, who, others):
+    process = simulated.process()
+    queue, audit = process.queue, process.queue.group("audit")
+    view, other = (audit, queue) if who == "group" else (queue, audit)
+    queue.publish("m")
+    (theirs,) = other.receive(10)
+    (mine,) = view.receive(10)
+    if others == "done":
+        theirs.ack()
+    process.fails([call], fault)
+    mine.ack()
+    process.store.plan = {}
+    if others == "waiting":
+        theirs.ack()
+    assert left(simulated, queue) == {} or (fault != "duplicate" and call == 2), "or its last call was lost"
+    sweep(simulated, process)
+    assert left(simulated, queue) == {}
+    assert payloads(audit) == payloads(queue) == payloads(audit.sideline) == payloads(queue.sideline) == []
+
+
+def sweep(world, process, times=4):
+    sweeper = process.sweeper()
+    for _ in range(times):
+        world.lapse()
+        assert sweeper.run_once().ok
+
+
+def test_a_stamp_that_lands_after_the_acknowledgement_brings_nothing_back(simulated):
+    process = simulated.process()
+    audit = process.queue.group("audit")
+    process.queue.publish("m")
+    audit.active.candidates(look=True)
+    process.fails([2], "late")
+    (delivery,) = audit.receive(10)
+    delivery.ack()
+    process.store.deliver()
+    assert payloads(process.queue) == ["m"]
+    assert left(simulated, process.queue) == {}
+
+
+def test_an_id_that_is_kept_stays_when_the_last_one_is_done(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    first = queue.publish("m", dedup="k")
+    assert payloads(queue) == payloads(audit) == ["m"]
+    assert queue.publish("again", dedup="k") == first
+    assert payloads(queue) == payloads(audit) == []
+
+
+def test_a_ledger_publishes_to_all_once_and_again_completes(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    messages = [Outgoing(n, f"m{n}") for n in range(5)]
+    Ledger(queue, "job").publish(0, messages)
+    assert payloads(audit) == list(range(5))
+    Ledger(queue, "job").publish(0, messages)
+    assert payloads(queue) == list(range(5))
+    assert payloads(audit) == []
+    assert left(simulated, queue) == {}
+
+
+@pytest.mark.parametrize("own", ["has not come to it", "has it", "is done with it"])
+def test_a_ledger_that_wrote_late_where_a_group_had_passed_comes_to_the_group_all_the_same(simulated, own):
+    """Its consumer died between the claim and the stamp, and sweeps have passed the empty slot."""
+    process, dying = simulated.process(), simulated.process()
+    queue, sweeper = process.queue, simulated.process().sweeper()
+    audit = queue.group("audit")
+    theirs = dying.queue.group("audit")
+
+    def meanwhile():
+        dying.store.plan[dying.store._number + 3] = "crash_before"
+        assert dies(theirs.receive)
+        for _ in range(4):
+            simulated.lapse()
+            sweeper.run_once()
+
+    def then():
+        if own != "has not come to it":
+            held.extend(queue.receive(10))
+        if own == "is done with it":
+            queue.ack_many(held)
+
+    held = []
+    writer = simulated.process()
+    writer.store.plan |= {writer.store._number + 4: meanwhile, writer.store._number + 5: then}
+    Ledger(writer.queue, "job").publish(0, [Outgoing("m", "id")])
+    assert payloads(audit) == ["m"]
+    if own == "has not come to it":
+        assert payloads(queue) == ["m"]
+
+
+def test_what_a_stream_has_acknowledged_stays_for_the_groups(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    queue.publish_many([1, 2], key="a")
+    shard = queue.shard_of("a")
+    owner = stream.take(queue.pointers, "s")
+    assert len(stream.read(queue.pointers, shard, 0, 2, owner)) == 2
+    assert stream.acknowledge(queue.pointers, owner, shard, 2) == 2
+    assert stream.read(queue.pointers, shard, 0, 2, owner) == []
+    assert payloads(audit) == [1, 2]
+    assert left(simulated, queue) == {}
+
+
+# ---- dropped
+
+
+def test_what_waited_for_a_dropped_group_alone_goes_and_the_others_keep_theirs(world, queue):
+    audit, billing = queue.group("audit"), queue.group("billing")
+    queue.publish_many(["a", "b"])
+    assert payloads(queue) == ["a", "b"]
+    audit.drop()
+    assert len(left(world, queue)) == 2
+    assert payloads(billing) == ["a", "b"]
+    assert left(world, queue) == {}
+    queue.publish("c")
+    assert payloads(billing) == payloads(queue) == ["c"]
+    assert left(world, queue) == {}
+    assert [group.name for group in queue.groups()] == ["q@billing"]
+    with pytest.raises(NotFound):
+        audit.drop()
+
+
+def test_its_consumers_are_told_and_what_they_have_is_lost(world, queue):
+    audit = world.process().queue.group("audit")
+    queue.publish_many(["a", "b"])
+    (delivery, other) = audit.receive(10)
+    queue.group("audit").drop()
+    with pytest.raises(LeaseLost):
+        delivery.ack()
+    with pytest.raises(NotFound, match="dropped"):
+        audit.receive(10)
+    assert payloads(queue) == ["a", "b"]
+    assert left(world, queue) == {}
+    assert other.payload
+
+
+def test_a_group_made_again_under_a_name_begins_anew(world, queue):
+    old = queue.group("audit")
+    queue.publish("a")
+    old.receive(1)[0].nack()
+    queue.publish("b")
+    old.drop()
+    new = queue.group("audit")
+    queue.publish("c")
+    assert (payloads(new), payloads(new.sideline), new.depth().ready) == (["c"], [], 0)
+    assert world.process().queue.group("audit").config.tag == new.config.tag != old.config.tag
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped"])
+def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(simulated, call, fault):
+    process, other = simulated.process(), simulated.process()
+    queue = process.queue
+    queue.group("audit")
+    other.queue.publish_many(range(4))
+    assert payloads(other.queue) == list(range(4))
+    process.fails([call], fault)
+    with suppress(LatchworkError, Crash):
+        queue.group("audit").drop()
+    if other.registry.records.find("q@audit") is not None:
+        with suppress(Refused):
+            other.queue.group("audit")
+        with suppress(NotFound):
+            if "dropped" not in other.registry.records.read("q@audit"):
+                return  # it had not begun
+    sweep(simulated, other, 2)
+    assert left(simulated, other.queue) == {}
+    other.queue.group("audit")
+    other.queue.publish("new")
+    assert payloads(other.queue.group("audit")) == ["new"]
+
+
+def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
+    process = simulated.process()
+    queue = process.queue
+    queue.group("living")
+    queue.group("expired")
+    simulated.store.delete(queue.registry.records.key("q@expired"))
+    queue.publish("m")
+    process.sweeper().run_once()
+    assert payloads(queue) == payloads(queue.group("living")) == ["m"]
+    queue.publish_many(["n", "o"])
+    assert payloads(queue) == payloads(queue.group("living")) == ["n", "o"]
+    assert [bins["shared"] for bins in left(simulated, queue).values()] == ['"m"'], "it expires"
+    assert queue.group("expired").receive(10) == []
+
+
+# ---- made
+
+
+@pytest.mark.parametrize("call", range(1, 14))
+@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped", "late"])
+@pytest.mark.parametrize("start", ["now", "oldest"])
+def test_at_whatever_call_its_making_is_struck_whoever_asks_again_completes_it(simulated, call, fault, start):
+    process, other = simulated.process(), simulated.process()
+    other.queue.publish("before")
+    process.fails([call], fault)
+    with suppress(LatchworkError, Crash):
+        process.queue.group("audit", start=start)
+    other.queue.publish("between")
+    group = other.queue.group("audit", start=start)
+    other.queue.publish("after")
+    process.store.deliver()
+    found = payloads(group)
+    assert "after" in found
+    assert len(found) == len(set(found))
+    if start == "oldest":
+        assert found == ["after", "before", "between"]
+    assert payloads(other.queue) == ["after", "before", "between"]
+    assert left(simulated, other.queue) == {}
+
+
+def test_a_maker_that_wakes_after_the_group_was_dropped_leaves_nothing_behind(simulated):
+    for call in range(2, 9):
+        slow, other = simulated.process(), simulated.process()
+
+        def meanwhile(other=other):
+            with suppress(NotFound):
+                other.queue.group("audit").drop()
+
+        slow.store.plan[slow.store._number + call] = meanwhile
+        with suppress(LatchworkError):
+            slow.queue.group("audit")
+        with suppress(NotFound):
+            simulated.process().queue.group("audit").drop()
+        other.queue.publish("m")
+        assert payloads(other.queue) == ["m"]
+        assert left(simulated, other.queue) == {}, call
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("", {}, "1 to 64"),
+        ("x" * 65, {}, "1 to 64"),
+        (7, {}, "1 to 64"),
+        ("a", {"start": "then"}, "oldest"),
+        ("a", {"start": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - what is refused
+        ("a", {"shards": 3}, "no shards of its own"),
+        ("a", {"concurrency": -1}, "concurrency"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_call(name, options, match):
+    store = CountingStore(MemoryStore(ManualClock()))
+    queue = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=2))
+    before = store.total
+    with pytest.raises(InvalidRequest, match=match):
+        queue.group(name, **options)
+    assert store.total == before
+
+
+def test_names_do_not_collide(simulated):
+    queue = simulated.process().queue
+    group = queue.group("audit")
+    with pytest.raises(AlreadyExists, match="is a group"):
+        queue.registry.create(QueueConfig("q@audit", shards=2))
+    queue.registry.create(QueueConfig("q@own", shards=2))
+    with pytest.raises(AlreadyExists, match="is a queue"):
+        queue.group("own")
+    for refused in (lambda: group.publish("m"), lambda: group.publish_many(["m"]), lambda: group.group("x")):
+        with pytest.raises(InvalidRequest, match="'q'"):
+            refused()
+
+
+# ---- numbers of consumers, and consumers
+
+
+def test_a_group_is_paused_and_scaled_by_itself(queue):
+    audit = queue.group("audit")
+    queue.publish("m")
+    with pytest.warns(UserWarning, match="paused"):
+        audit.pause()
+    assert audit.receive(10) == []
+    queue.scale(7)
+    assert (audit.concurrency, queue.concurrency) == (0, 7)
+    assert payloads(queue) == ["m"]
+    audit.resume()
+    assert payloads(audit) == ["m"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_consumers_of_groups_and_of_the_queue_each_handle_all(tmp_path, ordered):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off")
+    queue = QueueRegistry(store, "c", farm_id="f", idle_look=0.2).create(QueueConfig("q", shards=2))
+    views = {"queue": queue, "a": queue.group("a"), "b": queue.group("b", concurrency=2)}
+    seen = {name: [] for name in views}
+    consumers = [
+        Consumer(view, lambda d, name=name: seen[name].append(d.payload), upkeep=False, ordered=ordered)
+        for name, view in views.items()
+    ]
+    for consumer in consumers:
+        consumer.start()
+    for n in range(30):
+        queue.publish(n, key=str(n % 2))
+    end = store.seams.monotonic() + 20
+    while any(len(one) < 30 for one in seen.values()) and store.seams.monotonic() < end:
+        store.seams.sleep(0.05)
+    for consumer in consumers:
+        consumer.stop()
+    assert {name: sorted(one) for name, one in seen.items()} == {name: list(range(30)) for name in views}
+    if ordered:
+        assert all(
+            [n for n in one if n % 2 == k] == sorted(n for n in one if n % 2 == k)
+            for one in seen.values()
+            for k in (0, 1)
+        )
+    assert left(type("W", (), {"store": store}), queue) == {}
+    store.close()
+
+
+def test_a_group_hears_of_what_another_process_publishes_though_the_queues_own_consumers_lag(simulated):
+    audit = simulated.process().queue.group("audit")
+    other = simulated.process().queue
+    other.publish("nobody takes it", key="k")
+    assert payloads(audit) == ["nobody takes it"]
+    assert audit.receive(10, timeout=30) == []
+    simulated.clock.at(1.0, lambda: other.publish("heard", key="k"))
+    began = simulated.clock.monotonic()
+    assert [d.payload for d in audit.receive(10, timeout=8)] == ["heard"]
+    assert simulated.clock.monotonic() - began < 1.5
+
+
+# ---- what it costs
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def counted(request, tmp_path):
+    clock = ManualClock()
+    made = (
+        MemoryStore(clock)
+        if request.param == "memory"
+        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    )
+    yield CountingStore(made)
+    made.close()
+
+
+def counted_queue(store, **options):
+    return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", **{"shards": 1, **options}))
+
+
+@pytest.mark.parametrize("groups", [0, 1, 20])
+@pytest.mark.parametrize("n", [1, 500])
+def test_publishing_is_two_calls_however_many_groups_there_are(counted, groups, n):
+    queue = counted_queue(counted)
+    for number in range(groups):
+        queue.group(f"g{number}")
+    counted.reset()
+    queue.publish_many(range(n))
+    assert counted.total == 2
+
+
+@pytest.mark.parametrize("n", [1, 500])
+def test_a_group_drains_in_three_calls_and_the_last_one_in_four(counted, n):
+    queue = counted_queue(counted)
+    first, last = queue.group("first"), queue.group("last")
+    queue.publish_many(range(n))
+    counted.reset()
+    for view, calls in ((first, 3), (queue, 3), (last, 4)):
+        view.active.candidates(look=True)
+        counted.reset()
+        deliveries = view.receive(n)
+        assert len(deliveries) == n
+        view.ack_many(deliveries)
+        assert counted.total == calls
+
+
+def test_a_queue_without_groups_is_stored_and_costs_as_ever(counted):
+    queue = counted_queue(counted)
+    counted.reset()
+    queue.publish("m", headers={"h": "1"})
+    queue.publish_many(["a", "b"])
+    assert counted.total == 4
+    records = counted.inner.get_many(
+        [queue.pointers.key(Slot(0, n)) for n in (1, 2)] + [queue.pointers.pointers_key(0)]
+    )
+    plain = {"data", "msgId", "attempts", "enqueuedAt", "modified_at", "v"}
+    assert [set(one.bins) for one in records] == [plain | {"headers"}, plain, {"LOAD_POINTER", "FIRE_POINTER"}]
+    queue.active.candidates(look=True)
+    counted.reset()
+    deliveries = queue.receive(3)
+    assert counted.total == 2
+    (record,) = counted.inner.get_many([queue.pointers.key(deliveries[0].held.slot)])
+    assert set(record.bins) <= plain | {"headers", "delivery", "fireTS"}
+    queue.ack_many(deliveries)
+    assert counted.total == 3
+
+
+def test_making_asking_and_looking_cost_few_calls_whatever_the_shards(counted):
+    queue = counted_queue(counted, shards=32)
+    counted.reset()
+    group = queue.group("audit")
+    assert counted.total <= 9
+    counted.reset()
+    assert queue.group("audit") is group
+    assert counted.total == 1
+    counted.reset()
+    group.depth()
+    assert counted.total == 4
