@@ -437,8 +437,6 @@ class PointerQueue:
         return [self._dropped(h, row) for h, row in zip(held, settle(self.store, updates), strict=True)]
 
     def _dropped(self, held: Held, row: Any) -> bool | LatchworkError:
-        if isinstance(row, NotFound):
-            return False
         if isinstance(row, Refused) and row.details.get("doubt"):
             try:
                 record = self.store.get(self.key(held.slot), "delivery", "data")
@@ -446,6 +444,6 @@ class PointerQueue:
                 # The attempt in doubt may have done it, whatever this read failed with.
                 return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
             return record is not None and record.bins == {"delivery": held.delivery}
-        if isinstance(row, Refused):
+        if isinstance(row, Refused | NotFound):
             return False
         return row if isinstance(row, LatchworkError) else True
