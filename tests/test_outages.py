@@ -169,7 +169,7 @@ def test_a_claim_in_doubt_ends_no_wait_for_messages(clock):
     def away():
         store.plan = Outage(clock, clock.monotonic(), clock.monotonic() + TIMEOUT / 2)
 
-    store.plan = {number + 2: "reply_lost", number + 3: away}
+    store.plan = {number + 3: "reply_lost", number + 4: away}  # the bell and the pointers are read before the claim
     found = it.receive(2, timeout=TIMEOUT)
     assert len(found) == 1, "what the claim in doubt took is left to the sweeper"
     assert clock.monotonic() >= TIMEOUT / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,16 @@ from dataclasses import dataclass
 import pytest
 
 from latchwork.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    """A command sets up the log of its process; here that is the process of all tests."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 @dataclass

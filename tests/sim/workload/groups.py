@@ -29,6 +29,7 @@ class Groups(Sharded):
     name = "groups"
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
+    rare = ()  # groups that are lost with the store are waited for no more
     most_messages: ClassVar[int] = 3
 
     def setup(self) -> None:
