@@ -48,7 +48,7 @@ def a_group_gets_nothing_from_before_it_was_made(run: Groups) -> None:
     """One that starts now has nothing whose publishing had ended when its making began."""
     if run.start != "now":
         return
-    called, _ = run.made["later"]
+    called = min(entry.called for entry in run.history.named("make"))  # also of a maker that died meanwhile
     before = {
         payload
         for entry in run.history.named("publish")
@@ -78,12 +78,13 @@ def only_who_has_a_message_ends_it_for_the_group(run: Groups) -> None:
 def what_nobody_waits_for_is_gone(run: Groups) -> None:
     """At the end nothing is stored in the queue's slots but what waits for a group that was dropped.
 
-    Nor what the network wrote once more after it was deleted, or so late that nobody looked there any more: that
+    Nor what the network wrote once more after it was deleted, or so late that not everybody looked there any more: that
     expires (P5), and its publisher was not told that it is safe there.
     """
     for name, bins in run.stored.items():
         waits = set(bins.get("groups") or ())
         late = len(run.births[name]) > 1 or not bins.keys() & {"acked", "groupStamp", "delivery"}
+        late = late or len(run.places[bins.get("msgId", "")]) > 1
         run.require(
             late or (waits and not waits & run.living), "a message goes when the last one has acknowledged it",
             f"{bins.get('data') or bins.get('shared')}: {bins}",
