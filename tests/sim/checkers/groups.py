@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from ..faults.kinds import Kind
 from . import sharded
@@ -26,12 +27,7 @@ def check(run: Groups) -> None:
 
 def every_group_gets_what_was_published_since_it_was_made(run: Groups) -> None:
     """Each message whose publisher was told that it is safe is acknowledged in each group, or can be seen in it."""
-    settled = {
-        done
-        for entry in run.history.named("ack")
-        if entry.ok or entry.unknown or len(entry.args[0]) > 1  # of several some may be done where one failed
-        for done in entry.args[0]
-    }
+    settled = _settled(run)
     for name, (_, there) in run.made.items():
         if name == "dropped":
             continue
@@ -48,7 +44,8 @@ def a_group_gets_nothing_from_before_it_was_made(run: Groups) -> None:
     """One that starts now has nothing whose publishing had ended when its making began."""
     if run.start != "now":
         return
-    called = min(entry.called for entry in run.history.named("make"))  # also of a maker that died meanwhile
+    # Also of a maker that died meanwhile.
+    called = min((entry.called for entry in run.history.named("make")), default=float("-inf"))
     before = {
         payload
         for entry in run.history.named("publish")
@@ -84,11 +81,30 @@ def what_nobody_waits_for_is_gone(run: Groups) -> None:
     for name, bins in run.stored.items():
         waits = set(bins.get("groups") or ())
         late = len(run.births[name]) > 1 or not bins.keys() & {"acked", "groupStamp", "delivery"}
-        late = late or len(run.places[bins.get("msgId", "")]) > 1
+        late = late or _came_elsewhere(run, bins)
         run.require(
             late or (waits and not waits & run.living), "a message goes when the last one has acknowledged it",
             f"{bins.get('data') or bins.get('shared')}: {bins}",
         )  # fmt: skip
+
+
+def _came_elsewhere(run: Groups, bins: dict[str, Any]) -> bool:
+    """Whether each group that a stored message waits for has acknowledged it in another slot: this is a late copy."""
+    if set(bins.get("groups") or ()) & set(bins.get("acked") or ()):
+        return False  # it was in this slot
+    payload = json.loads(bins.get("data") or bins.get("shared") or "null")
+    names = {tag.partition("~")[0] or "own" for tag in bins.get("groups") or ()} - {"dropped"}
+    return bool(names) and all((name, payload) in _settled(run) for name in names)
+
+
+def _settled(run: Groups) -> set[tuple[str, str]]:
+    """What was acknowledged: group and payload."""
+    return {
+        done
+        for entry in run.history.named("ack")
+        if entry.ok or entry.unknown or len(entry.args[0]) > 1  # of several some may be done where one failed
+        for done in entry.args[0]
+    }
 
 
 def a_live_delivery_is_not_taken(run: Groups) -> None:

@@ -41,8 +41,6 @@ class Groups(Sharded):
         self.seen: dict[str, set[str]] = defaultdict(set)
         self.stored: dict[str, dict[str, Any]] = {}
         self.births: dict[str, list[float]] = defaultdict(list)
-        self.places: dict[str, set[str]] = defaultdict(set)
-        """For each message where it was written: in a second slot, where the first was spent before it came there."""
         self.start = self.rng.choice(("now", "oldest"))
         queue = self._queue(self.operator_store)
         with warnings.catch_warnings():
@@ -60,8 +58,6 @@ class Groups(Sharded):
             return
         if not change.before:
             self.births[key.name].append(self.world.now)
-            if (message := change.after.get("msgId")) is not None and change.after.get("data") is not None:
-                self.places[message].add(key.name)
         before, after = change.before.get("groups") or {}, change.after.get("groups") or {}
         for tag, delivery in after.items():
             if delivery and before.get(tag) != delivery:
