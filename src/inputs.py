@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from datetime import timedelta
 from threading import TIMEOUT_MAX
 from typing import Any, TypeVar
 
@@ -80,6 +81,11 @@ def checked_timeout(timeout: float | None, what: str = "timeout") -> float | Non
             f"{what} is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
         ) from None
     return None if seconds > TIMEOUT_MAX else timeout
+
+
+def seconds_of(span: Any) -> Any:
+    """Convert a `timedelta` to seconds; return everything else as it is, still to be checked."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
 
 
 def shown(value: object) -> str:

@@ -15,6 +15,7 @@ from ..store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest,
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Put
 from ..store.port import Exists, Key
+from .inputs import as_json
 from .latch.layout import checked_farm
 
 BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
@@ -150,11 +151,7 @@ def digest(places: Iterable[Place]) -> str:
 
 def checked_payload(payload: Any) -> str:
     """What a party brings, as it is stored. Raises `InvalidRequest`."""
-    try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as failure:
-        raise InvalidRequest(f"payload cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    text, size = as_json("payload", payload)
     if size > MAX_PAYLOAD:
         raise InvalidRequest(f"payload has {size} bytes as JSON; at most {MAX_PAYLOAD}: store it, and bring its key")
     return text

@@ -1,6 +1,9 @@
-"""Validation of the names of locks, elections, owners and candidates."""
+"""Validation of the names of locks, elections, owners and candidates, and of what they publish."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 from ..errors import InvalidRequest
 from ..inputs import checked_text
@@ -25,3 +28,12 @@ def checked_holder(owner: str | None, seams: Seams) -> str:
     if len(name.encode()) > 255:
         raise InvalidRequest(f"owner is {name[:40]!r}... of {len(name.encode())} bytes; it must have at most 255 bytes")
     return name
+
+
+def as_json(what: str, value: Any) -> tuple[str, int]:
+    """Convert a value to the JSON that is stored, and return it with its size in bytes. Raises `InvalidRequest`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text, len(text.encode())
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None

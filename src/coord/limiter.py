@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
-from ..inputs import checked_timeout, checked_whole, is_int
+from ..inputs import checked_timeout, checked_whole, is_int, seconds_of
 from ..retry import outlive
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
@@ -249,7 +249,7 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
 
 def _seconds(per: Per) -> float:
     """The window in seconds. Raises `InvalidRequest`."""
-    seconds = per.total_seconds() if isinstance(per, timedelta) else per
+    seconds = seconds_of(per)
     if not (is_int(seconds) or isinstance(seconds, float)) or not MIN_PER <= seconds <= MAX_PER:
         raise InvalidRequest(f"per is {per!r}; it must be a timedelta, or seconds, of {MIN_PER} to {MAX_PER:.0f} s")
     return float(seconds)

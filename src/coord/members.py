@@ -27,6 +27,7 @@ from ..store.model.expr import (
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.port import Exists
+from .inputs import as_json
 from .lease import NOW_US
 
 GROUPS = "latchwork_groups"
@@ -186,11 +187,7 @@ def checked_member(member: str) -> str:
 
 def checked_meta(meta: Any) -> str:
     """Convert `meta` to the JSON that is stored. Raises `InvalidRequest`."""
-    try:
-        text = json.dumps(meta, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as failure:
-        raise InvalidRequest(f"meta cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    text, size = as_json("meta", meta)
     if size > MAX_META:
         raise InvalidRequest(
             f"meta has {size} bytes as JSON; at most {MAX_META}, as every look reads it: store it elsewhere"

@@ -12,7 +12,7 @@ from itertools import dropwhile, takewhile
 from typing import Any
 
 from ...errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
-from ...inputs import checked_timeout
+from ...inputs import checked_timeout, seconds_of
 from ...seams import SYSTEM, Seams
 from .bell import Bell
 from .codec import Decode, codec_of, milliseconds
@@ -74,7 +74,7 @@ class PagedQueue:
         or a newer version; `Misconfigured` without permission; `StorageFailed` if the disk refuses. A path that is
         refused for its format or its permissions is left as it was.
         """
-        seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
+        seconds = seconds_of(lifetime)
         check_arguments(prefix, page_size, force_every, seconds)
         encode, decode = codec_of(codec)
         layout = Layout(files, checked_directory(directory), prefix)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import is_int, shown
+from ...inputs import is_int, seconds_of, shown
 from ...store import Bin, Param, Put, Update, exists, missing
 from ...store.model.expr import SINCE_UPDATE, Bound
 from ...store.model.ops import ReadAll
@@ -78,7 +78,7 @@ class Wish:
     ) -> None:
         if not is_int(limit) or not 1 <= limit <= MOST:
             raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to {MOST}")
-        seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        seconds = seconds_of(older_than)
         if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
             raise InvalidRequest(f"older_than is {shown(older_than)}; it must be a timedelta or seconds, 0 or more")
         self.reason = None if reason is None else reason_of(reason)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import shown
+from ...inputs import seconds_of, shown
 from ...store import Add, Compute, Put, Update
 from ...store.model.expr import SERVER_NOW, Bound
 from ..rows import settle
@@ -57,7 +57,7 @@ class DelayedView(DelayedMessages):
         `not_before` of a message says when it is due.
         """
         wish = Wish(reason, header, older_than, limit)
-        seconds = within.total_seconds() if isinstance(within, timedelta) else within
+        seconds = seconds_of(within)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_AHEAD:
             raise InvalidRequest(f"within is {shown(within)}; it must be a timedelta or seconds, up to a day")
         now, found = self.store.seams.wall(), list[Message]()

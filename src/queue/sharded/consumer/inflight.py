@@ -54,11 +54,6 @@ def _why_rejected(answer: Any) -> str | None:
     return f"the handler returned a {type(answer).__name__}; return True or None to acknowledge, False to reject"
 
 
-def raised(failure: BaseException, messages: int) -> list[Verdict]:
-    """The verdicts where the handler raised."""
-    return [(Reason.EXCEPTION, f"{type(failure).__name__}: {_text(failure)}"[:MAX_ERROR])] * messages
-
-
 def _text(failure: BaseException) -> str:
     """What the exception says; to say it is code of the handler's too, which may fail."""
     try:
@@ -115,11 +110,11 @@ class Calls:
         except self._ignorable:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            verdicts = raised(failure, messages)
-            self._log(deliveries, verdicts[0], failure)
-            return verdicts
+            why = f"{type(failure).__name__}: {_text(failure)}"[:MAX_ERROR]
+            self._log(deliveries, why, failure)
+            return [(Reason.EXCEPTION, why)] * messages
 
-    def _log(self, deliveries: Sequence[Delivery], verdict: Verdict, failure: BaseException) -> None:
+    def _log(self, deliveries: Sequence[Delivery], why: str, failure: BaseException) -> None:
         """What is needed to find the failure: message and attempt, the exception, and at DEBUG where it was raised.
 
         A message's payload is never logged; an exception that quotes it is the handler's.
@@ -131,7 +126,7 @@ class Calls:
             first.message_id,
             others,
             first.attempts,
-            verdict and verdict[1],
+            why,
         )
         log.debug("where the handler of %r raised", self._queue.name, exc_info=failure)
 
