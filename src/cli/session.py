@@ -40,12 +40,17 @@ class Session:
         """The store that `--store` or $LATCHWORK_STORE names, else the embedded one, which stderr then names."""
         if self._url is None:
             note(f"the store is {self.where}; --store or ${VARIABLE} name another")
-        return connect(self._url or embedded())
+        return connect(self._used)
 
     @property
     def where(self) -> str:
         """The store that is used, for a message: without its password."""
-        return hidden(self._url or embedded())
+        return hidden(self._used)
+
+    @cached_property
+    def _used(self) -> str:
+        """The URL of the store that is used."""
+        return self._url or embedded()
 
     @property
     def is_remote(self) -> bool:

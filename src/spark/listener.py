@@ -84,15 +84,15 @@ def _listener(seams: Seams) -> StreamingQueryListener:
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
             """Nothing is known yet."""
 
-        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - as above
             """A batch."""
             figures.progressed(event.progress)
 
-        def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - as above
             """No batch."""
             figures.at_rest(event.runId)
 
-        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - as above
             """The last batch."""
             figures.ended(event.runId)
 

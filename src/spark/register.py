@@ -37,7 +37,7 @@ def register(spark: SparkSession) -> None:
         # Before anything is imported that an older PySpark has not, whose absence would not say so.
         if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
             raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
-        from pyspark.errors import AnalysisException  # noqa: PLC0415
+        from pyspark.errors import AnalysisException  # noqa: PLC0415 - as above
 
         from .datasource import LatchworkSource  # noqa: PLC0415 - needs that extra
     except ImportError as missing:
@@ -82,11 +82,11 @@ def _probe() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys  # noqa: PLC0415 - it is run elsewhere
 
-        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow as pa  # noqa: PLC0415 - as above
 
         for _ in batches:
             try:
-                import latchwork.spark.datasource  # noqa: F401, PLC0415
+                import latchwork.spark.datasource  # noqa: F401, PLC0415 - it is only tried
 
                 lacks = ""
             except ImportError as missing:

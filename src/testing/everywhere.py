@@ -1,13 +1,15 @@
 """A fault at every store call of a piece of work: where does it lose something, where does it do it twice?
 
-def work(store, done):                                   # as one process would do it
-    queue = QueueRegistry(store, "shop").get("orders")
-    for delivery in queue.receive(10):
-        done.append(delivery.payload["order"])           # what the world sees: a charge, a mail, a row
-        delivery.ack()
+    def work(store, done):                                   # as one process would do it
+        queue = QueueRegistry(store, "shop").get("orders")
+        for delivery in queue.receive(10):
+            done.append(delivery.payload["order"])           # what the world sees: a charge, a mail, a row
+            delivery.ack()
 
-report = inject_everywhere(work, prepare=publish_two_orders, recover=sweep_and_work, expected=["A-1", "A-2"])
-assert not report.lost, report
+    report = inject_everywhere(work, prepare=publish_two_orders, recover=sweep_and_work, expected=["A-1", "A-2"])
+    assert not report.lost, report
+
+The guide page on testing has the whole program.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ def inject_everywhere(
     for name in faults:
         if name not in FAULTS:
             raise InvalidRequest(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
-    trial = _Trial(work, prepare, recover or work, Counter(expected), check)
+    trial = _Trial(work, prepare or _nothing, recover or work, Counter(expected), check or _nothing)
     make = make_store or _in_memory
     calls = trial.without_fault(make())
     runs = [(number, fault) for number in range(1, calls + 1) for fault in faults]
@@ -135,28 +137,30 @@ def _in_memory() -> RecordStore:
     return MemoryStore(ManualClock())
 
 
+def _nothing(_: RecordStore) -> None:
+    """There is nothing to prepare, or to check."""
+
+
 @dataclass(frozen=True)
 class _Trial:
     """What is tried, and what should come of it."""
 
     work: Work
-    prepare: Callable[[RecordStore], object] | None
+    prepare: Callable[[RecordStore], object]
     recover: Work
     expected: Counter[Hashable]
-    check: Callable[[RecordStore], object] | None
+    check: Callable[[RecordStore], object]
 
     def without_fault(self, store: RecordStore) -> int:
         """How many store calls the work makes. Raises `InvalidRequest` where it makes none, or does not as expected."""
         done: list[Any] = []
-        if self.prepare is not None:
-            self.prepare(store)
+        self.prepare(store)
         counting = CountingStore(store)
         self.work(counting, done)
         if not counting.total:
             raise InvalidRequest("the work makes no store call: it has to use the store that it is given")
         self.recover(store, done)
-        if self.check is not None:
-            self.check(store)
+        self.check(store)
         if Counter(done) != self.expected:
             raise InvalidRequest(
                 f"without any fault the work did {done!r}; expected is {[*self.expected.elements()]!r}"
@@ -166,14 +170,12 @@ class _Trial:
     def with_fault(self, store: RecordStore, number: int, fault: str) -> Trouble | None:
         """What went wrong where that call, or each from there on, fails so; None where all is well."""
         done: list[Any] = []
-        if self.prepare is not None:
-            self.prepare(store)
+        self.prepare(store)
         faulty = FaultyStore(store, _plan(number, fault))
         failures = [_failure_of(lambda: self.work(faulty, done), Crash, LatchworkError)]  # these are as planned
         faulty.deliver()
         failures.append(_failure_of(lambda: self.recover(store, done)))
-        if self.check is not None:
-            failures.append(_failure_of(lambda: self.check(store)))  # type: ignore[misc] # it is not None, as above
+        failures.append(_failure_of(lambda: self.check(store)))
         seen = Counter(done)
         lost, doubled = tuple((self.expected - seen).elements()), tuple((seen - self.expected).elements())
         failure = next(filter(None, failures), None)
