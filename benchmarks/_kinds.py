@@ -24,7 +24,7 @@ from latchwork.queue.sharded import stream as ranges
 from latchwork.store import Exists, Key, MemoryStore, Put, Record, RecordStore
 from latchwork.store.model.ops import writes
 from latchwork.store.port import Removal, Row, StoreInfo, Update, Values
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KINDS = ("read", "update", "create", "delete")
 

@@ -27,7 +27,7 @@ from latchwork.queue import (
 from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
-from tests.support.clock import InlineClock, ManualClock
+from latchwork.testing.clock import InlineClock, ManualClock
 
 DEFECT = ValueError("zip() argument 2 is shorter than argument 1")
 AWAY = Unavailable("the store is away")

@@ -10,7 +10,7 @@ from latchwork.deadline import AGAIN, LATE, LEAST, SPARE, Deadline, call_time, p
 from latchwork.errors import OutcomeUnknown, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 PATIENT = RetryPolicy(attempts=100, wait=0.1, max_wait=0.1, jitter=0)
 

@@ -12,10 +12,10 @@ from latchwork.coord import CountDownLatch, FencedLock, RateLimiter, Semaphore
 from latchwork.errors import FencedOut, LeaseLost, NotFound
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key, MemoryStore, Put
+from latchwork.testing.clock import ManualClock
 
 from .queue.sharded.world import Election
 from .support import servers
-from .support.clock import ManualClock
 
 
 class Emptied:

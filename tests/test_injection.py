@@ -24,8 +24,8 @@ from latchwork.store import Exists, Key, MapPut, MemoryStore, Put
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike import info as aerospike_info
 from latchwork.store.model.expr import Bin, has
+from latchwork.testing.stores import CountingStore
 from tests.cli.commands import command_names
-from tests.support.faulty import CountingStore
 
 SEPARATORS = ("\n", "\r", "\t", "\x7f", "\x9f", ";", ":", "=", ",")
 CANARY = Key("canary", "alive")

@@ -12,8 +12,8 @@ from latchwork.deadline import LATE, call_time
 from latchwork.errors import LockUnavailable, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore, Outage
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore, Outage
 
 TIMEOUT = 60.0
 

@@ -8,8 +8,8 @@ from latchwork.errors import InvalidRequest, Misconfigured, NotFound, OutcomeUnk
 from latchwork.retry import LATCH_POLICY, QUEUE_POLICY, Poll, RetryPolicy, again
 from latchwork.store import Exists, Key, MemoryStore, Put, Read, Removal, Update
 from latchwork.store.contract.records import raises
-from tests.support.clock import ManualClock
-from tests.support.faulty import Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Fault, FaultyStore
 
 KEY = Key("s", "k")
 

@@ -8,8 +8,8 @@ from latchwork.errors import LatchworkError, OutcomeUnknown, Refused, Unavailabl
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, Read, Removal, Update
 from latchwork.store.contract.records import raises
-from tests.support.clock import START, ManualClock
-from tests.support.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import START, ManualClock
+from latchwork.testing.stores import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
 KEY = Key("s", "k")
 

@@ -20,10 +20,10 @@ from latchwork.errors import Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.cli.commands import leaves
 from tests.cli.conftest import command
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
 
 SHOP = ("--client", "shop")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-import uuid
 from functools import partial
 
 import pytest
@@ -24,24 +23,7 @@ from latchwork.errors import (
 )
 from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore, Outage
-
-
-@pytest.fixture
-def name():
-    """The real server is shared, so each test names its own records."""
-    return f"barrier-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
+from latchwork.testing.stores import Fault, FaultyStore, Outage
 
 
 def barrier(store, name="b", parties=("p", "q"), **more):

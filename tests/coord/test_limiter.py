@@ -6,7 +6,6 @@ import pickle
 import random
 import threading
 import time
-import uuid
 from datetime import timedelta
 
 import pytest
@@ -16,25 +15,8 @@ from latchwork.coord.limiter import CELLS, LIMITS
 from latchwork.errors import InvalidRequest, OutcomeUnknown, WaitTimeout
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore
-
-
-@pytest.fixture
-def name():
-    """The real server is shared, so each test names its own records."""
-    return f"limiter-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
-
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Fault, FaultyStore
 
 # ---- on every backend
 

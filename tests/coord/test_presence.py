@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import pickle
-import uuid
 
 import pytest
 
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
 from latchwork.coord.members import ABOUT, BEAT, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
-from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore, Outage
-
-
-@pytest.fixture
-def name():
-    """The real server is shared, so each test names its own records."""
-    return f"group-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
+from latchwork.store import Add, Exists, Key, MapPut, Put
+from latchwork.testing.stores import Fault, FaultyStore, Outage
 
 
 def bins(store, name="g"):

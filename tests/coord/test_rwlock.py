@@ -11,30 +11,13 @@ from latchwork.coord import ReadWriteLock
 from latchwork.coord import rwlock as module
 from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
 from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
-from latchwork.store import NEVER, Add, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore
-
-
-@pytest.fixture
-def name():
-    """The real server is shared, so each test names its own records."""
-    return f"rwlock-{uuid.uuid4().hex[:8]}"
+from latchwork.store import NEVER, Add, Key, Put
+from latchwork.testing.stores import Fault, FaultyStore
 
 
 @pytest.fixture
 def resource():
     return Key("prices", uuid.uuid4().hex[:8])
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
 
 
 def bins(store, name="l"):
@@ -115,9 +98,9 @@ def test_a_wish_to_write_holds_new_readers_off_and_is_over_with_the_writing(stor
 
 
 def test_kept_alive_grants_are_renewed_until_they_are_released(store, name):
-    lock = ReadWriteLock(store, name, lease=0.3)
+    lock = ReadWriteLock(store, name, lease=1)
     with lock.read(5, keep_alive=True) as grant:
-        assert grant.lost.wait(1.0) is False
+        assert grant.lost.wait(2.5) is False
         assert lock.try_write() is None
     assert grant.lost.is_set()
 

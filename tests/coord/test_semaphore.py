@@ -20,30 +20,13 @@ from latchwork.errors import (
     OutcomeUnknown,
 )
 from latchwork.retry import RetryPolicy
-from latchwork.store import NEVER, Add, Bin, Exists, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore
-
-
-@pytest.fixture
-def name():
-    """The real server is shared, so each test names its own records."""
-    return f"semaphore-{uuid.uuid4().hex[:8]}"
+from latchwork.store import NEVER, Add, Bin, Exists, Key, Put
+from latchwork.testing.stores import Fault, FaultyStore
 
 
 @pytest.fixture
 def resource():
     return Key("accounts", uuid.uuid4().hex[:8])
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
 
 
 def bins(store, name):

@@ -9,8 +9,8 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import LockUnavailable
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock, SkewedClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock, SkewedClock
+from latchwork.testing.stores import CountingStore
 
 DAYS = 10 * 86_400
 

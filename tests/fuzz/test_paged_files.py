@@ -19,8 +19,8 @@ import pytest
 
 from latchwork.errors import Corrupt, LatchworkError, Unreadable
 from latchwork.queue.paged.queue import PagedQueue
+from latchwork.testing.clock import ManualClock
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.clock import ManualClock
 from tests.support.proof import FIRST, SCALE
 
 from .damage import IN_PLACE, cut

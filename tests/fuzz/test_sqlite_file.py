@@ -23,7 +23,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.store.sqlite.seal import _HEAD
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 from tests.support.proof import FIRST, SCALE
 
 from .damage import IN_PLACE, cut, flipped

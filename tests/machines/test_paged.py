@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from latchwork.errors import InvalidRequest, NotFound
 from latchwork.queue import PagedQueue
+from latchwork.testing.clock import ManualClock
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.clock import ManualClock
 
 from .twins import MACHINES, run
 

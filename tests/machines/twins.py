@@ -21,7 +21,7 @@ from latchwork.errors import LatchworkError
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, SQLiteStore
 from latchwork.store.once import TokenClock
-from tests.support.clock import START, ManualClock
+from latchwork.testing.clock import START, ManualClock
 from tests.support.proof import FIRST, SCALE
 
 MACHINES, ON_A_SERVER, STEPS = 500 * SCALE, 20 * SCALE, 10

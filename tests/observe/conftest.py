@@ -6,8 +6,8 @@ import pytest
 
 from latchwork.observe import Telemetry, observe
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 
 class Remembering(Telemetry):

@@ -28,9 +28,9 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, Sweepe
 from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Once, Put, Read, SQLiteStore, Update
+from latchwork.testing.stores import Fault, FaultyStore
 from tests.observe.conftest import Remembering
 from tests.queue.sharded.world import Election
-from tests.support.faulty import Fault, FaultyStore
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 KEY = Key("s", "k")

@@ -18,8 +18,8 @@ from latchwork.observe import EVENTS, GAUGES, observe, watch_queues
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import MemoryStore
+from latchwork.testing.stores import FaultyStore
 from tests.queue.sharded.world import Election
-from tests.support.faulty import FaultyStore
 
 
 @pytest.fixture

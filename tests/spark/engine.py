@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from tests.support.faulty import Crash
+from latchwork.testing.stores import Crash
 
 
 @dataclass

@@ -19,9 +19,9 @@ from latchwork.spark.options import parse
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.observe.conftest import Remembering
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
 
 GIVEN = {"store": "sqlite:", "queue": "q", "clientId": "shop", "streamId": "etl"}
 

@@ -12,8 +12,8 @@ import pytest
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 from latchwork.spark import batches, once_per_batch
 from latchwork.store import Add, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 
 PER_BATCH = 3
 ROWS = list(range(10))

@@ -16,8 +16,8 @@ from latchwork.spark.phase import job_phase
 from latchwork.store import MemoryStore, Put
 from latchwork.store.connect import connect
 from latchwork.store.port import Update
-from tests.support.clock import ManualClock
-from tests.support.faulty import DOUBTS, CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import DOUBTS, CountingStore, FaultyStore
 
 XDC, DC = LatchLevel.XDC, LatchLevel.DC
 

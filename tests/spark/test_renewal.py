@@ -18,7 +18,7 @@ from latchwork.spark.sink import BatchWriter, Rows
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 DAY = 86_400
 GIVEN = parse({"store": "sqlite:", "queue": "q", "clientId": "shop", "streamId": "etl", "jobId": "load"})

@@ -18,8 +18,8 @@ from latchwork.spark.options import parse
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import Crash, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, FaultyStore
 
 from .engine import Checkpoint, Engine
 

@@ -23,8 +23,8 @@ from latchwork.seams import SYSTEM, Seams
 from latchwork.spark import sweep, sweep_on
 from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import PolicyView
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 
 from .conftest import BOTH
 

@@ -26,7 +26,7 @@ from latchwork.store.aerospike.info import INDEX_TIMEOUT
 from latchwork.store.aerospike.ops import compile_ops
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.model import expr as e
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KEY, OTHER = Key("errors", "k"), Key("errors", "o")
 OVERLOADED = driver.DeviceOverload(18, "device overload", "file.c", 1, False)

@@ -14,7 +14,7 @@ from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable, Unread
 from latchwork.retry import RetryPolicy, again
 from latchwork.store import Key, Put, Read, Removal, Update
 from latchwork.store.aerospike import AerospikeStore, notes
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KEYS = [Key("edge", name) for name in "abc"]
 PUTS = [Update(key, (Put("n", 1),)) for key in KEYS]

@@ -15,7 +15,7 @@ from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.url import parse
 from latchwork.store.model.form import Form
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KEY = Key("set", "name")
 TIMES = ("socket_timeout", "total_timeout", "connect_timeout")

@@ -8,7 +8,7 @@ from msgspec import structs
 from latchwork.errors import LatchworkError, Refused
 from latchwork.store import Exists, MapPut, MemoryStore, SQLiteStore, contract
 from latchwork.store.contract import StoreContract
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 
 class TestMemory(StoreContract):

@@ -44,7 +44,7 @@ from latchwork.store import (
     missing,
 )
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, If, MapKeyAt, MapSize, MapSmallestValue, largest
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 from tests.support.proof import FIRST, SCALE
 
 NAMES = ("a", "b", "c")

@@ -36,8 +36,8 @@ from latchwork.store.local import apply as local
 from latchwork.store.local.apply import RECORD_SIZE_LIMIT, Stored, apply
 from latchwork.store.model import values
 from latchwork.store.model.expr import MapKeyAt, MapSmallestValue
+from latchwork.testing.stores import CountingStore
 from tests.store.test_differential import map_keys, ops, plain
-from tests.support.faulty import CountingStore
 
 KEY = Key("s", "k")
 quick = settings(
@@ -182,7 +182,7 @@ def test_the_key_at_an_index_counts_in_key_order_from_either_end():
 
 
 def test_the_servers_clock_may_differ_from_the_clients():
-    from tests.support.clock import ManualClock
+    from latchwork.testing.clock import ManualClock
 
     server, client = ManualClock(), ManualClock()
     store = MemoryStore(client, server=server)

@@ -24,8 +24,8 @@ from latchwork.store.model.form import Form
 from latchwork.store.model.ops import writes
 from latchwork.store.once import CANCELLED, MAX_FLOORS, TokenClock, time_of
 from latchwork.store.port import PolicyView
-from tests.support.clock import ManualClock
-from tests.support.faulty import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
 
 KEY = Key("s", "k")
 ONCE = Once(64, result=Bin("n"))

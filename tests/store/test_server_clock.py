@@ -14,7 +14,7 @@ from latchwork.errors import AlreadyExists, NotFound, Refused
 from latchwork.store import Add, Compute, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 HOUR = 3600
 STAMPS = (Compute(SERVER_NOW), Compute(SINCE_UPDATE))

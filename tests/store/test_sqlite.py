@@ -24,7 +24,7 @@ from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite import sweep as sqlite_sweep
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 from tests.support.proof import SEEDS
 
 KEY = Key("s", "k")

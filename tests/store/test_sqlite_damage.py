@@ -15,8 +15,8 @@ from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import sweep as sqlite_sweep
+from latchwork.testing.clock import ManualClock
 from tests.fuzz.sqlite_cells import cells, trees
-from tests.support.clock import ManualClock
 
 SET, OTHER = "q", Key("other", "x")
 BAD, GOOD, LAST = (Key(SET, name) for name in ("bad", "good", "last"))

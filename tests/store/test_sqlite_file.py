@@ -12,7 +12,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Exists, Key, Put, Read, SQLiteStore
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KEY = Key("s", "k")
 

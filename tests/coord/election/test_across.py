@@ -14,8 +14,8 @@ from latchwork.errors import Corrupt, FencedOut, InvalidRequest, Unavailable, Wa
 from latchwork.retry import RetryPolicy
 from latchwork.seams import Seams
 from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.testing.stores import FaultyStore, Outage
 from tests.coord.election.test_zookeeper import Pipe
-from tests.support.faulty import FaultyStore, Outage
 from tests.support.waiting import until
 from tests.support.zoo import Client, Zoo
 

@@ -14,8 +14,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, StorageFailed
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 
 class Hand(ManualClock):

@@ -6,8 +6,8 @@ import pytest
 
 from latchwork.coord.election.candidates import CONTENDERS, Candidates
 from latchwork.store import NEVER, Key, MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 
 @pytest.fixture

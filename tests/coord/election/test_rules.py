@@ -14,8 +14,8 @@ from latchwork.coord.election import election, zookeeper
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, Refused
 from latchwork.store import Bin, Key, MemoryStore, Put
+from latchwork.testing.clock import ManualClock
 from tests.support.broken import breaks
-from tests.support.clock import ManualClock
 
 RECORD = Key(LOCKS, "office")
 RESOURCE = Key("resources", "r")

@@ -11,7 +11,7 @@ from latchwork.coord.election import election as module
 from latchwork.errors import InvalidRequest, WaitTimeout
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock, ManualEvent
+from latchwork.testing.clock import ManualClock, ManualEvent
 from tests.support.waiting import until
 
 

@@ -12,8 +12,8 @@ from latchwork.coord.election.term import Term
 from latchwork.errors import FencedOut
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, SQLiteStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 
 OFFICE = Key("latchwork_locks", "office")
 

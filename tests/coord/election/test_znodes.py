@@ -6,7 +6,7 @@ import pytest
 
 from latchwork.coord.election.znodes import Line
 from latchwork.errors import Refused, Unavailable
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 from tests.support.zoo import Client, Zoo
 
 PATH = "/elections/office"

@@ -14,7 +14,7 @@ from kazoo.exceptions import ConnectionLoss, NotEmptyError
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, Unavailable
 from latchwork.store import Key, MemoryStore, Put
-from tests.support.faulty import FaultyStore
+from latchwork.testing.stores import FaultyStore
 from tests.support.waiting import until
 
 SESSION = 2.0

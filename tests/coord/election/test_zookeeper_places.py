@@ -13,8 +13,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, InvalidRequest, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 from tests.support.waiting import until
 from tests.support.zoo import Client, Zoo
 

@@ -12,8 +12,8 @@ from latchwork.coord import ZooKeeperElection
 from latchwork.coord.election import zookeeper
 from latchwork.errors import InvalidRequest
 from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
 from tests.support import waiting
-from tests.support.clock import ManualClock
 from tests.support.servers import Unreachable, ZooKeeper, started
 
 until = partial(waiting.until, timeout=30.0)

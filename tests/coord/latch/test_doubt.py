@@ -11,8 +11,8 @@ from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 TWICE = RetryPolicy(attempts=2)
 

@@ -16,8 +16,8 @@ from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkEr
 from latchwork.store import MemoryStore
 from latchwork.store.model.ops import Add, MapPut, Put
 from latchwork.store.port import NEVER, Exists, Key, Update
-from tests.support.clock import ManualClock
-from tests.support.faulty import DOUBTS, CountingStore, Crash, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import DOUBTS, CountingStore, Crash, FaultyStore
 
 XDC = LatchLevel.XDC
 ID = "run"

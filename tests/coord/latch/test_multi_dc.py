@@ -16,7 +16,7 @@ from examples.multi_dc import Shipper
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.errors import NotFound
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 FARMS = ("fra", "iad", "sin")
 

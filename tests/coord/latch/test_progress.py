@@ -9,7 +9,7 @@ import pytest
 
 from latchwork.coord import CountDownLatch
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 
 class Terminal(io.StringIO):

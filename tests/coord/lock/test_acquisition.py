@@ -9,8 +9,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import OutcomeUnknown, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Fault, FaultyStore
 
 RECORD = Key(LOCKS, "lock")
 

@@ -12,8 +12,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import InvalidRequest, LeaseLost, OutcomeUnknown
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put, SQLiteStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 RECORD = Key(LOCKS, "lock")
 

@@ -10,7 +10,7 @@ from latchwork.coord.lease import LeaseView
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import Corrupt
 from latchwork.store import Key, MemoryStore, Put
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 KEY = Key(LOCKS, "lock")
 NUMBERS = ("text", b"bytes", 1.5, True, -1, 2**63 - 1, [1], {"a": 1})

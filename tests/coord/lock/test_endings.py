@@ -10,8 +10,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import LockUnavailable, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 
 def faulty(clock):

@@ -7,8 +7,8 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import FencedOut, OutcomeUnknown, Refused
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 RESOURCE = Key("accounts", "42")
 HIGHER = 2**62

@@ -23,8 +23,8 @@ from latchwork.errors import (
 )
 from latchwork.retry import RetryPolicy
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Put, SQLiteStore
-from tests.support.clock import START, ManualClock
-from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import START, ManualClock
+from latchwork.testing.stores import Crash, Fault, FaultyStore
 
 NAME = "lock"
 RESOURCE = Key("accounts", "42")
@@ -36,16 +36,6 @@ def _records_of_its_own(monkeypatch):
     """The real server is shared, so each test names its own records."""
     monkeypatch.setitem(globals(), "NAME", f"lock-{uuid.uuid4().hex[:8]}")
     monkeypatch.setitem(globals(), "RESOURCE", Key("accounts", uuid.uuid4().hex[:8]))
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def memory(clock):
-    return CountingStore(MemoryStore(clock))
 
 
 def bins(store):

@@ -16,8 +16,8 @@ from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, LockUnavailable, OutcomeUnknown
 from latchwork.store import Bin, Exists, Key, MemoryStore, Put
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, Const, If, exists, largest
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Fault, FaultyStore
 
 LOCK = Key(LOCKS, "lock")
 RESOURCE = Key("resources", "r")

@@ -14,8 +14,8 @@ from latchwork.errors import LatchworkError, OutcomeUnknown, QueueFull
 from latchwork.queue import LargeQueue
 from latchwork.retry import RetryPolicy
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import Crash, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, Fault, FaultyStore
 
 CAPACITY, SLOTS = 6, 2
 LONG = 1.0

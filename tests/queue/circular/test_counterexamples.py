@@ -9,9 +9,9 @@ import pytest
 from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, RecordTooBig
 from latchwork.queue import Entry, LargeQueue
 from latchwork.store import Key, MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, Fault, FaultyStore
 from tests.queue.circular.naive import NaiveQueue
-from tests.support.clock import ManualClock
-from tests.support.faulty import Crash, Fault, FaultyStore
 
 LONG = 1.0
 """Seconds; longer than any lease here."""

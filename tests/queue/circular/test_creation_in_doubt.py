@@ -8,8 +8,8 @@ from latchwork.errors import Corrupt, OutcomeUnknown, StorageFailed, Unavailable
 from latchwork.queue import LargeQueue
 from latchwork.queue.circular.layout import META
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 
 class Unread(FaultyStore):

@@ -17,8 +17,8 @@ from latchwork.queue.circular.group_commit import GroupCommit, _Ticket
 from latchwork.queue.circular.rounds import ENQUEUE, Request
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 
 @pytest.fixture

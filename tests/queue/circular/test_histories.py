@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from latchwork.testing.stores import KINDS
 from tests.queue.circular import histories
-from tests.support.faulty import KINDS
 
 SEEDS = 500
 

@@ -22,8 +22,8 @@ from latchwork.queue.circular.layout import TXNS, Layout
 from latchwork.queue.circular.rounds import ENQUEUE, ROUNDS, Request
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, MapPut, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 
 @pytest.fixture

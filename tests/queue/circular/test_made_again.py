@@ -7,8 +7,8 @@ import pytest
 from latchwork.errors import AlreadyExists
 from latchwork.queue import LargeQueue
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 
 def leave_behind(store, name, *, capacity):

@@ -26,8 +26,8 @@ from latchwork.errors import (
 )
 from latchwork.queue import Entry, LargeQueue, Transaction
 from latchwork.store import Exists, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 
 VALUES = [0, -(2**63), 1.5, "ä", "", b"\x00\xff", True, False, None, [1, [None, "x"]], {"a": {"b": [b"c", 2.5, None]}}]
 

@@ -12,7 +12,7 @@ from latchwork.queue import LargeQueue
 from latchwork.queue.circular import group_commit
 from latchwork.queue.circular.rounds import ENQUEUE, OVERWRITE, Request
 from latchwork.store import MemoryStore, Put
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 THREADS = 8
 

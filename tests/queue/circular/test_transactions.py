@@ -12,8 +12,8 @@ from latchwork.queue.circular import transactions
 from latchwork.queue.circular.layout import TXNS
 from latchwork.queue.circular.rounds import OVERWRITE, Request
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 
 @pytest.fixture

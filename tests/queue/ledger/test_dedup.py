@@ -10,10 +10,10 @@ from latchwork.errors import AlreadyExists, InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.world import Election
 from tests.sim.stage import Fault, Kind, Stage
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
 
 
 def queue_on(store, **options):

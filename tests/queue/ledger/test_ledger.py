@@ -18,8 +18,8 @@ from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.shards import Held, Slot, Written
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 
 N = 25
 SWEEP = 1200.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from latchwork.store import MemoryStore, SQLiteStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .world import World
 

@@ -16,10 +16,10 @@ from latchwork.queue.outbox.messages import pack
 from latchwork.queue.paged import cursor, layout
 from latchwork.queue.paged import queue as paged
 from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import KINDS, Crash, Fault
 from tests.queue.paged.failing import HOW, FailingFiles, interrupted
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.clock import ManualClock
-from tests.support.faulty import KINDS, Crash, Fault
 
 from .world import SWEEP, World
 

@@ -17,8 +17,8 @@ from latchwork.errors import InvalidRequest
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry
 from latchwork.queue.outbox import outbox as outbox_module
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 from tests.support.proof import SEEDS
 
 from .world import World

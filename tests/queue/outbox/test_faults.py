@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from latchwork.testing.stores import KINDS
 from tests.queue.paged.failing import HOW
-from tests.support.faulty import KINDS
 
 from . import promises
 

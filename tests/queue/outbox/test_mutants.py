@@ -14,9 +14,9 @@ from latchwork.queue.outbox import messages as outbox_batch
 from latchwork.queue.outbox import outbox
 from latchwork.queue.paged import queue as paged
 from latchwork.queue.paged.cursor import Cursor
+from latchwork.testing.stores import Crash
 from tests.queue.paged.failing import eio_after, eio_before
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.faulty import Crash
 
 from . import promises
 

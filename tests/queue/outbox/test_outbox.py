@@ -30,8 +30,8 @@ from latchwork.queue.outbox.lag import stored_lag
 from latchwork.queue.paged.cursor import Cursor
 from latchwork.store import MemoryStore
 from latchwork.store.port import MAX_TTL
+from latchwork.testing.stores import FaultyStore
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.faulty import FaultyStore
 
 from .promises import until_full
 from .world import World

@@ -18,8 +18,8 @@ from pathlib import Path
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry
 from latchwork.queue.paged.files import SYSTEM_FILES
 from latchwork.store import RecordStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 SWEEP = 1200.0
 CLIENTS = count()

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest, NotFound, StorageFailed
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .failing import HOW, FailingFiles
 from .promises import open_in

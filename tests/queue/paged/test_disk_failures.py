@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from latchwork.errors import StorageFailed
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
 from .recording import RecordingFiles

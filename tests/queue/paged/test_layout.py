@@ -17,7 +17,7 @@ from latchwork.errors import AlreadyOpen, Corrupt, InvalidRequest, LatchworkErro
 from latchwork.queue.paged import queue as paged
 from latchwork.queue.paged.layout import Layout
 from latchwork.queue.paged.queue import PagedQueue
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .crashes import Ticking
 from .promises import length_comes_last, messages, open_in

@@ -15,7 +15,7 @@ import pytest
 from latchwork.errors import Corrupt, Expired, InvalidRequest, Unreadable
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.queue.paged.reader import View
-from tests.support.clock import START, ManualClock
+from latchwork.testing.clock import START, ManualClock
 
 from .crashes import Ticking
 from .promises import copied_records_are_not_data, open_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing.clock import ManualClock
 from tests.conftest import _sets
-from tests.support.clock import ManualClock
 
 from .world import World
 

@@ -14,7 +14,7 @@ from latchwork.queue.sharded.shards import Slot, Written
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.queue.sharded.transfer import move
 from latchwork.store import Exists, Put
-from tests.support.faulty import Fault
+from latchwork.testing.stores import Fault
 
 from .world import World, dies
 

@@ -8,8 +8,8 @@ from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.upkeep.attendance import LEASE, Attendance, _meta, queues_of, workers_of
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
 from tests.sim.stage import Fault, Kind, Stage
-from tests.support.clock import ManualClock
 
 from .test_upkeep import consuming
 

@@ -10,7 +10,7 @@ import pytest
 from latchwork.background import Background, shared
 from latchwork.errors import InvalidRequest
 from latchwork.seams import Seams
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 
 class Counting(Seams):

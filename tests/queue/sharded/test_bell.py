@@ -12,8 +12,8 @@ from latchwork.queue.rows import settle
 from latchwork.queue.sharded import active
 from latchwork.queue.sharded.bell import Bell, Listeners
 from latchwork.store import MemoryStore, RecordStore, SQLiteStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from latchwork.errors import InvalidRequest, InvalidShovelInterval, TooManyConsu
 from latchwork.queue import BatchingConfig, QueueConfig, ShovelConfig
 from latchwork.queue.sharded.config import check_concurrency
 from latchwork.retry import Poll
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 
 
 class OneThread(ManualClock):

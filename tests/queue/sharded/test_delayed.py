@@ -14,9 +14,9 @@ from latchwork.queue.sharded.delayed import CHUNK, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, FaultyStore
 
 
 class Term:

@@ -10,8 +10,8 @@ import pytest
 
 from latchwork.errors import LatchworkError
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import KINDS, Crash, Fault
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import KINDS, Crash, Fault
 
 from .world import World
 

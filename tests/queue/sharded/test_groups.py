@@ -16,8 +16,8 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.shards import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash
 
 from .test_delayed import Farms, run_until
 from .world import dies

@@ -12,7 +12,7 @@ from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.registry import REFRESH
 from latchwork.queue.sharded.upkeep.lives import KNOWN
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .world import World
 

@@ -21,8 +21,8 @@ from latchwork.queue.sharded.queue import AROUND
 from latchwork.queue.sharded.shards import Slot
 from latchwork.retry import Poll
 from latchwork.store import Exists, Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 from .world import Election, Torn
 

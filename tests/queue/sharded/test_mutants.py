@@ -17,8 +17,8 @@ from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.store import Exists, MemoryStore, exists
 from latchwork.store.model.expr import Const
 from latchwork.store.model.form import plain
+from latchwork.testing.clock import ManualClock
 from tests.support.broken import breaks
-from tests.support.clock import ManualClock
 
 from . import promises
 from .world import World

@@ -11,8 +11,8 @@ from latchwork.queue import Outcome, QueueConfig, Shovel
 from latchwork.queue.sharded.one import MOST, TAKEN, TAKING
 from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
 from latchwork.store import MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 
 from .world import World, dies
 

@@ -13,8 +13,8 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.shards import Slot, Turn, Written
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 
 from .world import Torn
 

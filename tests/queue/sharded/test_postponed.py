@@ -10,8 +10,8 @@ from latchwork.errors import AlreadyExists, InvalidRequest, Unavailable
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
 
 from .test_delayed import Farms, payloads, run_until
 

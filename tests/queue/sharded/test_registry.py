@@ -10,8 +10,8 @@ from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, T
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from latchwork.queue.sharded.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import Key, MapPut, MemoryStore
+from latchwork.testing.clock import ManualClock
 from tests.sim.stage import Fault, Kind, Stage
-from tests.support.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
 

@@ -14,7 +14,7 @@ from latchwork.queue.sharded.upkeep import sweep
 from latchwork.queue.sharded.upkeep.report import Stop
 from latchwork.store import MemoryStore
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support.clock import ManualClock
+from latchwork.testing.clock import ManualClock
 
 from .world import Election, World
 

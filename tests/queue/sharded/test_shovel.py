@@ -11,8 +11,8 @@ from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
-from tests.support.clock import InlineClock
-from tests.support.faulty import DOUBTS
+from latchwork.testing.clock import InlineClock
+from latchwork.testing.stores import DOUBTS
 
 from .world import dies
 

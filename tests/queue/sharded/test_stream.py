@@ -15,8 +15,8 @@ from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.shards import Slot, Written
 from latchwork.store import Exists, MemoryStore, Put
-from tests.support.clock import ManualClock
-from tests.support.faulty import CountingStore, Crash, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 
 N = 12
 

@@ -15,8 +15,8 @@ from latchwork.queue.sharded.shards import Slot
 from latchwork.queue.sharded.upkeep.report import Kind, ShardReport, SweepReport
 from latchwork.queue.sharded.upkeep.sweep import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
-from tests.support.clock import InlineClock, ManualClock
-from tests.support.faulty import CountingStore
+from latchwork.testing.clock import InlineClock, ManualClock
+from latchwork.testing.stores import CountingStore
 
 from .world import Election, World
 

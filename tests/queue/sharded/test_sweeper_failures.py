@@ -10,8 +10,8 @@ from latchwork.errors import RecordTooBig, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded.upkeep.report import Stop
 from latchwork.store import MapPut, MemoryStore
-from tests.support.clock import InlineClock, ManualClock
-from tests.support.faulty import FaultyStore
+from latchwork.testing.clock import InlineClock, ManualClock
+from latchwork.testing.stores import FaultyStore
 
 from .world import Election, World
 

@@ -19,8 +19,8 @@ from itertools import count
 from latchwork.errors import FencedOut, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import MemoryStore, RecordStore
-from tests.support.clock import ManualClock
-from tests.support.faulty import Crash, FaultyStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, FaultyStore
 
 NAMES = count()
 
