@@ -101,7 +101,7 @@ def proved(record_property):
     return report
 
 
-LONGEST_FIRST = ("test_flights.py", "test_exhaustive_faults.py", "test_random_mixes.py")
+LONGEST_FIRST = ("test_flights.py", "test_exhaustive_faults.py", "test_random_mixes.py", "test_mutants.py")
 """Files that take long, begun first: a worker that begins one at the end keeps all others waiting."""
 
 
