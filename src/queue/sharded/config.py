@@ -214,11 +214,6 @@ def group_config(queue: QueueConfig, name: str, tag: str, settings: Mapping[str,
         return GroupConfig(**{**values, **settings, "name": f"{queue.name}@{name}"}, of=queue.name, tag=tag)
 
 
-def is_other_group(one: QueueConfig, other: QueueConfig) -> bool:
-    """Whether these are not the settings of one group: it was dropped and made again."""
-    return getattr(one, "tag", None) != getattr(other, "tag", None)
-
-
 def stored_name(config: QueueConfig) -> str:
     """The name in the keys of a queue's pointers and messages."""
     return f"{config.of}@{config.tag}" if isinstance(config, GroupConfig) else config.name

@@ -17,7 +17,7 @@ from ...store.model.record import checked_key
 from .active import IDLE_LOOK
 from .config import GroupConfig, QueueConfig, group_config
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
-from .groups.pointers import GroupPointers, pointer_queues
+from .groups.pointers import pointer_queues
 from .queue import QueueGroup, ShardedQueue
 from .record import (
     LastSweep,
@@ -277,8 +277,7 @@ class QueueRegistry:
     # ----
 
     def _create(self, config: QueueConfig) -> None:
-        main, *others = pointer_queues(self.store, self.client_id, config)
-        queues = (main.own if isinstance(main, GroupPointers) else main, *others)
+        queues = pointer_queues(self.store, self.client_id, config)
         self.records.create(config, [queue.settled() for queue in queues])
 
     def _ensure_index(self) -> None:

@@ -178,6 +178,10 @@ class GroupPointers(PointerQueue):
         by_shard = {state.shard: state for state in found}
         return [by_shard[n] for n in numbers]
 
+    def settled(self) -> list[int]:
+        """As `PointerQueue.settled`, for the group's own shards; those that it shares are swept with the queue's."""
+        return self.own.settled()
+
     # ---- the producer's side: what comes back
 
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:

@@ -51,10 +51,7 @@ def _shards(queue: ShardedQueue) -> tuple[set[Place], set[Place]]:
     queues = _queues(queue)
     places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
     keys = [queues[kind].pointers_key(shard) for kind, shard in places]
-    rows = settle(queue.store, [Update(key, (Read(FIRE), Read(KNOWN), Read(GROUPS))) for key in keys])
-    for row in rows:
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
-            raise row
+    rows = _settled(queue, [Update(key, (Read(FIRE), Read(KNOWN), Read(GROUPS))) for key in keys])
     named = [row[2] for row in rows if not isinstance(row, LatchworkError) and isinstance(row[2], dict)]
     tags = {tag for groups in named for tag in groups}
     forget_dead(queue.registry.records, queue.pointers, tags)
@@ -86,9 +83,17 @@ def _begin_again(queue: ShardedQueue, bins: Bins, epoch: int, new: Iterable[Plac
         )
     queues = _queues(queue)
     seen = [Update(queues[kind].pointers_key(shard), (Put(KNOWN, 1),)) for kind, shard in sorted(new, key=str)]
-    for row in settle(queue.store, seen) if seen else ():
+    if seen:
+        _settled(queue, seen)
+
+
+def _settled(queue: ShardedQueue, updates: list[Update]) -> list[Any]:
+    """The rows of these updates. Raises the first error that is not about one record, absent or damaged."""
+    rows = settle(queue.store, updates)
+    for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
             raise row
+    return rows
 
 
 def _entries(bins: Bins, bin: str) -> Bins:

@@ -38,8 +38,6 @@ SHORTEST = 0.01
 """Seconds between sweeps at the least."""
 
 Bins = dict[str, Any]
-Listed = tuple[ShardedQueue, Bins]
-"""A queue and its record."""
 
 
 class Leads(Protocol):
