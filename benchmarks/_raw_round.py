@@ -1,6 +1,6 @@
 """The round of the large circular queue as the client's own three calls: what no Python around it can be faster than.
 
-The same guards, operations and durability as `LargeQueue` (docs/protocols.md P4), every expression compiled once and
+The same guards, operations and durability as `LargeQueue` (docs/protocols P4), every expression compiled once and
 its values put in for each call. Bins, ids and the sizes that the transaction map grows to are the queue's as well.
 """
 

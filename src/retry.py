@@ -2,7 +2,7 @@
 
 Two questions only: may this failure be tried again (`again`), and how long to pause before it (`RetryPolicy`,
 `Poll`). A failure may be tried again where nothing was written (`Unavailable`); one whose outcome is unknown only by
-the code that holds the operation's token (`store/once.py`, docs/protocols.md P1). Every loop here is bounded, by a
+the code that holds the operation's token (`store/once.py`, docs/protocols P1). Every loop here is bounded, by a
 number of tries or by the caller's timeout; `outlive` is what a wait does while the store is away.
 """
 

@@ -1,4 +1,4 @@
-"""Ends a wait for parties as soon as one of them has died (docs/protocols.md P9)."""
+"""Ends a wait for parties as soon as one of them has died (docs/protocols P9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Barriers: parties that wait for each other, again and again, and tell each other something (docs/protocols.md P11).
+"""Barriers: parties that wait for each other, again and again, and tell each other something (docs/protocols P11).
 
     barrier = Barrier(store, "shop", "nightly", parties=["orders", "stock"])
     with group.join("orders"):

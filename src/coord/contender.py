@@ -1,4 +1,4 @@
-"""Acquisition of a lease: the first try, waiting, breaking, and attempts in doubt (docs/protocols.md P2).
+"""Acquisition of a lease: the first try, waiting, breaking, and attempts in doubt (docs/protocols P2).
 
 A `Contender` is one party on one record. It remembers how long it has seen the lease unchanged: after the whole length
 of the lease it may break it. An `Acquisition` takes the lease once, under an id of its own that every repeat carries:

@@ -1,4 +1,4 @@
-"""Fenced writes: a resource refuses a write whose fence is lower than one it has seen (docs/protocols.md P2).
+"""Fenced writes: a resource refuses a write whose fence is lower than one it has seen (docs/protocols P2).
 
 The holder of a lock, or a leader, can check its lease by its own clock, but it may be paused between the check and the
 write. So the write itself carries the fence, and the resource remembers the highest one.

@@ -1,4 +1,4 @@
-"""How a barrier is stored, and what is seen of it (docs/design.md section 4, docs/protocols.md P11)."""
+"""How a barrier is stored, and what is seen of it (docs/design.md section 4, docs/protocols P11)."""
 
 from __future__ import annotations
 

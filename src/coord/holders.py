@@ -1,4 +1,4 @@
-"""Records with several holders at a time, each with a lease of its own (docs/protocols.md P10).
+"""Records with several holders at a time, each with a lease of its own (docs/protocols P10).
 
 Each holder is an entry under the id of its acquisition: its name and its fence, which do not change, and a stamp, which
 every renewal makes larger. Each process uses only its own clock: a holder counts its lease on its own clock, and a

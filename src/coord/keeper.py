@@ -1,4 +1,4 @@
-"""Renewal of a grant's lease in the background, while the program still refers to the grant (docs/protocols.md P2).
+"""Renewal of a grant's lease in the background, while the program still refers to the grant (docs/protocols P2).
 
 An interrupt (Ctrl-C) may come between any two instructions: after a lease was taken and before the caller has its
 grant, or at the end of a `with` block before the grant is released. Then nothing refers to the grant, and a lease that

@@ -1,4 +1,4 @@
-"""The lease on a record, with a fence: the bins, guards and operations of docs/protocols.md P2, as values.
+"""The lease on a record, with a fence: the bins, guards and operations of docs/protocols P2, as values.
 
 Any record may carry the bins of a lease; nothing else may write these bins, other bins may be written freely. No guard
 compares times: a server's clock may be set, even by an hour. A lease has run out when the party that wants it has seen

@@ -1,4 +1,4 @@
-"""Rate limiters: at most `limit` calls in any window of `per` seconds (docs/protocols.md P13).
+"""Rate limiters: at most `limit` calls in any window of `per` seconds (docs/protocols P13).
 
     limiter = RateLimiter(store, "bank-api", limit=100, per=60)
     if limiter.try_acquire().allowed:

@@ -1,4 +1,4 @@
-"""Fenced locks: a resource accepts only the newest holder that it has seen (docs/protocols.md P2).
+"""Fenced locks: a resource accepts only the newest holder that it has seen (docs/protocols P2).
 
     with lock as grant:
         grant.operate(Key("accounts", "42"), Add("balance", -10))

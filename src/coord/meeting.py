@@ -1,4 +1,4 @@
-"""One generation of a barrier: arriving, deciding how it ends, and hearing of that (docs/protocols.md P11)."""
+"""One generation of a barrier: arriving, deciding how it ends, and hearing of that (docs/protocols P11)."""
 
 from __future__ import annotations
 

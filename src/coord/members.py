@@ -1,4 +1,4 @@
-"""The stored layout of a group, and the members read from it (docs/design.md section 4, docs/protocols.md P9)."""
+"""The stored layout of a group, and the members read from it (docs/design.md section 4, docs/protocols P9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presence: the members of a group, and the ones that have died (docs/protocols.md P9).
+"""Presence: the members of a group, and the ones that have died (docs/protocols P9).
 
     group = Group(store, "nightly")
     with group.join("orders", meta={"host": "web-7"}):     # kept alive in the background until the block ends

@@ -1,4 +1,4 @@
-"""Read-write locks: many readers or one writer, with a fence for the writer (docs/protocols.md P12).
+"""Read-write locks: many readers or one writer, with a fence for the writer (docs/protocols P12).
 
     lock = ReadWriteLock(store, "price-list")
     with lock.read(timeout=5) as grant:                       # others may read as well

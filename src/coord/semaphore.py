@@ -1,4 +1,4 @@
-"""Fenced semaphores: a number of permits, and resources that refuse former holders (docs/protocols.md P10).
+"""Fenced semaphores: a number of permits, and resources that refuse former holders (docs/protocols P10).
 
     with Semaphore(store, "reports-db", permits=10).acquire(timeout=60, keep_alive=True) as permits:
         permits.operate(Key("reports", "7"), Put("state", "done"))

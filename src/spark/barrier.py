@@ -1,7 +1,7 @@
 """A barrier for drivers: several Spark jobs that wait for each other and tell each other something.
 
 Each driver is a member of a group from its first wait on, so that one that dies is named to the others within its
-lease, instead of being waited for. The rest is `Barrier` (docs/protocols.md P11).
+lease, instead of being waited for. The rest is `Barrier` (docs/protocols P11).
 """
 
 from __future__ import annotations

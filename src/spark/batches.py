@@ -1,4 +1,4 @@
-"""Once per batch: what a function of `foreachBatch` does, done once for each batch (docs/protocols.md P20).
+"""Once per batch: what a function of `foreachBatch` does, done once for each batch (docs/protocols P20).
 
     def upsert(frame, batch_id):
         with once_per_batch(store, "orders", batch_id) as batch:

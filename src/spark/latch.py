@@ -2,7 +2,7 @@
 
 Spark runs a partition again when a task fails, when an executor is lost and, with speculation, while the first copy
 still runs. So the party that counts is the partition's number, never an attempt id, and the latch is that of one job
-phase: a number means something only within it. The rest is `CountDownLatch` (docs/protocols.md P8).
+phase: a number means something only within it. The rest is `CountDownLatch` (docs/protocols P8).
 """
 
 from __future__ import annotations

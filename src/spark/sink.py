@@ -1,4 +1,4 @@
-"""Writing a frame or a stream to a queue, each row once (docs/protocols.md P6).
+"""Writing a frame or a stream to a queue, each row once (docs/protocols P6).
 
 Tasks publish through the ledger, so a task that is tried again, or runs twice at once, or belongs to a driver that was
 started again, publishes what is missing and nothing else. That holds for the same partitioning of the same rows, and

@@ -1,4 +1,4 @@
-"""Reading a queue: a snapshot as a frame, or all that comes as a stream (docs/protocols.md P7)."""
+"""Reading a queue: a snapshot as a frame, or all that comes as a stream (docs/protocols P7)."""
 
 from __future__ import annotations
 

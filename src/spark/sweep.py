@@ -1,4 +1,4 @@
-"""The sweep of all queues of a client as one Spark job (docs/protocols.md P5).
+"""The sweep of all queues of a client as one Spark job (docs/protocols P5).
 
 The driver asks every queue what there is to sweep, and deals it out as ranges: shards of one queue, about a batch of
 slots together. The executors sweep them as the local sweeper does; the driver puts the reports together and takes note

@@ -1,4 +1,4 @@
-"""Exactly once: an update that carries a token, and what to do when its outcome is in doubt (docs/protocols.md P1).
+"""Exactly once: an update that carries a token, and what to do when its outcome is in doubt (docs/protocols P1).
 
 A map bin of the record remembers the newest `capacity` tokens and the result of each. Every attempt is guarded by
 "this token is not there, and either the map has room or its smallest token is older than this one", so a repeat, or

@@ -1,4 +1,4 @@
-"""Rules taken out of the coordination set (docs/protocols.md P9 to P13), one at a time, as `mutants.py` lists them."""
+"""Rules taken out of the coordination set (docs/protocols P9 to P13), one at a time, as `mutants.py` lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For each rule of docs/protocols.md the interleaving that breaks a protocol without it.
+"""For each rule of docs/protocols the interleaving that breaks a protocol without it.
 
 Every script is played twice: with the rule it holds, and with the rule taken out it does not.
 """

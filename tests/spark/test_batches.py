@@ -1,4 +1,4 @@
-"""A batch's effect is there exactly once, whoever dies or wakes up at whatever point (docs/protocols.md P20)."""
+"""A batch's effect is there exactly once, whoever dies or wakes up at whatever point (docs/protocols P20)."""
 
 from __future__ import annotations
 

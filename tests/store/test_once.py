@@ -1,4 +1,4 @@
-"""Exactly once (docs/protocols.md P1): one test for each hole that it closes, and every single fault at every call."""
+"""Exactly once (docs/protocols P1): one test for each hole that it closes, and every single fault at every call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What a server makes of its own clock when somebody sets it: time since the last update is never negative, and no
-record is dated back (docs/protocols.md P0.3). The local stores count as a real server does.
+record is dated back (docs/protocols P0.3). The local stores count as a real server does.
 """
 
 from __future__ import annotations

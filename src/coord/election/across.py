@@ -1,5 +1,5 @@
 """One leader over all farms: ZooKeeper chooses it, and every farm's own store refuses its predecessors
-(docs/protocols.md P21).
+(docs/protocols P21).
 
 The candidates of all farms are one line in ZooKeeper. A term takes its fence in the store of its own farm, above every
 epoch that ZooKeeper has kept, and seals it in the stores of all other farms before any work starts.

@@ -1,4 +1,4 @@
-"""Leader election: one leader for each epoch, and epochs that only grow (docs/protocols.md P3).
+"""Leader election: one leader for each epoch, and epochs that only grow (docs/protocols P3).
 
     LeaseElection(store, "sweeper").run(lambda leadership: sweep(leadership), timeout=60)
 

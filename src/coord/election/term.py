@@ -1,4 +1,4 @@
-"""A leader's term, and how any other process verifies it (docs/protocols.md P3).
+"""A leader's term, and how any other process verifies it (docs/protocols P3).
 
 A `Leadership` belongs to the leader's own process: it compares that process's clocks, so it cannot be sent to another
 one. A `Term` can: it holds the key of the election's record and the epoch which that record must show.

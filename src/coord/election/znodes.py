@@ -1,4 +1,4 @@
-"""The line of candidates in ZooKeeper: ephemeral, numbered nodes, the first of which leads (docs/protocols.md P3)."""
+"""The line of candidates in ZooKeeper: ephemeral, numbered nodes, the first of which leads (docs/protocols P3)."""
 
 from __future__ import annotations
 

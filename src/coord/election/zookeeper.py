@@ -1,4 +1,4 @@
-"""Elections by ZooKeeper: ZooKeeper chooses the leader, the store numbers the term (docs/protocols.md P3).
+"""Elections by ZooKeeper: ZooKeeper chooses the leader, the store numbers the term (docs/protocols P3).
 
 The candidates are a line of ephemeral nodes; the first one leads. A term takes the next fence of the lock record and
 renews the lease there, and it counts only while both the record and the session confirm it. So the epochs of all kinds

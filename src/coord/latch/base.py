@@ -1,7 +1,7 @@
 """The common part of both kinds of latch: counting, reading, waiting.
 
 A latch is one record with a counter for each farm. Every count is applied exactly once: per party (a Spark partition,
-a job) if one is named, else per token (docs/protocols.md P1, P8). So a lost reply never counts twice.
+a job) if one is named, else per token (docs/protocols P1, P8). So a lost reply never counts twice.
 """
 
 from __future__ import annotations

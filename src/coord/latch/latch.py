@@ -1,7 +1,7 @@
 """Latches: wait until a given number of things have happened, in one data centre or in several ("farms").
 
 Every count is applied exactly once: per party (a Spark partition, a job) if one is named, else per token. So a lost
-reply never counts twice (docs/protocols.md P1, P8).
+reply never counts twice (docs/protocols P1, P8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stored layout of a latch, and the guards of its updates (docs/design.md section 4, docs/protocols.md P8).
+"""The stored layout of a latch, and the guards of its updates (docs/design.md section 4, docs/protocols P8).
 
 `count#<farm>` is byte for byte what the Java library reads and writes; it ignores the other bins.
 """

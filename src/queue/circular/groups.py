@@ -1,4 +1,4 @@
-"""Consumer groups of a large circular queue: a position each, read first and commit afterwards (docs/protocols.md P4).
+"""Consumer groups of a large circular queue: a position each, read first and commit afterwards (docs/protocols P4).
 
 The map `groups` in the metadata record holds each group's position, the offset that it reads next; 2^62 is added to
 the positions that head does not wait for. So the smallest integer of the map is the smallest waited-for position, which

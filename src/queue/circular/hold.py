@@ -1,4 +1,4 @@
-"""Holding a large circular queue's lock, and ending a hold: with a commit or without (docs/protocols.md P2, P4).
+"""Holding a large circular queue's lock, and ending a hold: with a commit or without (docs/protocols P2, P4).
 
 A hold is one acquisition of the lock in the metadata record, with its fence, and what the queue looked like at that
 moment, read in the same step. A fence commits once: the commit gives the lock back. After a refusal, or in doubt, the

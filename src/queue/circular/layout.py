@@ -1,4 +1,4 @@
-"""How a large circular queue lies in its records: names of bins, places of offsets, sizes (docs/protocols.md P4).
+"""How a large circular queue lies in its records: names of bins, places of offsets, sizes (docs/protocols P4).
 
 One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
 `queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as

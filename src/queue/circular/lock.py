@@ -1,4 +1,4 @@
-"""Taking a large circular queue's lock: bins and rules are those of every lease (docs/protocols.md P2).
+"""Taking a large circular queue's lock: bins and rules are those of every lease (docs/protocols P2).
 
 Every step under the lock is guarded by its fence, so nobody has to watch a clock, and the acquisition reads the queue
 in the same step. All bins of the lease are there from the beginning, and its length is the queue's and never changes,

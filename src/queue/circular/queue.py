@@ -1,4 +1,4 @@
-"""A large circular queue: first in, first out, over as many records as it takes (docs/protocols.md P4).
+"""A large circular queue: first in, first out, over as many records as it takes (docs/protocols P4).
 
     queue = LargeQueue.open_or_create(store, "shared-msg-bus", 1000)
     offset = queue.enqueue({"msg-id": 100, "text": "no school today"})

@@ -1,4 +1,4 @@
-"""One round of a large circular queue: take the lock, write or read slots, commit (docs/protocols.md P4).
+"""One round of a large circular queue: take the lock, write or read slots, commit (docs/protocols P4).
 
 A round whose hold was lost on the way has changed nothing that counts, and another one follows under another fence. A
 transaction that was declared not committed in between stays so.

@@ -1,7 +1,7 @@
 """Making and finding a large circular queue.
 
 The buffer records come first and the metadata record last, so a queue that can be found is whole. Buffer records are
-made once and then only updated, since an absent record checks no fence (docs/protocols.md P0.1). Those that an earlier
+made once and then only updated, since an absent record checks no fence (docs/protocols P0.1). Those that an earlier
 queue of the name has left behind are taken over with their fencing marks, and the new queue's fences begin above them.
 Where they have more slots than the new queue's, they are emptied: no write would ever reach the last of those.
 """

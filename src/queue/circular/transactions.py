@@ -1,4 +1,4 @@
-"""What a large circular queue remembers of its transactions (docs/protocols.md P4).
+"""What a large circular queue remembers of its transactions (docs/protocols P4).
 
 The map `txns` in the metadata record has, for each id, first offset, last offset and the fence of the commit; a last
 offset below the first says that it was declared not committed. Requests without an id of the caller's share one of

@@ -1,4 +1,4 @@
-"""One message for each deduplication key within a time, decided in the store (docs/protocols.md P15)."""
+"""One message for each deduplication key within a time, decided in the store (docs/protocols P15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing exactly once: a ledger remembers which messages of a scope went where (docs/protocols.md P6).
+"""Publishing exactly once: a ledger remembers which messages of a scope went where (docs/protocols P6).
 
 Whoever has to repeat a publish (a Spark task that is tried again, an outbox after a crash) gives the same scope, the
 same partition and the same messages, in any order; those that are in the ledger are left out, and what an earlier

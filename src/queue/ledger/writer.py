@@ -1,4 +1,4 @@
-"""Writing the messages of a ledger's chunk where the ledger says, each exactly once (docs/protocols.md P6).
+"""Writing the messages of a ledger's chunk where the ledger says, each exactly once (docs/protocols P6).
 
 Several attempts may be at the same chunk. A slot is right for a message only if nobody can have passed it while it was
 still empty: it must be filled within half a sweep duration of its reservation. Otherwise, or where something else is in

@@ -1,4 +1,4 @@
-"""What an outbox keeps in its local queue, and how a batch of it is published exactly once (docs/protocols.md P6)."""
+"""What an outbox keeps in its local queue, and how a batch of it is published exactly once (docs/protocols P6)."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class QueueConfig:
 class GroupConfig(QueueConfig):
     """The settings of a group of a queue: the queue's own where no others were given.
 
-    name: `{queue}@{group}`, under which its record is kept.  of, tag: docs/protocols.md P17.
+    name: `{queue}@{group}`, under which its record is kept.  of, tag: docs/protocols P17.
     """
 
     of: str = ""

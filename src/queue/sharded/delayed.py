@@ -1,4 +1,4 @@
-"""Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols.md P16).
+"""Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols P16).
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
 and `by`, which attempt made it; `moving` once it is on its way, `cancelled` once it never will be. A bucket, key

@@ -1,6 +1,6 @@
 """One pass over a side queue: every message that was in it when the pass began is taken once and moved somewhere.
 
-What a pass loads again at the tail of the same queue is beyond where it began, so it ends (docs/protocols.md P5).
+What a pass loads again at the tail of the same queue is beyond where it began, so it ends (docs/protocols P5).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
     """A message as it is stored, each field under the name of its bin. The repr shows no content.
 
     data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
-    the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols.md
+    the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols
     P6).  groups: those that wait for it too, where it was read (P17); what is written has none of it.
     """
 

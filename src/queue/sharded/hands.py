@@ -1,4 +1,4 @@
-"""How a message says in whose hands it is: the queue's own consumers', and each group's (docs/protocols.md P5, P17).
+"""How a message says in whose hands it is: the queue's own consumers', and each group's (docs/protocols P5, P17).
 
 The queue's own delivery has bins for itself; the deliveries of groups are entries of maps, so that a group can take,
 extend and acknowledge the message without any other noticing.

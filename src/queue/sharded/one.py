@@ -1,4 +1,4 @@
-"""One message at a time: search, discard, redrive and move what is in a sideline or parked (docs/protocols.md P5).
+"""One message at a time: search, discard, redrive and move what is in a sideline or parked (docs/protocols P5).
 
 Only what nobody has received: a message in somebody's hands is theirs, and comes back by itself if they die.
 """

@@ -1,4 +1,4 @@
-"""The pointers of a shard as they are stored, read with checks (docs/protocols.md P5)."""
+"""The pointers of a shard as they are stored, read with checks (docs/protocols P5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One delayed message at a time: search, discard, redrive and move what is not due yet (docs/protocols.md P16)."""
+"""One delayed message at a time: search, discard, redrive and move what is not due yet (docs/protocols P16)."""
 
 from __future__ import annotations
 

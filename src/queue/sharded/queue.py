@@ -1,4 +1,4 @@
-"""A sharded work queue: at least once, no broker, nothing acknowledged is lost (docs/protocols.md P5)."""
+"""A sharded work queue: at least once, no broker, nothing acknowledged is lost (docs/protocols P5)."""
 
 from __future__ import annotations
 

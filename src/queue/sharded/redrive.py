@@ -1,4 +1,4 @@
-"""Bringing parked messages back to their queue (docs/protocols.md P5)."""
+"""Bringing parked messages back to their queue (docs/protocols P5)."""
 
 from __future__ import annotations
 

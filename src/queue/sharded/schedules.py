@@ -1,4 +1,4 @@
-"""Schedules: messages that are published again and again, each tick once (docs/protocols.md P14).
+"""Schedules: messages that are published again and again, each tick once (docs/protocols P14).
 
     registry.schedule(Schedule("nightly", queue="reports", cron="0 3 * * *", tz="Europe/Berlin"))
 

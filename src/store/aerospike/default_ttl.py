@@ -1,4 +1,4 @@
-"""Writes that may make a record and say `KEEP`, where the namespace has a default-ttl (docs/protocols.md P0.5).
+"""Writes that may make a record and say `KEEP`, where the namespace has a default-ttl (docs/protocols P0.5).
 
 A record that the server makes without a time to live gets the default one, and would expire with what it protects. So
 such a write is sent as an update, and where there is no record as a create that never expires. Each is an attempt of

@@ -1,4 +1,4 @@
-"""The contract of exactly-once: replies that are lost, requests that land late (docs/protocols.md P1)."""
+"""The contract of exactly-once: replies that are lost, requests that land late (docs/protocols P1)."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ class RecordContract(Contract):
 
 
 class GuardContract(Contract):
-    """Guards, expressions and the server's time (docs/protocols.md P0)."""
+    """Guards, expressions and the server's time (docs/protocols P0)."""
 
     def test_a_guard_decides_whether_anything_is_written(self, store: RecordStore) -> None:
         key = make(store, Put("n", 5), Put("s", "abc"), Put("b", b"x"), MapPut("m", "k", 1))

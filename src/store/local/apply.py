@@ -1,7 +1,7 @@
 """What the server does to one record, in Python, for the local stores: guards, operations, times to live.
 
 `apply` is a pure function from a record (or none) to a record; the memory and the SQLite store differ only in where
-they keep what it returns. The rules, odd ones included, are the server's (docs/protocols.md P0): a guard on an absent
+they keep what it returns. The rules, odd ones included, are the server's (docs/protocols P0): a guard on an absent
 record is skipped, a missing bin makes a comparison and its negation refuse, an update that fails changes nothing.
 
 Simulations run millions of updates through here, so a record that grows is not encoded each time to see whether it is

@@ -1,4 +1,4 @@
-"""What the server makes of an expression, in Python, for the local stores (docs/protocols.md P0.2).
+"""What the server makes of an expression, in Python, for the local stores (docs/protocols P0.2).
 
 `evaluate` is pure: the value of an expression for one record at one moment, or `UNKNOWN` where it needs a bin that is
 missing or that holds another type.

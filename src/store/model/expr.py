@@ -260,7 +260,7 @@ def has(bin: str, key: Any) -> Expr:
 
 
 def lacks(bin: str, key: Any) -> Expr:
-    """Whether a map bin is missing or does not have the key (docs/protocols.md P0.2)."""
+    """Whether a map bin is missing or does not have the key (docs/protocols P0.2)."""
     return AnyOf((missing(bin), Negate(MapHas(bin, _node(key)))))
 
 

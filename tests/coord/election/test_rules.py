@@ -1,4 +1,4 @@
-"""The rules of docs/protocols.md P3, one by one: an interleaving that each decides, and the mutants without it."""
+"""The rules of docs/protocols P3, one by one: an interleaving that each decides, and the mutants without it."""
 
 from __future__ import annotations
 

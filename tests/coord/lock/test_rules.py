@@ -1,4 +1,4 @@
-"""The rules of docs/protocols.md P2, one by one: an interleaving that each decides, and the mutants without it.
+"""The rules of docs/protocols P2, one by one: an interleaving that each decides, and the mutants without it.
 
 Each scenario states what must hold. Under the protocol it holds; under each of its mutants, which take one rule out, it
 must fail, or the scenario would prove nothing.

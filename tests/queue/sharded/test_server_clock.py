@@ -1,4 +1,4 @@
-"""Sweeps while the server's clock is set: a leader that lives on goes by its own as well (docs/protocols.md P5)."""
+"""Sweeps while the server's clock is set: a leader that lives on goes by its own as well (docs/protocols P5)."""
 
 from __future__ import annotations
 

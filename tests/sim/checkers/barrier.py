@@ -1,4 +1,4 @@
-"""What a barrier promises (docs/protocols.md P11)."""
+"""What a barrier promises (docs/protocols P11)."""
 
 from __future__ import annotations
 

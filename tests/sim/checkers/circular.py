@@ -1,4 +1,4 @@
-"""What the large circular queue promises (docs/design.md section 5, docs/protocols.md P4)."""
+"""What the large circular queue promises (docs/design.md section 5, docs/protocols P4)."""
 
 from __future__ import annotations
 

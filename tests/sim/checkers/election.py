@@ -1,4 +1,4 @@
-"""What an election promises (docs/design.md section 5, docs/protocols.md P3)."""
+"""What an election promises (docs/design.md section 5, docs/protocols P3)."""
 
 from __future__ import annotations
 

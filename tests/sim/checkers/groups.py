@@ -1,4 +1,4 @@
-"""What the groups of a sharded queue promise (docs/protocols.md P17)."""
+"""What the groups of a sharded queue promise (docs/protocols P17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What publishing by a ledger promises (docs/design.md section 5, docs/protocols.md P6)."""
+"""What publishing by a ledger promises (docs/design.md section 5, docs/protocols P6)."""
 
 from __future__ import annotations
 

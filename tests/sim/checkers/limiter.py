@@ -1,4 +1,4 @@
-"""What a rate limiter promises (docs/protocols.md P13)."""
+"""What a rate limiter promises (docs/protocols P13)."""
 
 from __future__ import annotations
 

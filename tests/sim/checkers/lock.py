@@ -1,4 +1,4 @@
-"""What a fenced lock promises (docs/design.md section 5, docs/protocols.md P2)."""
+"""What a fenced lock promises (docs/design.md section 5, docs/protocols P2)."""
 
 from __future__ import annotations
 

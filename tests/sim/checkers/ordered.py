@@ -1,4 +1,4 @@
-"""What an ordered consumer promises (docs/protocols.md P5)."""
+"""What an ordered consumer promises (docs/protocols P5)."""
 
 from __future__ import annotations
 

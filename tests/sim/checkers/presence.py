@@ -1,4 +1,4 @@
-"""What a group promises (docs/protocols.md P9)."""
+"""What a group promises (docs/protocols P9)."""
 
 from __future__ import annotations
 

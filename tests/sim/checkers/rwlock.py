@@ -1,4 +1,4 @@
-"""What a read-write lock promises (docs/protocols.md P12)."""
+"""What a read-write lock promises (docs/protocols P12)."""
 
 from __future__ import annotations
 

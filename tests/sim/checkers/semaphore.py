@@ -1,4 +1,4 @@
-"""What a fenced semaphore promises (docs/protocols.md P10)."""
+"""What a fenced semaphore promises (docs/protocols P10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sharded queue and its sweeper promise (docs/design.md section 5, docs/protocols.md P5)."""
+"""What the sharded queue and its sweeper promise (docs/design.md section 5, docs/protocols P5)."""
 
 from __future__ import annotations
 

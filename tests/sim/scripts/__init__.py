@@ -1,4 +1,4 @@
-"""For each rule of docs/protocols.md the interleaving that breaks a protocol without it, by the rule's name."""
+"""For each rule of docs/protocols the interleaving that breaks a protocol without it, by the rule's name."""
 
 from __future__ import annotations
 

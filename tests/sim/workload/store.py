@@ -1,4 +1,4 @@
-"""The record store's own promise: updates with a token happen exactly once (docs/protocols.md P1)."""
+"""The record store's own promise: updates with a token happen exactly once (docs/protocols P1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order within a key: one consumer at a time works a shard, under a fenced lock (docs/protocols.md P5)."""
+"""Order within a key: one consumer at a time works a shard, under a fenced lock (docs/protocols P5)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Groups: several independent subscriptions to one sharded queue (docs/protocols.md P17)."""
+"""Groups: several independent subscriptions to one sharded queue (docs/protocols P17)."""

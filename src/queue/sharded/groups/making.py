@@ -1,4 +1,4 @@
-"""Making a group and ending it, in steps that anybody may repeat and go on with (docs/protocols.md P17)."""
+"""Making a group and ending it, in steps that anybody may repeat and go on with (docs/protocols P17)."""
 
 from __future__ import annotations
 

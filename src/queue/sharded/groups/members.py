@@ -1,4 +1,4 @@
-"""Which groups a slot is for: those that had joined its shard before it was reserved (docs/protocols.md P17)."""
+"""Which groups a slot is for: those that had joined its shard before it was reserved (docs/protocols P17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acknowledging a message for which others may wait: the last one deletes it (docs/protocols.md P17)."""
+"""Acknowledging a message for which others may wait: the last one deletes it (docs/protocols P17)."""
 
 from __future__ import annotations
 

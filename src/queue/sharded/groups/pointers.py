@@ -1,4 +1,4 @@
-"""The pointers of a group: in the slots of the queue that it reads, and in those of its own (docs/protocols.md P17)."""
+"""The pointers of a group: in the slots of the queue that it reads, and in those of its own (docs/protocols P17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards whose pointers were lost with the store, or a part of it, and began again at 1 (docs/protocols.md P5).
+"""Shards whose pointers were lost with the store, or a part of it, and began again at 1 (docs/protocols P5).
 
 The sweep pointers are in the record of the queue, so they may outlive the pointers that they belong to. Then nothing
 below them would be swept again.

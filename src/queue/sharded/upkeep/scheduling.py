@@ -1,4 +1,4 @@
-"""The duty that publishes schedules: each tick once, whatever fails meanwhile (docs/protocols.md P14)."""
+"""The duty that publishes schedules: each tick once, whatever fails meanwhile (docs/protocols P14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shovel brings failed messages back from the sideline (docs/protocols.md P5)."""
+"""The shovel brings failed messages back from the sideline (docs/protocols P5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeping shards: what was handed out and never acknowledged goes to the sideline (docs/protocols.md P5).
+"""Sweeping shards: what was handed out and never acknowledged goes to the sideline (docs/protocols P5).
 
 Parked messages that a redrive took, and did not bring anywhere, are parked again.
 

@@ -1,4 +1,4 @@
-"""The sweeper: the safety net of all queues of a client, run by one elected leader (docs/protocols.md P5)."""
+"""The sweeper: the safety net of all queues of a client, run by one elected leader (docs/protocols P5)."""
 
 from __future__ import annotations
 

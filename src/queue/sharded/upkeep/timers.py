@@ -1,4 +1,4 @@
-"""The duty that delivers what was published for later, as it becomes due (docs/protocols.md P16)."""
+"""The duty that delivers what was published for later, as it becomes due (docs/protocols P16)."""
 
 from __future__ import annotations
 
