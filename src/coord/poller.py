@@ -145,7 +145,7 @@ class Watch:
             probed = seams.monotonic()
             if probed >= end:
                 return None
-            self.wait(end, _not_before(probed + self.poll.high, due or _never))
+            self.wait(end, not_before(probed + self.poll.high, due or _never))
 
     def wait(self, end: float, due: Callable[[], float] | None = None) -> None:
         """Pause until an answer is worth it, or until `end` or what `due` returns (seconds, monotonic)."""
@@ -441,7 +441,7 @@ def _is_worth(watch: Watch, answer: Answer) -> bool:
         return True
 
 
-def _not_before(least: float, due: Callable[[], float]) -> Callable[[], float]:
+def not_before(least: float, due: Callable[[], float]) -> Callable[[], float]:
     """That time, but no sooner than `least`: who has just looked, and waits, looks no more often than it wants to."""
     return lambda: max(due(), least)
 
