@@ -39,6 +39,8 @@ PATIENCE = 0.5
 hangs."""
 KEEPERS = 20
 """Of many waiting threads, how many notice that within `PATIENCE`."""
+LEAST = 1e-6
+"""Seconds of a pause, at least: the rest of one may be too small for the clock to show that it is over."""
 SOON = 0.001
 """Seconds by which a thread wakes later than the moment that it looks after."""
 TURNS = 8
@@ -201,7 +203,7 @@ class Poller:
                 if waits:
                     self._read_for(watch, waits, number)
                 else:
-                    watch.woken.wait(min(pause, until - now))
+                    watch.woken.wait(max(min(pause, until - now), LEAST))
         finally:
             self._leave(watch)
 
