@@ -15,7 +15,7 @@ import typer
 
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_timeout
-from ..plain import one_line
+from ..plain import one_line, shown
 from ..queue import Consumer, Delivery, ShardedQueue
 from .foreground import Foreground
 from .jsontext import to_json
@@ -173,7 +173,7 @@ def _tell_failed(outcomes: Sequence[dict[str, Any]]) -> None:
 def _check_command(command: list[str] | None) -> None:
     """A command that cannot be run would fail every message: it is refused before the first one is taken."""
     if command and shutil.which(command[0]) is None:
-        raise InvalidRequest(f"cannot run {command[0]!r}: there is no such program, or it may not be run")
+        raise InvalidRequest(f"cannot run {shown(command[0])}: there is no such program, or it may not be run")
 
 
 def _followed(queue: ShardedQueue, work: _Work) -> bool:

@@ -9,6 +9,7 @@ import typer
 
 from ..coord import CountDownLatch, LatchLevel, LatchProgress
 from ..errors import AlreadyExists, InvalidRequest, NotFound
+from ..plain import shown
 from .options import Client, Farm
 from .session import Session
 
@@ -67,7 +68,7 @@ def create(
     """
     session: Session = context.obj
     if farms and level is LatchLevel.DC:
-        raise InvalidRequest(f"--farms is {farms!r} at level dc: name farms only with --level xdc")
+        raise InvalidRequest(f"--farms is {shown(farms)} at level dc: name farms only with --level xdc")
     options: dict[str, Any] = {
         "parties": party or None,
         "farm_id": farm,

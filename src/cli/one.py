@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidRequest, LatchworkError
+from ..plain import shown
 from ..queue import Outcome, ShardedQueue
 from . import queue_group
 from .messages import header_of, row_of
@@ -125,7 +126,7 @@ app.add_typer(queue_group.app, name="group")
 
 def _side(queue: ShardedQueue, side: str) -> Any:
     if side not in SIDES:
-        raise InvalidRequest(f"side is {side!r}; it must be sideline, parked or delayed")
+        raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed")
     return SIDES[side](queue)
 
 

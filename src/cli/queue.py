@@ -12,7 +12,7 @@ from ..coord import Leadership, LeaseElection
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, WaitTimeout
 from ..inputs import checked_timeout
-from ..plain import one_line
+from ..plain import one_line, shown
 from ..queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ..queue.sharded.upkeep.upkeep import election_name
 from ..retry import Poll, outlive
@@ -279,7 +279,8 @@ def deactivate(
         confirm = sys.stdin.readline().rstrip("\n")
     if confirm != name:
         raise InvalidRequest(
-            f"not deactivated: the name was not given again but {confirm!r}; type {name!r}, or --confirm {name}"
+            f"not deactivated: the name was not given again but {shown(confirm)}; type {shown(name)}, or --confirm "
+            f"{name}"
         )
     registry.deactivate(name)
     session.say(f"deactivated {name}", queue=name, active=False)

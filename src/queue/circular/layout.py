@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequest, RecordTooBig
-from ...inputs import checked_store_name, checked_whole, is_int, shown
+from ...inputs import checked_store_name, checked_whole, is_int
+from ...plain import shown
 from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
 from ...store.model.record import Key, checked_key
 from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
@@ -123,8 +124,9 @@ class Layout:
             size = len(encode({"": _typed(value)}))
             if size > self.room:
                 raise RecordTooBig(
-                    f"a value of {size} bytes for queue {self.name!r}: {self.slots} entries share a record, so one "
-                    f"may have {self.room} bytes; create the queue with fewer entries_per_record, or store a reference",
+                    f"a value of {size} bytes for queue {shown(self.name)}: {self.slots} entries share a record, so "
+                    f"one may have {self.room} bytes; create the queue with fewer entries_per_record, or store a "
+                    "reference",
                     size=size,
                     limit=self.room,
                 )
