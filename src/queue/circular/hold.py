@@ -2,7 +2,8 @@
 
 A hold is one acquisition of the lock in the metadata record, with its fence, and what the queue looked like at that
 moment, read in the same step. A fence commits once: the commit gives the lock back. After a refusal, or in doubt, the
-hold is ended first, so that no late commit of it can land any more; then the transaction map says whether it was committed.
+hold is ended first, so that no late commit of it can land any more; then the transaction map says whether it was
+committed.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class QueueLock:
     ) -> Hold:
         """Wait for the lock and take it; one call where it is free. Raises as `LeaseTaker.take`.
 
-        grant: an id of this hold alone.  txns: the ids to look for; `known` has the entries found.  head_moves: whether `waited_for`
-        is needed.
+        grant: an id of this hold alone.  txns: the ids to look for; `known` has the entries found.
+        head_moves: whether `waited_for` is needed.
         """
         asks = self._since_asked >= transactions.ASK_EVERY
         self._since_asked = 1 if asks else self._since_asked + 1

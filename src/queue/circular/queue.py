@@ -4,8 +4,8 @@
     offset = queue.enqueue({"msg-id": 100, "text": "no school today"})
     entry = queue.dequeue()
 
-Every change is made under the queue's lock and committed in one step with a fence, so a process that is paused or cut off
-past its lease changes nothing. Threads that share a handle commit together.
+Every change is made under the queue's lock and committed in one step with a fence, so a process that is paused or cut
+off past its lease changes nothing. Threads that share a handle commit together.
 """
 
 from __future__ import annotations
@@ -319,8 +319,8 @@ class LargeQueue:
         if forgotten and forgotten >= began:
             self._lock.let_go(hold)
             raise OutcomeUnknown(
-                f"transaction {txn!r} is not among the transactions that queue {self.name!r} remembers; it may have been "
-                "committed long ago, or never",
+                f"transaction {txn!r} is not among the transactions that queue {self.name!r} remembers; "
+                "it may have been committed long ago, or never",
                 txn_id=txn,
             )
         nothing = transactions.not_committed(hold.fence)
