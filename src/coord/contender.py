@@ -28,7 +28,8 @@ from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
-from .poller import FOR_EVER, SOON, Answer, Watch, poller_of, read
+from .poller import FOR_EVER, SOON, Answer, poller_of
+from .watch import Watch, read
 
 PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""

@@ -25,8 +25,9 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
-from .poller import FOR_EVER, SOON, Watch
+from .poller import FOR_EVER, SOON
 from .waiting import measured
+from .watch import Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is

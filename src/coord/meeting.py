@@ -11,7 +11,7 @@ from ..errors import BarrierBroken, InvalidRequest, NotFound, OutcomeUnknown, Re
 from ..retry import Poll
 from ..store.port import Key, RecordStore, Update
 from .generations import MET, SAID, BarrierBins, End, Place, Standing, payload_key
-from .poller import Watch
+from .watch import Watch
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""

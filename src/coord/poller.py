@@ -1,9 +1,9 @@
 """One poller a process: the looks of all waits become one batch of reads (docs/protocols P19).
 
-    watch = Watch(store, key, bins, poll)
+    watch = Wait(store, key, bins, poll)
     found = watch.until(lambda: released(watch.read()) or None, timeout=timeout)
 
-Aerospike notifies nobody, so who waits has to look. A `Watch` is one wait for one record. Its first and its last look
+Aerospike notifies nobody, so who waits has to look. A `Wait` is one wait for one record. Its first and its last look
 are its own. In between one of the waiting threads looks for all of them: it reads the records of all waits that are due
 in one call, wakes the waits for which something has changed, and sleeps until the next is due. No thread is started: a
 process in which nobody waits makes no call, and a wait that is alone looks as it would without a poller.
@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from ..errors import LatchworkError, NotFound, OutcomeUnknown, Unavailable
+from ..errors import LatchworkError, NotFound
 from ..forks import renew_in_child
 from ..retry import Poll, RetryPolicy
 from ..seams import Event, Seams
@@ -63,17 +63,8 @@ class Answer:
     answered: float
 
 
-class Watch:
-    """One wait for one record, by one thread.
-
-    bins: the bins to read; none = all. May be set anew between two looks.
-    poll: the pauses between two looks.
-    worth: whether an answer ends a pause. It is called in whichever thread reads, and neither waits nor calls the
-        store. Default: if the record is not as this wait has read it last.
-    again: whether the pauses begin anew after each change of the record.
-    alone: of all waits with this flag for one record, an answer wakes only the one that began first.
-    mark: leave the mark of a waiting party (P2), once for all waits of this process for that record.
-    """
+class Wait:
+    """One wait for one record, by one thread, as the poller sees it. `Watch` says what its parameters mean."""
 
     def __init__(
         self,
@@ -82,14 +73,13 @@ class Watch:
         bins: Sequence[str],
         poll: Poll,
         *,
-        worth: Callable[[Answer], bool] | None = None,
-        again: bool = False,
-        alone: bool = False,
-        mark: bool = False,
+        worth: Callable[[Answer], bool] | None,
+        again: bool,
+        alone: bool,
+        mark: bool,
     ) -> None:
         self._store, self.key, self.bins, self.poll = store, key, tuple(bins), poll
         self.worth, self.again, self.alone, self.mark = worth or self.has_changed, again, alone, mark
-        self._poller = poller_of(store)
         self.number = 0
         """Its place among all waits of the process: the first that began has the least."""
         self.seen: Record | None = None
@@ -97,7 +87,7 @@ class Watch:
         self.latest: Record | None = None
         """The record as anybody has read it last for this wait."""
         self.handed: Answer | LatchworkError | None = None
-        """What another thread has read for this wait; the next `read` returns or raises it."""
+        """What another thread has read for this wait, until it takes that."""
         self.told = False
         """Whether the last pause ended because a thread of this process has released the record."""
         self.read_in = 0
@@ -106,64 +96,13 @@ class Watch:
         self.woken: Event = store.seams.event()
         self.stop: Event | None = None
 
-    def read(self) -> Answer:
-        """The record: as another thread has read it for this wait since its last look, else by a call of its own.
-
-        Raises what the store raises. A failure of a common read counts as this wait's first attempt, and its further
-        attempts are its own.
-        """
-        store, handed, self.handed = self._store, self.handed, None
-        if isinstance(handed, Unavailable | OutcomeUnknown):
-            handed = store.policy.after(handed, store.seams, self._own, self.single(), doubt=_reads_are_repeatable)
-        elif isinstance(handed, LatchworkError):
-            raise handed
-        answer = self._own(store) if handed is None else handed
-        self.seen = self.latest = answer.record
-        return answer
-
-    def until(
-        self,
-        probe: Callable[[], T | None],
-        *,
-        timeout: float | None,
-        due: Callable[[], float] | None = None,
-        stop: Event | None = None,
-    ) -> T | None:
-        """Return what `probe` returns once that is not None; None once `timeout` seconds are over (None = never).
-
-        It is called at the beginning, whenever an answer was worth it, and at the end of the time. Its errors pass
-        through.
-
-        due: when (seconds, monotonic) it is to be called though nothing has changed.
-        stop: ends a pause if it is set, and `rouse` was called.
-        """
-        seams = self._store.seams
-        end = FOR_EVER if timeout is None else seams.monotonic() + timeout
-        self.stop = stop
-        while True:
-            found = probe()
-            if found is not None:
-                return found
-            probed = seams.monotonic()
-            if probed >= end:
-                return None
-            self.wait(end, not_before(probed + self.poll.high, due or _never))
-
-    def wait(self, end: float, due: Callable[[], float] | None = None) -> None:
-        """Pause until an answer is worth it, or until `end` or what `due` returns (seconds, monotonic)."""
-        self.told = False
-        self._poller.wait(self, end, due or _never)
-
     def has_changed(self, answer: Answer) -> bool:
         """Whether the record is not as this wait has read it last."""
-        return not _same(answer.record, self.seen)
+        return not same(answer.record, self.seen)
 
     def single(self) -> RecordStore:
         """The store, with one attempt for each call."""
         return self._store.with_policy(_ONE_ATTEMPT)
-
-    def _own(self, store: RecordStore) -> Answer:
-        return read(store, self.key, self.bins, mark=self.mark)
 
 
 class Poller:
@@ -177,8 +116,8 @@ class Poller:
     def begin_anew(self) -> None:
         """Nobody waits yet. A forked child begins so."""
         self._lock = self._seams.lock()
-        self._waits: WeakValueDictionary[int, Watch] = WeakValueDictionary()
-        self._turn: Watch | None = None
+        self._waits: WeakValueDictionary[int, Wait] = WeakValueDictionary()
+        self._turn: Wait | None = None
         self._next = 0.0
         """When whoever has the turn reads next, or has begun to."""
         self._begun = self._reads = 0
@@ -187,7 +126,7 @@ class Poller:
 
     # ---- waiting
 
-    def wait(self, watch: Watch, end: float, due: Callable[[], float]) -> None:
+    def wait(self, watch: Wait, end: float, due: Callable[[], float]) -> None:
         """Wait until something was handed to this wait, or until `end`, or what `due` returns, or it is to stop."""
         clock = self._seams.monotonic
         self._enter(watch, clock())
@@ -207,7 +146,7 @@ class Poller:
         finally:
             self._leave(watch)
 
-    def _enter(self, watch: Watch, now: float) -> None:
+    def _enter(self, watch: Wait, now: float) -> None:
         with self._lock:
             if not watch.number:
                 self._begun += 1
@@ -216,7 +155,7 @@ class Poller:
             self._put_off(watch, now, self._seams.uniform(0.0, 1.0))
             self._waits[watch.number] = watch
 
-    def _leave(self, watch: Watch) -> None:
+    def _leave(self, watch: Wait) -> None:
         """Forget this wait; if it has the turn, pass that on."""
         with self._lock:
             self._waits.pop(watch.number, None)
@@ -227,7 +166,7 @@ class Poller:
                 if heir is not None:
                     heir.woken.set()
 
-    def _plan(self, watch: Watch, now: float) -> tuple[float, list[Watch]]:
+    def _plan(self, watch: Wait, now: float) -> tuple[float, list[Wait]]:
         """Say for how long this wait sleeps now; or, if it has the turn and that has come, for which waits it reads."""
         if self._turn is None or now > self._next + PATIENCE:
             self._turn, self._next = watch, min(one.due for one in self._waits.values())
@@ -247,7 +186,7 @@ class Poller:
 
     # ---- reading
 
-    def _read_for(self, watch: Watch, waits: list[Watch], number: int) -> None:
+    def _read_for(self, watch: Wait, waits: list[Wait], number: int) -> None:
         """Read the records of these waits, and hand out the answers. number: of this read."""
         clock = self._seams.monotonic
         try:
@@ -263,11 +202,11 @@ class Poller:
         there = [one.key for one in waits if one.mark and isinstance(found[one.key], Record)]
         self._leave_marks(watch.single(), there, answered)
 
-    def _hand_out(self, waits: list[Watch], number: int, found: dict[Key, Any], asked: float, answered: float) -> None:
+    def _hand_out(self, waits: list[Wait], number: int, found: dict[Key, Any], asked: float, answered: float) -> None:
         chance, least = self._seams.uniform(0.0, 1.0), 0.0
         if len(found) > LARGE:
             least = 2 * (answered - asked)
-        first: dict[Key, tuple[Watch, Answer]] = {}
+        first: dict[Key, tuple[Wait, Answer]] = {}
         for watch in waits:
             if watch.read_in != number or watch.handed is not None:
                 continue  # it has gone, or somebody else reads for it by now
@@ -278,7 +217,7 @@ class Poller:
                 watch.woken.set()
                 continue
             record = _part(outcome, watch.bins)
-            changed, watch.latest = not _same(record, watch.latest), record
+            changed, watch.latest = not same(record, watch.latest), record
             watch.fruitless = 1 if changed and watch.again else watch.fruitless + 1
             self._put_off(watch, answered, chance, least)
             answer = Answer(record, asked, answered)
@@ -291,11 +230,11 @@ class Poller:
         for watch, answer in first.values():
             self._hand(watch, answer)
 
-    def _hand(self, watch: Watch, answer: Answer) -> None:
+    def _hand(self, watch: Wait, answer: Answer) -> None:
         watch.handed = answer
         watch.woken.set()
 
-    def _put_off(self, watch: Watch, now: float, chance: float, least: float = 0.0) -> None:
+    def _put_off(self, watch: Wait, now: float, chance: float, least: float = 0.0) -> None:
         """Set when this wait is due again. One chance for all that were read together keeps them together."""
         watch.pause = max(watch.poll.spread(watch.fruitless, chance), least)
         watch.due = now + watch.pause
@@ -361,28 +300,7 @@ _ALL: WeakKeyDictionary[Any, Poller] = WeakKeyDictionary()
 """By what all views of a store have in common."""
 
 
-def read(store: RecordStore, key: Key, bins: Sequence[str], *, mark: bool = False) -> Answer:
-    """Read a record now, and leave the mark of a waiting party in the same call, if `mark` and another is due."""
-    clock = store.seams.monotonic
-    asked = clock()
-    marks = mark and poller_of(store).marks_now(key, asked)
-    record = _marking(store, key, bins) if marks else store.get(key, *bins)
-    return Answer(record, asked, clock())
-
-
-def _marking(store: RecordStore, key: Key, bins: Sequence[str]) -> Record | None:
-    try:
-        values = store.operate(key, *MARK, *_reads(bins), ttl=NEVER, repeatable=True)
-    except NotFound:
-        poller_of(store).forget_mark(key)
-        return None
-    except OutcomeUnknown:  # whether the mark was left does not matter
-        poller_of(store).forget_mark(key)
-        return store.get(key, *bins)
-    return _record(key, bins, values)
-
-
-def _found(store: RecordStore, waits: list[Watch]) -> dict[Key, Record | LatchworkError | None]:
+def _found(store: RecordStore, waits: list[Wait]) -> dict[Key, Record | LatchworkError | None]:
     """The records of these waits, each with the bins that any of them reads; or why one could not be read."""
     bins: dict[Key, tuple[str, ...]] = {}
     for one in waits:
@@ -397,14 +315,14 @@ def _found(store: RecordStore, waits: list[Watch]) -> dict[Key, Record | Latchwo
     found: dict[Key, Record | LatchworkError | None] = {}
     for begin in range(0, len(keys), BATCH):
         some = keys[begin : begin + BATCH]
-        rows = [Update(key, _reads(bins[key])) for key in some]
+        rows = [Update(key, reads(bins[key])) for key in some]
         answers = _outcome(partial(store.operate_many, rows))
         for place, key in enumerate(some):
             row = answers if isinstance(answers, LatchworkError) else answers[place]
             if isinstance(row, NotFound):
                 found[key] = None
             else:
-                found[key] = row if isinstance(row, LatchworkError) else _record(key, bins[key], row)
+                found[key] = row if isinstance(row, LatchworkError) else record_of(key, bins[key], row)
     return found
 
 
@@ -415,11 +333,13 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return failure
 
 
-def _reads(bins: Sequence[str]) -> tuple[Op, ...]:
+def reads(bins: Sequence[str]) -> tuple[Op, ...]:
+    """Return the operations that read these bins; all if none is named."""
     return tuple(Read(bin) for bin in bins) if bins else (ReadAll(),)
 
 
-def _record(key: Key, bins: Sequence[str], values: Sequence[Any]) -> Record:
+def record_of(key: Key, bins: Sequence[str], values: Sequence[Any]) -> Record:
+    """Return the record that these operations have read."""
     found = dict(zip(bins, values, strict=True)) if bins else values[-1]
     return Record(key, {bin: value for bin, value in found.items() if value is not None})
 
@@ -431,26 +351,18 @@ def _part(record: Record | None, bins: Sequence[str]) -> Record | None:
     return Record(record.key, {bin: record.bins[bin] for bin in bins if bin in record.bins})
 
 
-def _same(one: Record | None, other: Record | None) -> bool:
+def same(one: Record | None, other: Record | None) -> bool:
     """Whether two reads have found one state of a record, as far as its bins tell."""
     return one is other or (one is not None and other is not None and one.bins == other.bins)
 
 
-def _is_worth(watch: Watch, answer: Answer) -> bool:
+def _is_worth(watch: Wait, answer: Answer) -> bool:
     try:
         return watch.worth(answer)
     except LatchworkError:  # it cannot be read: whoever waits for it raises that
         return True
 
 
-def not_before(least: float, due: Callable[[], float]) -> Callable[[], float]:
-    """That time, but no sooner than `least`: who has just looked, and waits, looks no more often than it wants to."""
-    return lambda: max(due(), least)
-
-
-def _never() -> float:
+def never() -> float:
+    """Return when to look at a record that has not changed: never."""
     return FOR_EVER
-
-
-def _reads_are_repeatable() -> None:
-    """A read changes nothing, so one in doubt may be sent again."""

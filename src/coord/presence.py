@@ -49,7 +49,8 @@ from .members import (
     checked_member,
     checked_meta,
 )  # fmt: skip
-from .poller import FOR_EVER, SOON, Watch, not_before, read
+from .poller import FOR_EVER, SOON
+from .watch import Watch, not_before, read
 
 __all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
 

@@ -42,7 +42,7 @@ from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holde
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
-from .poller import Watch
+from .watch import Watch
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""

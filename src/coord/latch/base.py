@@ -18,9 +18,10 @@ from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..alarm import Alarm
-from ..poller import FOR_EVER, Watch
+from ..poller import FOR_EVER
 from ..presence import Group
 from ..waiting import measured
+from ..watch import Watch
 from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of

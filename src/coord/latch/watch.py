@@ -9,7 +9,8 @@ from typing import Any
 from ...errors import InvalidRequest
 from ...seams import Seams
 from ...store.port import Record
-from ..poller import FOR_EVER, Answer, Watch
+from ..poller import FOR_EVER, Answer
+from ..watch import Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
