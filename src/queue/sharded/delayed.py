@@ -133,18 +133,23 @@ class DelayedMessages:
                 f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
             )
         ttl = self._kept + max(0, ahead // 1000)
-        more = (Put("due", due.value), Put("by", by))
         names = [one.msg_id for one in envelopes] if names is None else names
+        # Each has a token of its own: of two that have one id, only the first is there.
+        tokens = [f"{by}.{n}" for n in range(len(envelopes))]
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), *more, Put("shard", -1 if shard is None else shard), Read("due")),
+                (*one.ops(now), Put("due", due.value), Put("by", token),
+                 Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for name, one, shard in zip(names, envelopes, shards, strict=True)
+            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+        ]  # fmt: skip
+        rows = [
+            self._ours(update.key, row, token)
+            for update, row, token in zip(made, settle(self.store, made), tokens, strict=True)
         ]
-        rows = [self._ours(update.key, row, by) for update, row in zip(made, settle(self.store, made), strict=True)]
         ids: dict[int, list[str]] = defaultdict(list)
         for name, row in zip(names, rows, strict=True):
             if not isinstance(row, LatchworkError):
