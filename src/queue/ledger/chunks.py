@@ -30,7 +30,8 @@ _READS = (Read("slots"), Read("changes"), Read("written"), Read("batch"))
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock; nobody
-    but the attempt that reserved them knows, as a server's clock may be set.  batch: where its one message is in a batch.
+    but the attempt that reserved them knows, as a server's clock may be set.  batch: the place of its one message in a
+    batch.
     """
 
     number: int

@@ -189,7 +189,9 @@ class _Attempt:
         """Write the messages of entries that were made here, in one call; the keys whose message is there in time."""
         began = {key: chunk for key, chunk in entries.items() if not chunk.written and self._is_ours(key, chunk)}
         slots = [_slot(chunk) for chunk in began.values()]
-        outcomes = self._pointers.write(slots, [self._kept(key, chunk) for key, chunk in began.items()]) if slots else []
+        outcomes = (
+            self._pointers.write(slots, [self._kept(key, chunk) for key, chunk in began.items()]) if slots else []
+        )
         now = self._store.seams.boottime()
         in_time = {
             key

@@ -26,7 +26,7 @@ VERSION = 1
 
 BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch")
 """What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
-CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS")
+CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch")
 """What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
 MAX_ERROR = 1_000
 """Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
@@ -70,8 +70,8 @@ class Envelope(Struct, frozen=True, rename="camel"):
 
     data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
     the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols
-    P6).  batch: its place in a batch (P18).  groups: those that wait for it too, where it was read (P17); what is written
-    has none of it.
+    P6).  batch: its place in a batch (P18).  groups: those that wait for it too, where it was read (P17); what is
+    written has none of it.
     """
 
     data: Any

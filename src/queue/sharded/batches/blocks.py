@@ -23,6 +23,8 @@ BLOCK = 500
 """Ordinals in one record."""
 DONE, GONE, OUT, VOUCHED = "done", "gone", "out", "kept"
 """Acknowledged; discarded or moved elsewhere; not published; published though its first publisher did not say so."""
+STEP = 100
+"""Blocks that are read and written at once where ordinals are taken out."""
 ROUNDS = 20
 """How often ordinals are taken out again of a block that others write to meanwhile."""
 
@@ -60,11 +62,15 @@ def batch_id(queue: str, name: str, tag: str) -> str:
 
 def place_of(envelope: Envelope) -> Place | None:
     """The place that a message has; None where it has none, or where that is damaged."""
-    if envelope.batch is None:
+    return None if envelope.batch is None else place_of_text(envelope.batch)
+
+
+def place_of_text(text: str) -> Place | None:
+    """The place that a message has in its bin; None where that is damaged."""
+    batch, *numbers = text.rsplit("/", 2)
+    if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 12 for one in numbers):
         return None
-    batch, life, ordinal = ("", *envelope.batch.rsplit("/", 2))[-3:] if envelope.batch.count("/") >= 2 else ("", "", "")
-    whole = all(part.isascii() and part.isdigit() and len(part) < 12 for part in (life, ordinal))
-    return Place(batch, min(max(int(life), 1), MAX_TTL), int(ordinal)) if whole and batch else None
+    return Place(batch, min(max(int(numbers[0]), 1), MAX_TTL), int(numbers[1]))
 
 
 class Counts(NamedTuple):
@@ -117,7 +123,11 @@ class Blocks:
 
         bin: `OUT`, or `GONE`, which counts also where a publisher has vouched for it. Raises the store's errors.
         """
-        left = _by_block(places)
+        parts = list(_by_block(places).items())
+        for begin in range(0, len(parts), STEP):
+            self._take_out(dict(parts[begin : begin + STEP]), bin)
+
+    def _take_out(self, left: dict[tuple[str, int, int], list[int]], bin: str) -> None:
         for _ in range(ROUNDS):
             if not left:
                 return
