@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import seconds_of, shown
+from ...inputs import seconds_of
+from ...plain import shown
 from ...store import Add, Compute, Update
 from ...store.model.expr import SERVER_NOW
 from ..rows import settle
@@ -112,7 +113,7 @@ class DelayedView(DelayedMessages):
         if Codec(self.config.codec).name != queue.codec.name:
             raise InvalidRequest("the queues have different codecs: take one of the same codec")
         if queue.delayed.control == self.control:
-            raise InvalidRequest(f"{queue!r} is where these messages wait already")
+            raise InvalidRequest(f"{shown(queue)} is where these messages wait already")
         named = checked_ids(ids)
         queue.open_for_publishing()
         names = [name_of(one) for one in named]
