@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch", "BatchingConfig", "BatchProgress", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue",
     "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publish",
-    "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
-    "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
+    "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule",
+    "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue",
+    "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(

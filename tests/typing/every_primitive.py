@@ -15,6 +15,8 @@ from latchwork.queue import (
     LargeQueue,
     Outbox,
     PagedQueue,
+    Publish,
+    QueueBatch,
     QueueConfig,
     QueueRegistry,
     Schedule,
@@ -52,6 +54,10 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
     taken: list[Delivery] = queue.receive(10)
     for delivery in taken:
         delivery.ack()
+    with queue.batch("load", then=Publish({"done": "load"}, key="7")) as batch:
+        batch.publish_many([{"sku": 1}, {"sku": 2}])
+    same: QueueBatch = queue.batch("load", create=False)
+    left: int = same.progress().waiting
     worker = Worker(registry)
 
     @worker.handler("orders")
@@ -64,7 +70,7 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
         outbox = Outbox(local, queue, name="web-1")
         outbox.put({"sku": 8})
         outbox.forward()
-    return [str(entry), str(len(message_id) > 0), str(depth)]
+    return [str(entry), str(len(message_id) > 0), str(depth), str(left)]
 
 
 def main() -> list[str]:

@@ -336,6 +336,10 @@ class ShardedQueue(QueueView):
         check_alike(self.name, state, kept)
         return QueueBatch(self, self.batches, state)
 
+    def list_batches(self) -> list[QueueBatch]:
+        """The batches of this queue that have not ended, by name. Two calls."""
+        return [QueueBatch(self, self.batches, state) for state in self.batches.states()]
+
     # ---- the number of consumers
 
     @property

@@ -121,6 +121,13 @@ class BatchRecords:
         record = self.store.get(self.index, NAMES)
         return names_in(record.bins if record else {})
 
+    def states(self) -> list[BatchState]:
+        """The batches that have not ended, by name. Two calls. Raises `Corrupt`."""
+        names = sorted(self.names())
+        records = self.store.get_many([self.key(name) for name in names])
+        found = [self.state(name, record.bins) for name, record in zip(names, records, strict=True) if record]
+        return [state for state in found if not state.ended]
+
     # ---- published into
 
     def begin(self, state: BatchState, n: int) -> tuple[str, range]:
