@@ -29,7 +29,7 @@ DRIVER = "driver"
 """The name of a farm's driver, where it has no other."""
 
 
-class _PhaseLatch(CountDownLatch):
+class PhaseLatch(CountDownLatch):
     """The latch underneath. Its parties are partitions; who dies is the driver of a farm's share."""
 
     def _unfinished(self, group: Group, lost: set[str]) -> set[str]:
@@ -93,7 +93,7 @@ class SparkLatch:
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = _PhaseLatch.create(
+        latch = PhaseLatch.create(
             store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
         )
         return cls(store, latch, this, partitions)
@@ -122,7 +122,7 @@ class SparkLatch:
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = _PhaseLatch.get_or_create(
+        latch = PhaseLatch.get_or_create(
             store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
         )
         return cls(store, latch, this, None if latch.expected() is None else partitions)
@@ -145,7 +145,7 @@ class SparkLatch:
         ttl: seconds that each count gives the latch to live; default: what it has left is kept.
         """
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = _PhaseLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
+        latch = PhaseLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
         return cls(store, latch, this, None)
 
     # ---- in a task
