@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError
+from ...inputs import checked_choice
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from ..ledger.target import Target
 from .config import QueueConfig
@@ -67,8 +68,7 @@ def checked_terms(
         return Terms(due)
     if due is not None:
         raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
-    if on_duplicate not in ON_DUPLICATE:
-        raise InvalidRequest(f"on_duplicate is {on_duplicate!r}; it must be 'keep' or 'raise'")
+    checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
     return Terms(None, checked_span(dedup_for, config.message_expiry))
 
 

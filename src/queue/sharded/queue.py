@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from ...errors import InvalidRequest, RecordTooBig, Refused
 from ...forks import renew_in_child
+from ...plain import shown
 from ...store import RecordStore
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed import Due, checked_due
@@ -243,7 +244,7 @@ class ShardedQueue(QueueView):
             limit = self.store.describe().record_size_limit - AROUND
             if size > limit:
                 raise RecordTooBig(
-                    f"a payload of {size} bytes, and records of queue {self.name!r} take {limit}: publish a reference",
+                    f"a payload of {size} bytes, and records of {self!r} take {limit}: publish a reference",
                     size=size,
                     limit=limit,
                 )
@@ -268,7 +269,7 @@ class ShardedQueue(QueueView):
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
         if not isinstance(key, str):
-            raise InvalidRequest(f"key is {key!r}; it must be text")
+            raise InvalidRequest(f"key is {shown(key)}; it must be text")
         return zlib.crc32(key.encode(errors="surrogatepass")) % self.config.shards
 
     # ---- looking
@@ -396,7 +397,7 @@ class QueueGroup(ShardedQueue):
 
     def publish_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: publish to the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: publish to {self.queue_name!r}, and it gets the message")
+        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""
@@ -404,4 +405,4 @@ class QueueGroup(ShardedQueue):
 
     def group(self, name: str, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: make {name!r} of the queue {self.queue_name!r}")
+        raise InvalidRequest(f"{self!r} is a group: make {shown(name)} of the queue {shown(self.queue_name)}")
