@@ -1,4 +1,4 @@
-"""What becomes of one message that was given to a publisher: a future."""
+"""A future: the outcome of one message that was given to a publisher."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from copy import copy
 
 from ...errors import AlreadyExists, LatchworkError, OutcomeUnknown, WaitTimeout
 from ...inputs import checked_timeout
+from ...plain import shown
 from ...seams import Seams
 from .publishing import Outcome, Prepared, Terms
 
@@ -15,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Publication:
-    """What becomes of one message: a future, as `concurrent.futures.Future` is one. Safe to share between threads.
+    """The outcome of one message: a future, as `concurrent.futures.Future` is one. Safe to share between threads.
 
     message_id: the id that the message has where it is published; with `dedup` it may turn out to be that of the first.
     """
@@ -31,7 +32,7 @@ class Publication:
     def __repr__(self) -> str:
         outcome = self._outcome
         state = "waits" if outcome is None else "published" if isinstance(outcome, str) else outcome.code
-        return f"Publication({self.message_id!r}, {state})"
+        return f"Publication({shown(self.message_id)}, {state})"
 
     def done(self) -> bool:
         """Whether it is known what became of the message."""
@@ -69,7 +70,7 @@ class Publication:
     def _awaited(self, timeout: float | None) -> Outcome:
         self._done.wait(checked_timeout(timeout))
         if self._outcome is None:
-            raise WaitTimeout(f"message {self.message_id!r} was not published within {timeout} s; it still may be")
+            raise WaitTimeout(f"message {shown(self.message_id)} was not published within {timeout} s; it still may be")
         return self._outcome
 
     def _call(self, callback: Callable[[Publication], object]) -> None:
@@ -115,7 +116,9 @@ class Pending(Publication):
     def begin_anew(self) -> None:
         """In a forked child: only the parent goes on with the message."""
         self._lock, self._done, self._callbacks = self._seams.lock(), self._seams.event(), []
-        self.resolve(OutcomeUnknown(f"message {self.message_id!r} is published by the process that forked this one"))
+        self.resolve(
+            OutcomeUnknown(f"message {shown(self.message_id)} is published by the process that forked this one")
+        )
 
     def _own(self, outcome: Outcome) -> Outcome:
         """The outcome for this message; an error may be that of others too, so this one gets a copy."""
@@ -125,7 +128,7 @@ class Pending(Publication):
             return own
         if self.unique and outcome != self.message_id:
             return AlreadyExists(
-                f"message {outcome!r} is in the queue already, by its dedup key; this one was not published",
+                f"message {shown(outcome)} is in the queue already, by its dedup key; this one was not published",
                 message_id=outcome,
             )
         return outcome

@@ -20,6 +20,7 @@ from ...background import Activity, Troubles
 from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
 from ...forks import renew_in_child
 from ...inputs import checked_timeout, checked_whole
+from ...plain import shown
 from .config import Span
 from .envelope import checked_headers
 from .publication import Pending, Publication
@@ -79,7 +80,7 @@ class Publisher:
         renew_in_child(self)
 
     def __repr__(self) -> str:
-        return f"Publisher({self._queue.name!r})"
+        return f"Publisher({shown(self._queue.name)})"
 
     def __enter__(self) -> Publisher:
         return self
@@ -190,8 +191,8 @@ class Publisher:
             left = self._left(end)
             if left == 0 or self._seams.thread() == self._thread:
                 raise WaitTimeout(
-                    f"{self._count} messages wait to be published to queue {self._queue.name!r}, which is as much as "
-                    f"may, and there was no room within {timeout} s: publish more slowly, or look at the store"
+                    f"{self._count} messages wait to be published to queue {shown(self._queue.name)}, which is as much "
+                    f"as may, and there was no room within {timeout} s: publish more slowly, or look at the store"
                 )
             self._room.wait(left)
 
@@ -200,7 +201,7 @@ class Publisher:
         now = self._seams.monotonic()
         with self._lock:
             if self._closed:
-                raise InvalidRequest(f"the publisher of queue {self._queue.name!r} is closed: make another one")
+                raise InvalidRequest(f"the publisher of queue {shown(self._queue.name)} is closed: make another one")
             if self._count and (self._count >= self._most or self._bytes + one.size > self._most_bytes):
                 self._room.clear()
                 return False
@@ -305,7 +306,7 @@ class Publisher:
             # A defect, or the end of this thread: nobody is to wait for ever.
             unknown = OutcomeUnknown(f"publishing failed, and the message may be delivered: {failure!r}")
             if isinstance(failure, Exception):
-                self._troubles.tell(failure, f"publishing to queue {self._queue.name!r} failed")
+                self._troubles.tell(failure, f"publishing to queue {shown(self._queue.name)} failed")
             self._answer(group, [unknown] * len(group))
             if not isinstance(failure, Exception):
                 raise
@@ -337,7 +338,7 @@ class Publisher:
             outcomes = [failure] * len(group)
         failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
         if failures:
-            self._troubles.tell(failures[0], f"{len(failures)} messages were not published to queue {queue.name!r}")
+            self._troubles.tell(failures[0], f"{len(failures)} messages not published to queue {shown(queue.name)}")
         return outcomes
 
     def _unanswered(self) -> list[Pending]:
@@ -354,7 +355,7 @@ class Publisher:
 def _checked_linger(linger: Span) -> float:
     seconds = linger.total_seconds() if isinstance(linger, timedelta) else linger
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LINGER:
-        raise InvalidRequest(f"linger is {linger!r}; it must be 0 to {MAX_LINGER:g} s: choose one in that range")
+        raise InvalidRequest(f"linger is {shown(linger)}; it must be 0 to {MAX_LINGER:g} s: choose one in that range")
     return seconds
 
 

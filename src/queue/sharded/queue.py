@@ -401,7 +401,7 @@ class QueueGroup(ShardedQueue):
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: publish to {self.queue_name!r}, and it gets the message")
+        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
 
     def group(self, name: str, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""
