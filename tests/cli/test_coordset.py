@@ -226,7 +226,7 @@ def test_doctor_names_permits_of_dead_holders_and_the_writer_that_died(lw, store
 
 def test_doctor_says_why_a_barrier_was_broken_and_what_is_not_there(lw, store):
     with pytest.raises(WaitTimeout):
-        Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait("p", timeout=0.05)
+        Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait("p", timeout=1)
     code, found, remedies = troubles(lw, "--barrier", "b", "--group", "never", "--limiter", "never")
     assert code == 1
     assert [state for state, _ in found] == ["warning", "warning", "problem"]

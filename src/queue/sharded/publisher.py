@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from weakref import WeakMethod
 
 from ...background import Activity, Troubles
@@ -24,11 +24,8 @@ from ...plain import shown
 from .config import Span
 from .envelope import checked_headers
 from .publication import Pending, Publication
-from .publishing import Outcome, Terms, checked_terms, store_messages, with_dedups
+from .publishing import Outcome, Prepared, Publishable, Terms, checked_terms, store_messages, with_dedups
 from .transfer import CHUNK
-
-if TYPE_CHECKING:
-    from .queue import ShardedQueue
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +40,20 @@ IDLE = 0.1
 """Seconds without a message after which the background thread ends; the next message begins another one."""
 EXIT = 30.0
 """Seconds for which the end of the interpreter waits for what is still to be stored."""
+
+
+class PreparingQueue(Publishable, Protocol):
+    """A queue as far as a publisher needs it: `ShardedQueue` is one."""
+
+    def prepare(
+        self,
+        payloads: Collection[Any],
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[Prepared]: ...
+    def next_shards(self, n: int) -> list[int]: ...
 
 
 class Publisher:
@@ -62,7 +73,7 @@ class Publisher:
 
     def __init__(
         self,
-        queue: ShardedQueue,
+        queue: PreparingQueue,
         *,
         linger: Span = LINGER,
         waiting: int = WAITING,
