@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -103,6 +104,11 @@ class SQLiteStore(RecordStore):
         """
         with indexing_anew():
             self._pool.write(lambda connection: connection.execute("REINDEX") and None)
+
+    def together(self) -> AbstractContextManager[None]:
+        if self._pool.mine.together is None:
+            self._sweep.run(self._now())  # by itself: no damage that it comes upon undoes the others' work
+        return self._pool.together()
 
     def data_version(self) -> object:
         return self._pool.data_version()
@@ -199,7 +205,8 @@ class SQLiteStore(RecordStore):
         return self._pool.read(lambda connection: ask(connection, self._now()))
 
     def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
-        self._sweep.run(self._now())
+        if self._pool.mine.together is None:
+            self._sweep.run(self._now())
         return self._pool.write(lambda connection: change(connection, self._now()))
 
 
