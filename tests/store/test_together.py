@@ -23,6 +23,7 @@ from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite import transaction
 from latchwork.testing.stores import CountingStore
+from tests.support.broken import breaks
 
 from .test_sqlite import CORRUPT, FULL, IOERR, Failing, forked
 
@@ -425,3 +426,115 @@ def test_a_fork_commits_what_was_left_open(store, monkeypatch):
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"2"
     assert add(store) == 3
+
+
+# ---- the promises can fail
+
+
+def commit_what_has_failed(patch):
+    patch.setattr(transaction.Turn, "undo", lambda self, *, sound: self.commit() if self._group else None)
+
+
+def begin_a_transaction_for_each_call(patch):
+    patch.setattr(sqlite_pool.SQLitePool, "write", transaction.write)
+
+
+def forget_that_a_call_was_refused(patch):
+    """The block ends as if nothing had been, and what comes after is committed."""
+    run = transaction.Together.run
+
+    def forgetful(self, call):
+        try:
+            return run(self, call)
+        except StorageFailed:
+            raise
+        except (Unavailable, Corrupt):
+            self._failure = None
+            raise
+
+    patch.setattr(transaction.Together, "run", forgetful)
+
+
+def answer_before_the_commit(patch):
+    def handed_over(self, group):
+        self._pool.left_open, self._taken = group, False
+        self._pool.end_turn()
+
+    patch.setattr(transaction.Turn, "_leave_open", handed_over)
+
+
+def take_back_the_parts_of_all(patch):
+    undo = transaction.Turn.undo
+
+    def careless(self, *, sound):
+        self._joined = False
+        undo(self, sound=sound)
+
+    patch.setattr(transaction.Turn, "undo", careless)
+
+
+def take_back_no_part(patch):
+    """A part that failed is committed with those of the others."""
+    begin = transaction.Turn.begin
+
+    class Kept(EndsAll):
+        def execute(self, statement, *parameters):
+            return self._connection.execute("SELECT 1" if statement.startswith("ROLLBACK TO") else statement)
+
+    def kept(self):
+        connection = begin(self)
+        if self._joined:
+            self._group.connection = Kept(connection)
+        return connection
+
+    patch.setattr(transaction.Turn, "begin", kept)
+
+
+def trust_whoever_waits(patch):
+    """What was left open is committed by the next one, or by nobody."""
+    patch.setattr(transaction.Turn, "_finish_if_left", lambda *_: None)
+    patch.setattr(sqlite_pool.SQLitePool, "give_back", lambda *_, **__: None)
+
+
+def the_last_of_a_group_fails(store):
+    test_whoever_of_a_group_fails_takes_back_its_own_part_only(store, 2)
+
+
+def the_block_raises(store):
+    test_an_error_that_leaves_the_block_after_its_first_call_leaves_nothing(store, ValueError)
+
+
+def a_waiter_that_is_interrupted(store):
+    with pytest.MonkeyPatch.context() as patch:
+        test_who_is_interrupted_while_it_waits_for_the_commit_leaves_nothing_open(store, patch)
+
+
+def a_caught_failure(store):
+    with pytest.MonkeyPatch.context() as patch:
+        test_a_call_that_the_file_refuses_undoes_the_calls_before_it_even_where_it_is_caught(
+            store, patch, "DELETE", FULL, Unavailable
+        )
+
+
+def nobody_hears_early(store):
+    with pytest.MonkeyPatch.context() as patch:
+        test_nobody_is_answered_before_the_commit(store, patch)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "promise"),
+    [
+        (commit_what_has_failed, the_block_raises),
+        (begin_a_transaction_for_each_call, the_block_raises),
+        (forget_that_a_call_was_refused, a_caught_failure),
+        (answer_before_the_commit, nobody_hears_early),
+        (take_back_the_parts_of_all, the_last_of_a_group_fails),
+        (take_back_no_part, the_last_of_a_group_fails),
+        (trust_whoever_waits, a_waiter_that_is_interrupted),
+    ],
+)
+def test_each_broken_rule_is_noticed(store, monkeypatch, mutant, promise):
+    store._pool.busy_timeout = 0.2
+    with monkeypatch.context() as patch:
+        mutant(patch)
+        assert breaks(promise, store)
