@@ -216,6 +216,6 @@ def make_each_call_alone(patch):
         (make_each_call_alone, lambda store, _, queue: test_each_verb_is_one_transaction(store, queue)),
     ],
 )
-def test_each_broken_rule_is_noticed(store, failing, queue, monkeypatch, mutant, promise):
+def test_each_broken_rule_is_noticed(store, failing, queue, monkeypatch, mutant, promise):  # noqa: PLR0917 - fixtures
     mutant(monkeypatch)
     assert breaks(promise, store, failing, queue)
