@@ -21,19 +21,13 @@ from ...errors import Misconfigured, Unavailable
 from ...retry import Poll
 from ...seams import Lock, Seams
 from .file import FAILURES, is_busy, meaning, open_file
-from .transaction import ANSWERS, Group, Together, finish, write
+from .transaction import ANSWERS, Group, Mine, Together, finish, write
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
 """Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
 FORK_PATIENCE = 1.0
 """Seconds that a fork waits for a write of another thread, and for connections to come back: it takes milliseconds."""
-
-
-class Mine(threading.local):
-    """What a thread has of its own: the transaction of its calls, if it is in one."""
-
-    together: Together | None = None
 
 
 class SQLitePool:

@@ -9,9 +9,11 @@ where it fails, and nobody is answered before the commit.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from ...errors import (
     AlreadyExists,
@@ -23,11 +25,8 @@ from ...errors import (
     StorageFailed,
     Unavailable,
 )
-from ...seams import Event
+from ...seams import Event, Seams
 from .file import FAILURES, meaning, never_commits
-
-if TYPE_CHECKING:
-    from .pool import SQLitePool
 
 T = TypeVar("T")
 ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
@@ -54,6 +53,32 @@ class Group:
         """Whether it was undone because of one of several."""
 
 
+class Mine(threading.local):
+    """What a thread has of its own: the transaction of its calls, if it is in one."""
+
+    together: Together | None = None
+
+
+class Writers(Protocol):
+    """The pool, as far as a transaction needs it: one thread writes at a time, and connections are lent."""
+
+    path: Path
+    seams: Seams
+    left_open: Group | None
+    mine: Mine
+
+    @property
+    def has_turn(self) -> bool: ...
+    @property
+    def shares_commits(self) -> bool: ...
+    def take_turn(self) -> bool: ...
+    def turn_within(self, seconds: float) -> bool: ...
+    def end_turn(self) -> None: ...
+    def lend(self, group: Group) -> sqlite3.Connection: ...
+    def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
+    def patiently(self, attempt: Callable[[], T]) -> T: ...
+
+
 class Undone(Exception):
     """The transaction came to nothing because of what another thread did in it."""
 
@@ -63,7 +88,7 @@ class Turn:
 
     __slots__ = ("_group", "_joined", "_pool", "_taken")
 
-    def __init__(self, pool: SQLitePool) -> None:
+    def __init__(self, pool: Writers) -> None:
         self._pool, self._taken, self._joined = pool, False, False
         self._group: Group | None = None
 
@@ -159,7 +184,7 @@ class Turn:
                 pool.end_turn()
 
 
-def finish(pool: SQLitePool, group: Group) -> None:
+def finish(pool: Writers, group: Group) -> None:
     """Commit for all who have written; whoever calls has the lock."""
     assert group.connection is not None  # noqa: S101 - it is open
     try:
@@ -169,7 +194,7 @@ def finish(pool: SQLitePool, group: Group) -> None:
     end(pool, group, sound=group.failure is None)
 
 
-def end(pool: SQLitePool, group: Group, *, sound: bool) -> None:
+def end(pool: Writers, group: Group, *, sound: bool) -> None:
     """Give the connection back, and tell those who wait."""
     if pool.left_open is group:
         pool.left_open = None
@@ -179,7 +204,7 @@ def end(pool: SQLitePool, group: Group, *, sound: bool) -> None:
         group.over.set()
 
 
-def write(pool: SQLitePool, change: Callable[[sqlite3.Connection], T]) -> T:
+def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
     """What `change` returns, once it is committed; an error leaves nothing of it behind."""
     while True:
         turn = Turn(pool)
@@ -208,7 +233,7 @@ class Together:
 
     __slots__ = ("_connection", "_depth", "_failure", "_pool", "_turn")
 
-    def __init__(self, pool: SQLitePool) -> None:
+    def __init__(self, pool: Writers) -> None:
         self._pool, self._depth = pool, 0
         self._turn: Turn | None = None
         self._connection: sqlite3.Connection | None = None
