@@ -13,7 +13,7 @@ from ...errors import InvalidRequest, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...plain import shown
 from ...store import RecordStore
-from .config import GroupConfig, QueueConfig, check_concurrency
+from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed import Due, checked_due
 from .delivery import Delivery, lost
 from .depth import QueueDepth, depth_of
@@ -23,6 +23,7 @@ from .groups.pointers import GroupPointers, pointer_queues
 from .one import SideView
 from .pointers import ShardState
 from .postponed import DelayedView
+from .publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, with_dedups
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
@@ -167,6 +168,17 @@ class ShardedQueue(QueueView):
             outcomes = store_messages(self, messages, terms)
         return ids_or_raise(self, messages, outcomes, on_duplicate)
 
+    def publisher(
+        self, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
+    ) -> Publisher:
+        """A publisher for the threads of a service, which stores what they publish in groups. No I/O; close it.
+
+        linger: seconds or a timedelta, up to 1 s, for which a message waits for others.
+        waiting: messages that may wait, 1 to 1,000,000; where as many do, `publish` waits.
+        waiting_bytes: and bytes of their payloads. One message may always wait.
+        """
+        return Publisher(self, linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
+
     def cancel(self, message_id: str) -> bool:
         """Make sure that a delayed message is never delivered. Two calls.
 
@@ -243,12 +255,16 @@ class ShardedQueue(QueueView):
         if keys is not None and len(keys) != n:
             raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
+        return [
+            (following, False) if shard is None else (shard, True)
+            for following, shard in zip(self.next_shards(n), wanted, strict=True)
+        ]
+
+    def next_shards(self, n: int) -> list[int]:
+        """The shards of messages without a key that are stored together: by turns, so that all shards fill alike."""
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        return [
-            ((start + place // SPREAD) % self.config.shards, False) if shard is None else (shard, True)
-            for place, shard in enumerate(wanted)
-        ]
+        return [(start + place // SPREAD) % self.config.shards for place in range(n)]
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
@@ -381,6 +397,10 @@ class QueueGroup(ShardedQueue):
 
     def publish_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: publish to the queue itself."""
+        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
+
+    def publisher(self, **_: Any) -> NoReturn:
+        """Refused: make it of the queue itself."""
         raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
 
     def group(self, name: str, **_: Any) -> NoReturn:
