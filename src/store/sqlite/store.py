@@ -178,7 +178,7 @@ class SQLiteStore(RecordStore):
         """What each row came to; all of them are one transaction, unless the file is damaged."""
 
         def change(connection: sqlite3.Connection, now: int) -> list[Any]:
-            batch = Batch(connection, [row.key for row in rows], now)
+            batch = Batch(connection, rows, now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
             batch.write()
             return outcomes
