@@ -78,8 +78,9 @@ def plain(update: Update) -> Update:
     """The update as if it had been made without a form: every parameter of its operations replaced by its value."""
     if update.form is None:
         return update
-    parts = update.form.parts if update.ops is update.form.ops else map(_part, update.ops)
-    ops = tuple([part.filled(update.params) if type(part) is _Part else part for part in parts])
+    form: Form = update.form
+    parts = form.parts if update.ops is form.ops else tuple(map(_part, update.ops))
+    ops = tuple([part.filled(update.params) if isinstance(part, _Part) else part for part in parts])
     return Update(update.key, ops, update.when, update.exists, update.or_absent, update.ttl)
 
 
