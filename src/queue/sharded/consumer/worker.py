@@ -22,7 +22,7 @@ from ..config import MAX_CONSUMERS, check_concurrency
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
-from .inflight import check_handler
+from .handler import check_handler
 from .signals import Signals
 
 log = logging.getLogger(__name__)
