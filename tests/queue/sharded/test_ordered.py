@@ -135,7 +135,9 @@ def test_a_message_for_a_free_shard_that_comes_while_the_others_are_asked_for_is
         consumer._turns.take()
         take = consumer._turns.locks._take_one
         free = 1 - held.shard
-        monkeypatch.setattr(consumer._turns.locks, "_take_one", lambda shards: (take(shards), here.active.loaded([free]))[0])
+        monkeypatch.setattr(
+            consumer._turns.locks, "_take_one", lambda shards: (take(shards), here.active.loaded([free]))[0]
+        )
         seconds, _ = one_turn(consumer, clock)
     assert seconds < 0.2
 

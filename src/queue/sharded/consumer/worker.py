@@ -23,6 +23,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
 from .handler import check_handler
+from .prefetch import checked_prefetch
 from .signals import Signals
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Handled:
     ordered: bool
     start_at: int | None
     stop_at: int
+    prefetch: int | None
 
 
 class Worker:
@@ -98,11 +100,12 @@ class Worker:
         ordered: bool = False,
         start_at: int | None = None,
         stop_at: int = 0,
+        prefetch: int | None = None,
     ) -> Callable[[H], H]:
         """Handle the messages of a queue by the decorated function, as `Consumer` does. One handler a queue.
 
         queue: its name.  concurrency: threads, where the worker has no weights; default what the queue's record says.
-        ignorable, ordered: as for `Consumer`.
+        ignorable, ordered, prefetch: as for `Consumer`.
         start_at, stop_at: work only once so many messages are ready, and then until so few are left; for work that
             pays in bulk. The depth is looked at each 2 s, one call.
 
@@ -117,10 +120,11 @@ class Worker:
         if concurrency is not None:
             check_concurrency(concurrency)
         _check_thresholds(start_at, stop_at)
+        checked_prefetch(prefetch, batching=False, ordered=ordered)
 
         def add(handler: H) -> H:
             check_handler(handler)
-            self._handlers[queue] = Handled(handler, concurrency, ignorable, ordered, start_at, stop_at)
+            self._handlers[queue] = Handled(handler, concurrency, ignorable, ordered, start_at, stop_at, prefetch)
             return handler
 
         return add
@@ -156,6 +160,7 @@ class Worker:
             ordered=handled.ordered,
             grace=self.grace or 0.0,
             upkeep=self.upkeep,
+            prefetch=handled.prefetch,
         )
         consumer.signals = self._signals  # one signal ends them all
         return consumer
