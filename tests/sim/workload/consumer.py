@@ -47,9 +47,10 @@ class Prefetching(Sharded):
         """A record was deleted, which is right once its handler has ended, or while a copy is there."""
         super().removed(key, who, bins)
         data = bins.get("data")
-        if key.set == "c_data_set" and data is not None and data.strip('"') not in self.done:
-            if not any(other.get("data") == data for other in self._messages()):
-                self.gone.append((self.world.now, who, data))
+        if key.set != "c_data_set" or data is None or data.strip('"') in self.done:
+            return
+        if not any(other.get("data") == data for other in self._messages()):
+            self.gone.append((self.world.now, who, data))
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         return (stored.bins for key, stored in self.server._records.items() if key.set == "c_data_set")

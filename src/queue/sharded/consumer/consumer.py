@@ -47,7 +47,7 @@ class Consumer:
     nothing.
     Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
     twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
-    returns; what it still had goes to the sideline as `saturated`.
+    returns; what it had not begun goes back to the queue, in batches and in order to the sideline, as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
@@ -56,9 +56,15 @@ class Consumer:
     What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
     where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
     whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
-    sweeps what dead consumers had, and brings back what failed.  `with` starts and stops it.
+    sweeps what dead consumers had, and brings back what failed.  prefetch: how many messages a worker claims at once,
+    at the most, 1 (no prefetch) to 1,000; None = 16. It claims that many only while the queue has them and the handler
+    is quick, some 20 ms for all, and they are acknowledged together. What is claimed and not begun is extended; it goes
+    back to the queue after 0.1 s, or when the consumer stops or is paused, without counting an attempt. A consumer with
+    `ordered` takes one message at a time.  `with` starts and stops it.
 
-    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
+    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again;
+    so do messages that were handled in the last 20 ms before it died. Each message that it had claimed then, begun or
+    not, has one attempt more.
     """
 
     def __init__(
@@ -160,13 +166,14 @@ class Consumer:
         self.stop()
 
     def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
+        """Take no more messages, give handlers `grace` seconds to finish, then give up what is still running.
 
-        True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
-        and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
-        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
-        When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
-        that was forked since the start it does nothing: what runs is the parent's.
+        What was claimed and not begun goes back to the queue at once, and so does what a worker that was just asking
+        for messages gets after that: no handler is called any more. True where all had finished; False where some were
+        given up: their messages are in the sideline as `timeout`. Where the store does not answer messages come back
+        through the sweeper. It ends a second after the grace at the latest. When called again it says False once it
+        has. Not to be called by a handler, which it would wait for. In a child that was forked since the start it does
+        nothing: what runs is the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
