@@ -36,6 +36,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from .plain import MOST_SAID, shortened
+
 
 class LatchworkError(Exception):
     """Something went wrong that has no narrower name.
@@ -47,7 +49,7 @@ class LatchworkError(Exception):
     code: ClassVar[str] = "INTERNAL_ERROR"
 
     def __init__(self, message: str = "", **details: Any) -> None:
-        super().__init__(message or (type(self).__doc__ or "").partition("\n")[0])
+        super().__init__(shortened(message or (type(self).__doc__ or "").partition("\n")[0], MOST_SAID))
         self.details = details
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from datetime import timedelta
 from threading import TIMEOUT_MAX
 from typing import Any, TypeVar
 
 from .errors import InvalidRequest
+from .plain import shown
 
 T = TypeVar("T")
 _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
@@ -17,9 +19,11 @@ _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 def checked_text(what: str, value: str) -> str:
     """The text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{what} is {value!r}; it must be a string that is not empty")
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string that is not empty")
     if "\0" in value or not _is_unicode(value):
-        raise InvalidRequest(f"{what} is {value!r}; it must have no NUL character and be valid Unicode: correct it")
+        raise InvalidRequest(
+            f"{what} is {shown(value)}; it must have no NUL character and be valid Unicode: correct it"
+        )
     return value
 
 
@@ -33,7 +37,7 @@ def checked_store_name(what: str, value: str) -> str:
     if found:
         raise InvalidRequest(
             f"{what} is {shown(value)}; a name of a set, bin, index or namespace has no control character and none of "
-            f"; : = , in it: leave the {found[0]!r} out"
+            f"; : = , in it: leave the {shown(found[0])} out"
         )
     return value
 
@@ -49,7 +53,21 @@ def _is_unicode(value: str) -> bool:
 def checked_kind(what: str, value: T, kind: type[T]) -> T:
     """The value, where it is of that kind. Raises `InvalidRequest`."""
     if not isinstance(value, kind):
-        raise InvalidRequest(f"{what} is {value!r}; it must be a {kind.__name__}")
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a {kind.__name__}")
+    return value
+
+
+def checked_choice(what: str, value: T, choices: Collection[str]) -> T:
+    """The value, where it is one of these texts. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be one of {', '.join(choices)}")
+    return value
+
+
+def checked_switch(what: str, value: bool) -> bool:
+    """The switch, where it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be True or False")
     return value
 
 
@@ -86,14 +104,6 @@ def checked_timeout(timeout: float | None, what: str = "timeout") -> float | Non
 def seconds_of(span: Any) -> Any:
     """Convert a `timedelta` to seconds; return everything else as it is, still to be checked."""
     return span.total_seconds() if isinstance(span, timedelta) else span
-
-
-def shown(value: object) -> str:
-    """A value for a message. Python does not write out an integer of several thousand digits."""
-    try:
-        return repr(value)
-    except ValueError:
-        return "an integer that is too long to be written out"
 
 
 def farm_or_default(farm_id: str | None) -> str:

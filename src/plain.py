@@ -1,11 +1,18 @@
-"""Text for people in which nothing steers the terminal, hides, or turns the text around it."""
+"""Text for people in which nothing steers the terminal, hides, or turns the text around it, and that has an end."""
 
 from __future__ import annotations
 
 import logging
 import re
+from itertools import islice
 from types import TracebackType
+from typing import Any
 
+MOST_SHOWN = 100
+"""Characters of a value that a message shows."""
+MOST_SAID = 2000
+"""Characters of a message."""
+_WIDE, _DEEP, _BITS = 6, 3, 512
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # controls: newlines, and what begins an order to the terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
@@ -18,6 +25,53 @@ _UNSEEN = re.compile(
 def one_line(text: str) -> str:
     """The text with all that nobody would see escaped, so that it stays in its line and tells the terminal nothing."""
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, of at most so many characters: of a longer one its begin and its end."""
+    if len(text) <= most:
+        return text
+    begin = most * 2 // 3
+    return f"{text[:begin]} ... {text[begin + 5 - most :]}"
+
+
+def shown(value: object) -> str:
+    """A value as every message shows it: its `repr` in one line, at most 100 characters of it.
+
+    Never raises, whatever the value's own `repr` does, and writes out no more of a large or deep value than is shown.
+    """
+    try:
+        text = _written(value, _DEEP)
+    except Exception:  # noqa: BLE001 - the value's own repr may raise anything
+        text = f"a {type(value).__name__} that cannot be shown"
+    return shortened(one_line(text), MOST_SHOWN)
+
+
+def _written(value: Any, levels: int) -> str:
+    kind = type(value)
+    if kind is int and value.bit_length() > _BITS:  # Python does not write out several thousand digits
+        return f"a whole number of {value.bit_length()} bits"
+    if kind in (str, bytes, bytearray) and len(value) > MOST_SHOWN:
+        return f"{value[: MOST_SHOWN // 2]!r}... (length {len(value)})"
+    if kind in _BRACKETS:
+        return _part_of(value, levels, *_BRACKETS[kind])
+    return repr(value)
+
+
+def _part_of(value: Any, levels: int, begin: str, end: str) -> str:
+    """The first entries of a collection, as a large or deep one cannot be written out."""
+    if not value:
+        return repr(value)
+    if not levels:
+        return f"{begin}...{end}"
+    parts = [_written(part, levels - 1) for part in islice(value, _WIDE)]
+    if type(value) is dict:
+        parts = [f"{key}: {_written(entry, levels - 1)}" for key, entry in zip(parts, value.values(), strict=False)]
+    more = f", ... (length {len(value)})" if len(value) > _WIDE else "," if end == ")" and len(value) == 1 else ""
+    return f"{begin}{', '.join(parts)}{more}{end}"
+
+
+_BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), set: ("{", "}"), dict: ("{", "}")}
 
 
 class PlainFormatter(logging.Formatter):

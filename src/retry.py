@@ -17,6 +17,7 @@ import tenacity
 
 from .deadline import Deadline, present
 from .errors import InvalidRequest, LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
+from .plain import shown
 from .seams import Event, Seams
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 100:
-            raise InvalidRequest(f"attempts is {self.attempts!r}; it must be 1 to 100, as every retry is bounded")
+            raise InvalidRequest(f"attempts is {shown(self.attempts)}; it must be 1 to 100, as every retry is bounded")
         times = (self.wait, self.max_wait, self.jitter, 0 if self.deadline is None else self.deadline)
         if not all(isinstance(time, int | float) and time >= 0 for time in times):  # which no NaN is
             raise InvalidRequest(f"wait, max_wait, jitter, deadline are {times}; each must be a number, 0 or more")

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..plain import shown
 
 
 def to_json(value: Any) -> str:
@@ -30,7 +31,7 @@ def from_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_json, parse_float=_finite)
     except RecursionError:
-        raise InvalidRequest(f"{text[:40]!r}... is nested too deeply: put it in quotes, as one JSON text") from None
+        raise InvalidRequest(f"{shown(text)} is nested too deeply: put it in quotes, as one JSON text") from None
 
 
 def checked_json(option: str, text: str) -> Any:
@@ -40,7 +41,7 @@ def checked_json(option: str, text: str) -> Any:
     except InvalidRequest:
         raise
     except ValueError:
-        raise InvalidRequest(f"{option} {text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
+        raise InvalidRequest(f"{option} {shown(text)} is not JSON; quote a string twice: '\"text\"'") from None
 
 
 def _text(value: Any) -> str:

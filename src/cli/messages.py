@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidRequest
+from ..plain import shown
 from ..queue import Message, ShardedQueue
 from .consume import consume
 from .jsontext import from_json, to_json
@@ -23,7 +24,7 @@ def peek(
     context: typer.Context,
     name: Name,
     client: Client,
-    limit: Annotated[int, typer.Option(help="at most so many")] = 10,
+    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 10,
     side: Annotated[str, typer.Option(help="main, sideline or parked")] = "main",
     farm: Farm = None,
 ) -> None:
@@ -33,7 +34,7 @@ def peek(
     """
     session: Session = context.obj
     if side not in SIDES:
-        raise InvalidRequest(f"side is {side!r}; it must be main, sideline or parked")
+        raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked")
     view = SIDES[side](queue_of(session, name, client, farm))
     session.table([row_of(message, json_value=session.json) for message in view.peek(limit)], empty="no messages")
 
@@ -69,7 +70,7 @@ def header_of(pair: str) -> tuple[str, str]:
     """The name and the value of an option `--header`. Raises `InvalidRequest`."""
     name, equals, value = pair.partition("=")
     if not name or not equals:
-        raise InvalidRequest(f"--header is {pair!r}; write name=value")
+        raise InvalidRequest(f"--header is {shown(pair)}; write name=value")
     return name, value
 
 
@@ -86,7 +87,7 @@ def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
     except InvalidRequest:
         raise
     except ValueError:
-        raise InvalidRequest(f"{text[:40]!r} is not JSON; quote a string twice: '\"text\"'") from None
+        raise InvalidRequest(f"{shown(text)} is not JSON; quote a string twice: '\"text\"'") from None
 
 
 def _decoded(line: bytes) -> str:
@@ -94,7 +95,7 @@ def _decoded(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError as failure:
         raise InvalidRequest(
-            f"the line {line[:40]!r} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
+            f"the line {shown(line)} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
         ) from None
 
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..inputs import is_int
+from ..plain import shown
 from ..queue import Worker
 from ..queue.sharded.stats import QueueFacts, facts_of
 
@@ -32,7 +33,7 @@ class Probe:
 
     def __init__(self, worker: Worker, host: str, port: int) -> None:
         if not is_int(port) or not 0 <= port <= 65_535:
-            raise InvalidRequest(f"port is {port!r}; it must be 0 to 65535")
+            raise InvalidRequest(f"port is {shown(port)}; it must be 0 to 65535")
         self._worker, self._seams = worker, worker.registry.store.seams
         self._scales: dict[str, _Scale] = {}
         self._metrics = _metrics_of(worker)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidRequest, NotFound
+from ..plain import shown
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from .options import Client, Farm
 from .session import Session
@@ -78,7 +79,9 @@ def _start(text: str) -> str | datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidRequest(f"--start is {text!r}; give now, oldest or a time as 2030-01-31T12:00+00:00") from None
+        raise InvalidRequest(
+            f"--start is {shown(text)}; give now, oldest or a time as 2030-01-31T12:00+00:00"
+        ) from None
 
 
 @app.command()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import InvalidRequest, LatchworkError
+from ..plain import shown
 from ..seams import SYSTEM
 from .foreground import Foreground
 from .session import note
@@ -250,7 +251,7 @@ class Run:
     def _hear(self, said: dict[str, Any], name: str) -> None:
         if "failed" in said:
             self._status = LOST
-            raise InvalidRequest(f"cannot run {name!r}: {said['failed']}")
+            raise InvalidRequest(f"cannot run {shown(name)}: {said['failed']}")
         if "began" in said:
             self._group = said["began"]
             if self._foreground is not None:

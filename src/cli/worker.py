@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InvalidRequest
+from ..plain import shown
 from ..queue import Worker
 from .probe import Probe
 from .session import note
@@ -42,7 +43,7 @@ def worker(
 def _found(where: str) -> Worker:
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
-        raise InvalidRequest(f"{where!r} names no worker: write MODULE:NAME, as shop.jobs:worker")
+        raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -51,9 +52,9 @@ def _found(where: str) -> Worker:
     except ModuleNotFoundError as failure:
         if failure.name is None or not (module == failure.name or module.startswith(f"{failure.name}.")):
             raise
-        raise InvalidRequest(f"no module {module!r}: run this in the folder where it is, or install it") from None
+        raise InvalidRequest(f"no module {shown(module)}: run this in the folder where it is, or install it") from None
     except AttributeError:
-        raise InvalidRequest(f"module {module} has no {name!r}: name the variable that holds its Worker") from None
+        raise InvalidRequest(f"module {module} has no {shown(name)}: name the variable that holds its Worker") from None
     if not isinstance(found, Worker):
         raise InvalidRequest(f"{where} is a {type(found).__name__}; it must be a latchwork.queue.Worker")
     return found

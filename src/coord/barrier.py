@@ -19,6 +19,7 @@ from typing import Any
 from ..deadline import Deadline
 from ..errors import BarrierBroken, InvalidRequest, LatchworkError, PartyLost, WaitTimeout
 from ..inputs import checked_kind, checked_timeout, farm_or_default
+from ..plain import shown
 from ..retry import may_pass, outlive
 from ..store.connect import as_store
 from ..store.port import RecordStore
@@ -173,7 +174,7 @@ class Barrier:
         place = self.farm, party
         if place not in self._names:
             raise InvalidRequest(
-                f"party {party!r} of farm {self.farm!r} is none of the parties that {self!r} was given"
+                f"party {shown(party)} of farm {shown(self.farm)} is none of the parties that {self!r} was given"
             )
         return place
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import Corrupt, InvalidRequest
 from ..inputs import checked_text
+from ..plain import shown
 from ..store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Put
@@ -115,7 +116,9 @@ def bins_of(farm: str, home: str, ttl: int) -> BarrierBins:
 def barrier_key(client_id: str, name: str) -> Key:
     """Where a barrier is. Raises `InvalidRequest`."""
     if "#" in checked_text("client_id", client_id):
-        raise InvalidRequest(f"client_id {client_id!r} contains '#', which ends it in the stored key: leave it out")
+        raise InvalidRequest(
+            f"client_id {shown(client_id)} contains '#', which ends it in the stored key: leave it out"
+        )
     return Key(BARRIERS, f"{client_id}#{checked_text('name', name)}")
 
 
@@ -127,15 +130,15 @@ def payload_key(barrier: Key, place: Place) -> Key:
 def checked_parties(parties: Iterable[str], farm: str, *, farms: bool) -> dict[str, Place]:
     """The parties by name, with where each is; farms: the names are `"farm/party"`. Raises `InvalidRequest`."""
     if isinstance(parties, str):
-        raise InvalidRequest(f"parties is {parties!r}; give a list of names")
+        raise InvalidRequest(f"parties is {shown(parties)}; give a list of names")
     found: dict[str, Place] = {}
     for name in parties:
         text = checked_text("party", name)
         where, slash, party = text.partition("/") if farms else (farm, "/", text)
         if not slash or not party:
-            raise InvalidRequest(f"party {name!r} is in no farm: at XDC level name it 'farm/party'")
+            raise InvalidRequest(f"party {shown(name)} is in no farm: at XDC level name it 'farm/party'")
         if len(party.encode()) > MAX_NAME:
-            raise InvalidRequest(f"party {party[:40]!r}... has {len(party.encode())} bytes; at most {MAX_NAME}")
+            raise InvalidRequest(f"party {shown(party)} has {len(party.encode())} bytes; at most {MAX_NAME}")
         found[name] = checked_farm(where), party
         if len(found) > MAX_PARTIES:
             raise InvalidRequest(f"parties names more than {MAX_PARTIES:,}: use a latch")

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..inputs import checked_text
+from ..plain import shown
 from ..seams import Seams
 
 
@@ -26,7 +27,7 @@ def checked_holder(owner: str | None, seams: Seams) -> str:
     """Check an owner's name of at most 255 bytes, as one record keeps many names. Raises `InvalidRequest`."""
     name = checked_owner(owner, seams)
     if len(name.encode()) > 255:
-        raise InvalidRequest(f"owner is {name[:40]!r}... of {len(name.encode())} bytes; it must have at most 255 bytes")
+        raise InvalidRequest(f"owner is {shown(name)} of {len(name.encode())} bytes; it must have at most 255 bytes")
     return name
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
 from ..inputs import checked_timeout, checked_whole, is_int, seconds_of
+from ..plain import shown
 from ..retry import outlive
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
@@ -251,7 +252,9 @@ def _seconds(per: Per) -> float:
     """The window in seconds. Raises `InvalidRequest`."""
     seconds = seconds_of(per)
     if not (is_int(seconds) or isinstance(seconds, float)) or not MIN_PER <= seconds <= MAX_PER:
-        raise InvalidRequest(f"per is {per!r}; it must be a timedelta, or seconds, of {MIN_PER} to {MAX_PER:.0f} s")
+        raise InvalidRequest(
+            f"per is {shown(per)}; it must be a timedelta, or seconds, of {MIN_PER} to {MAX_PER:.0f} s"
+        )
     return float(seconds)
 
 
@@ -263,7 +266,7 @@ def _pairs(also: Iterable[tuple[int, Per]]) -> list[tuple[int, Per]]:
     try:
         return [(limit, per) for limit, per in also]
     except (TypeError, ValueError):
-        raise InvalidRequest(f"also is {also!r}; give further limits as pairs (limit, per)") from None
+        raise InvalidRequest(f"also is {shown(also)}; give further limits as pairs (limit, per)") from None
 
 
 def checked_limits(pairs: Sequence[tuple[int, Per]]) -> tuple[Limit, ...]:

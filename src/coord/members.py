@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ..errors import Corrupt, InvalidRequest
 from ..inputs import checked_text
+from ..plain import shown
 from ..store.model.expr import (
     SERVER_NOW,
     Bin,
@@ -181,7 +182,7 @@ def checked_member(member: str) -> str:
     """Check a member's name, and return it. Raises `InvalidRequest`."""
     size = len(checked_text("member", member).encode())
     if size > MAX_NAME:
-        raise InvalidRequest(f"member {member[:40]!r}... has {size} bytes; at most {MAX_NAME}")
+        raise InvalidRequest(f"member {shown(member)} has {size} bytes; at most {MAX_NAME}")
     return member
 
 

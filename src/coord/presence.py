@@ -20,6 +20,7 @@ from typing import Any
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ..inputs import checked_timeout, farm_or_default
+from ..plain import shown
 from ..retry import Poll, outlive
 from ..seams import Seams
 from ..store.connect import as_store
@@ -220,7 +221,7 @@ class _Membership:
         ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
         if self.owner not in ids and len(ids) >= MAX_MEMBERS:
             raise InvalidRequest(
-                f"the group has {len(ids)} members in farm {farm!r}, the limit is {MAX_MEMBERS}: use several"
+                f"the group has {len(ids)} members in farm {shown(farm)}, the limit is {MAX_MEMBERS}: use several"
             )
         began = seams.boottime()
         update = self._bins.join.fill(

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..errors import AlreadyExists, Corrupt, FencedOut, InvalidRequest, NotFound, Refused
 from ..inputs import checked_text, checked_whole, is_int
+from ..plain import shown
 from ..seams import SYSTEM
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
@@ -106,7 +107,7 @@ class Turn:
         """Raises `InvalidRequest` where a later batch of this checkpoint is done."""
         if self.batch < done:
             raise InvalidRequest(
-                f"the batch {self.batch} of the query {self.query!r} comes after its batch {done} was done: the "
+                f"the batch {self.batch} of the query {shown(self.query)} comes after its batch {done} was done: the "
                 "checkpoint was restored from an older copy, or was lost and `checkpoint` does not tell it from the "
                 "one before; what the batch holds now may never have been written. Start from a new checkpoint (on "
                 "Spark Connect: with its id as `checkpoint`), or under another query_id"

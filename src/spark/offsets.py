@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InvalidRequest
+from ..plain import shown
 from ..queue.sharded.pointers import ShardState
 from ..queue.sharded.queue import ShardedQueue
 from .options import Options
@@ -42,8 +43,8 @@ class Offsets:
         for name in ("queue", "clientId", "streamId"):
             if offset.get(name) != self._names[name]:
                 raise InvalidRequest(
-                    f"the checkpoint is of {name} {offset.get(name)!r}, and the option says {self._names[name]!r}: use "
-                    "another checkpointLocation"
+                    f"the checkpoint is of {name} {shown(offset.get(name))}, and the option says "
+                    f"{shown(self._names[name])}: use another checkpointLocation"
                 )
         return pointers_of(offset, self._created, states)
 
@@ -60,8 +61,9 @@ def pointers_of(offset: dict[str, Any], created: int, states: Sequence[ShardStat
     ahead = [state.shard for state, read in zip(states, pointers, strict=False) if read is None or read > state.loaded]
     if offset.get("createdAt", created) != created or len(pointers) != len(states) or ahead:
         raise InvalidRequest(
-            f"the checkpoint is of another queue {offset['queue']!r}: of another store, or of one that has lost its "
-            "records since, or was restored; use another checkpointLocation, which begins at what is not acknowledged",
+            f"the checkpoint is of another queue {shown(offset['queue'])}: of another store, or of one that has lost "
+            "its records since, or was restored; use another checkpointLocation, which begins at what is not "
+            "acknowledged",
             shards=ahead,
         )
     return pointers

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default
+from ..plain import shown
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stream import MAX_STREAM
@@ -93,7 +94,7 @@ def _reachable(store: str | None) -> str:
 
 
 def _needed(name: str, meaning: str) -> NoReturn:
-    raise InvalidRequest(f"the option {name!r} of the data source 'latchwork' is missing: {meaning}")
+    raise InvalidRequest(f"the option {shown(name)} of the data source 'latchwork' is missing: {meaning}")
 
 
 def _quoted(text: str) -> int:
@@ -103,7 +104,9 @@ def _quoted(text: str) -> int:
 def _short(name: str, text: str | None, most: int, unit: str, size: Callable[[str], int]) -> str | None:
     """The option's text, which becomes part of a key or of a record."""
     if text is not None and size(text) > most:
-        raise InvalidRequest(f"the option {name!r} has {size(text)} {unit}; it must have at most {most}: shorten it")
+        raise InvalidRequest(
+            f"the option {shown(name)} has {size(text)} {unit}; it must have at most {most}: shorten it"
+        )
     return text
 
 
@@ -113,7 +116,7 @@ def _columns(given: str | None) -> tuple[str, ...]:
     columns = tuple(name.strip() for name in given.split(","))
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or len(set(columns)) != len(columns):
-        raise InvalidRequest(f"the option 'columns' is {given!r}; use some of {', '.join(COLUMNS)}, each once")
+        raise InvalidRequest(f"the option 'columns' is {shown(given)}; use some of {', '.join(COLUMNS)}, each once")
     return columns
 
 
@@ -130,8 +133,8 @@ def _delay(values: Mapping[str, str]) -> float:
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < seconds <= MAX_DELAY:
         raise InvalidRequest(
-            f"the option 'maxTriggerDelay' is {text!r}; it must be a number with its unit, ms, s, m or h, of more than "
-            "nothing and at most 24h, such as 30s"
+            f"the option 'maxTriggerDelay' is {shown(text)}; it must be a number with its unit, ms, s, m or h, of more "
+            "than nothing and at most 24h, such as 30s"
         )
     return seconds
 
@@ -142,5 +145,7 @@ def _number(name: str, values: Mapping[str, str], low: int, high: int) -> int:
         return 0
     text = values[name]
     if not text.isdecimal() or not low <= int(text) <= high:
-        raise InvalidRequest(f"the option {name!r} is {text!r}; it must be a whole number from {low} to {high}")
+        raise InvalidRequest(
+            f"the option {shown(name)} is {shown(text)}; it must be a whole number from {low} to {high}"
+        )
     return int(text)

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
+from ..plain import shown
 from ..queue.ledger.ledger import Ledger, Outgoing
 from .options import Options
 
@@ -86,8 +87,8 @@ def _check_finite(name: str, column: pa.Array) -> None:
     kind = column.type
     if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(column))).as_py():
         raise InvalidRequest(
-            f"the column {name!r} has a NaN or an infinity, which JSON cannot hold: make it null, or cast the column "
-            "to string, before the write"
+            f"the column {shown(name)} has a NaN or an infinity, which JSON cannot hold: make it null, or cast the "
+            "column to string, before the write"
         )
     if pa.types.is_map(kind):
         entries = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
@@ -106,8 +107,8 @@ def rows_of(schema: StructType, options: Options) -> Rows:
     if "payload" not in names:
         if only_binary:
             raise InvalidRequest(
-                f"the queue {options.queue!r} takes only binary payloads, and a row without a column 'payload' would "
-                "be JSON: give a binary column 'payload', or use a queue with codec='json'"
+                f"the queue {shown(options.queue)} takes only binary payloads, and a row without a column 'payload' "
+                "would be JSON: give a binary column 'payload', or use a queue with codec='json'"
             )
         return Rows(whole=True)
     others = sorted(set(names) - {"payload", *_BESIDES})
@@ -119,10 +120,10 @@ def rows_of(schema: StructType, options: Options) -> Rows:
     for name, kind in _BESIDES.items():
         if name in names and schema[name].dataType.simpleString() != kind.simpleString():
             found = schema[name].dataType.simpleString()
-            raise InvalidRequest(f"the column {name!r} is {found}; it must be {kind.simpleString()}: cast it")
+            raise InvalidRequest(f"the column {shown(name)} is {found}; it must be {kind.simpleString()}: cast it")
     binary = isinstance(schema["payload"].dataType, BinaryType)
     if binary != only_binary:
-        raise InvalidRequest(f"the queue {options.queue!r} takes {'no ' if binary else 'only '}binary payloads")
+        raise InvalidRequest(f"the queue {shown(options.queue)} takes {'no ' if binary else 'only '}binary payloads")
     return Rows(whole=False)
 
 

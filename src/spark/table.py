@@ -16,6 +16,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ..errors import InvalidRequest, Unreadable
+from ..plain import shown
 from ..queue.sharded.envelope import Codec, Envelope
 from .options import Options
 
@@ -44,7 +45,7 @@ def table_of(schema: t.StructType, options: Options, codec: Codec) -> Table:
     kinds = _kinds(options, codec)
     if schema.names != list(kinds) or any(_differs(field, kinds, options) for field in schema.fields):
         raise InvalidRequest(
-            f"the schema is {schema.simpleString()}; that of the queue {options.queue!r} is struct<"
+            f"the schema is {schema.simpleString()}; that of the queue {shown(options.queue)} is struct<"
             f"{', '.join(f'{name}: {kind}' for name, kind in kinds.items())}>: leave .schema(...) out, and use the "
             "options 'payloadSchema' for the payload's type and 'columns' for some of the columns"
         )

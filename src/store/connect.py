@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import platformdirs
 
 from ..errors import InvalidRequest, Misconfigured
+from ..plain import shown
 from .local.memory import MemoryStore
 from .port import RecordStore
 from .sqlite.store import SQLiteStore
@@ -41,14 +42,14 @@ def connect(url: str | None = None) -> RecordStore:
         raise InvalidRequest(f"the store's URL is a {type(url).__name__}; use {EXAMPLES}")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:
-        raise InvalidRequest(f"no store has the URL {hidden(url)!r}; use {EXAMPLES}")
+        raise InvalidRequest(f"no store has the URL {shown(hidden(url))}; use {EXAMPLES}")
     return _BACKENDS[scheme](url, rest)
 
 
 def register(scheme: str, make: Callable[[str], RecordStore]) -> None:
     """Let `connect` make the stores of another backend: `make(url)` for every URL that begins with `scheme:`."""
     if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme):
-        raise InvalidRequest(f"{scheme!r} is no URL scheme: use small letters, digits and +.-")
+        raise InvalidRequest(f"{shown(scheme)} is no URL scheme: use small letters, digits and +.-")
     _BACKENDS[scheme] = lambda url, _: make(url)
 
 
@@ -105,9 +106,9 @@ def _memory(url: str, rest: str) -> RecordStore:
 def _sqlite(url: str, rest: str) -> RecordStore:
     path, _, query = rest.partition("?")
     if not path or path == ":memory:":
-        raise InvalidRequest(f"{hidden(url)!r} names no file: write sqlite:PATH, or memory: for a store in memory")
+        raise InvalidRequest(f"{shown(hidden(url))} names no file: write sqlite:PATH, or memory: for a store in memory")
     if re.match("//[^/]", path):
-        raise InvalidRequest(f"{hidden(url)!r} names a host: write sqlite:/absolute/path or sqlite:relative/path")
+        raise InvalidRequest(f"{shown(hidden(url))} names a host: write sqlite:/absolute/path or sqlite:relative/path")
     options = options_of(url, query, {"synchronous", "busy_timeout"})
     return SQLiteStore(
         unquote(path, errors="surrogateescape"),  # bytes that are no UTF-8, which the store refuses
@@ -130,7 +131,7 @@ def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
     for name, value in pairs:
         if name not in known or not value or len(options) < len(pairs):
             raise InvalidRequest(
-                f"option {name!r} of {hidden(url)!r}: unknown, empty or given twice; "
+                f"option {shown(name)} of {shown(hidden(url))}: unknown, empty or given twice; "
                 f"there are {', '.join(sorted(known))}"
             )
     return options
@@ -141,7 +142,9 @@ def seconds(url: str, name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise InvalidRequest(f"option {name} of {hidden(url)!r} is {value!r}: give seconds, such as 5") from None
+        raise InvalidRequest(
+            f"option {name} of {shown(hidden(url))} is {shown(value)}: give seconds, such as 5"
+        ) from None
 
 
 _BACKENDS: dict[str, Callable[[str, str], RecordStore]] = {

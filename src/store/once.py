@@ -22,6 +22,7 @@ from ..errors import (
     Refused,
     Unavailable,
 )
+from ..plain import shown
 from ..retry import RetryPolicy
 from ..seams import Seams
 from .model.expr import (  # fmt: skip
@@ -128,7 +129,7 @@ def operate_once(store: Attempts, update: Update, once: Once) -> Values:
     or may still be, `Unavailable` where it was not.
     """
     if not isinstance(once, Once):
-        raise InvalidRequest(f"once is {once!r}; it must be a Once")
+        raise InvalidRequest(f"once is {shown(once)}; it must be a Once")
     return _Attempt(store, update, once).run()
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .model.expr import Bound, Expr, Guard
@@ -159,7 +160,7 @@ class RecordStore(ABC):
         """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
         _check_index(set, bin)
         if not isinstance(equals, str | int) or isinstance(equals, bool):
-            raise InvalidRequest(f"a query for {equals!r}; an index finds str and int")
+            raise InvalidRequest(f"a query for {shown(equals)}; an index finds str and int")
         return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=_reads_are_repeatable)
 
     def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
@@ -254,7 +255,7 @@ class PolicyView(RecordStore):
 
     def __init__(self, inner: RecordStore, policy: RetryPolicy) -> None:
         if not isinstance(policy, RetryPolicy):
-            raise InvalidRequest(f"policy is {policy!r}; give a latchwork.retry.RetryPolicy")
+            raise InvalidRequest(f"policy is {shown(policy)}; give a latchwork.retry.RetryPolicy")
         self.inner, self.policy = inner, policy
         self.seams, self.token_clock = inner.seams, inner.token_clock
 

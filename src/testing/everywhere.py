@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError
+from ..plain import shown
 from ..store.local.memory import MemoryStore
 from ..store.model.record import Key
 from ..store.port import RecordStore
@@ -124,7 +125,7 @@ def inject_everywhere(
     """
     for name in faults:
         if name not in FAULTS:
-            raise InvalidRequest(f"there is no fault {name!r}; there are {', '.join(FAULTS)}")
+            raise InvalidRequest(f"there is no fault {shown(name)}; there are {', '.join(FAULTS)}")
     trial = _Trial(work, prepare or _nothing, recover or work, Counter(expected), check or _nothing)
     make = make_store or _in_memory
     calls = trial.without_fault(make())
@@ -163,7 +164,7 @@ class _Trial:
         self.check(store)
         if Counter(done) != self.expected:
             raise InvalidRequest(
-                f"without any fault the work did {done!r}; expected is {[*self.expected.elements()]!r}"
+                f"without any fault the work did {shown(done)}; expected is {shown([*self.expected.elements()])}"
             )
         return counting.total
 

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
+from ..plain import shown
 from ..seams import Seams
 from ..store.model.ops import writes
 from ..store.model.record import Key, Record, Removal, Row, StoreInfo, Update, Values
@@ -68,7 +69,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InvalidRequest(f"there is no fault {self.kind!r}; there are {', '.join(KINDS)}")
+            raise InvalidRequest(f"there is no fault {shown(self.kind)}; there are {', '.join(KINDS)}")
 
 
 Planned = str | Fault | Callable[[], object]

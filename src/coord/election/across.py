@@ -16,7 +16,8 @@ from typing import Any
 from ...background import shared
 from ...deadline import Deadline
 from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
-from ...inputs import checked_kind, checked_timeout, farm_or_default, shown
+from ...inputs import checked_kind, checked_timeout, farm_or_default
+from ...plain import shown
 from ...seams import Task
 from ...store.connect import as_store
 from ...store.model.expr import Bin, Param, missing
@@ -245,7 +246,8 @@ class GlobalElection(ZooKeeperElection):
             seen = (record.bins.get(FENCE) or 0) if record else 0
             if seen == epoch:
                 raise InvalidRequest(
-                    f"farms {farm!r} and {self.farm!r} have one store; give each farm the store of its own cluster"
+                    f"farms {shown(farm)} and {shown(self.farm)} have one store; give each farm the store of its own "
+                    "cluster"
                 ) from None
             raise FencedOut(
                 f"farm {farm!r} has seen the epoch {seen} of {self.name!r}, and this term has {epoch}",
@@ -272,14 +274,15 @@ class GlobalElection(ZooKeeperElection):
     def _known(self, what: str, farms: Sequence[str]) -> tuple[str, ...]:
         """Return these farms. Raises `InvalidRequest` if one is not there, or is named twice."""
         if isinstance(farms, str) or not isinstance(farms, Sequence):
-            raise InvalidRequest(f"{what} is {farms!r}; pass a list of farms, the most preferred first")
+            raise InvalidRequest(f"{what} is {shown(farms)}; pass a list of farms, the most preferred first")
         for place, farm in enumerate(farms):
             if not isinstance(farm, str) or farm not in self._stores:
                 raise InvalidRequest(
-                    f"{what} names the farm {farm!r}; there are {sorted(self._stores)}: name one, or give its store"
+                    f"{what} names the farm {shown(farm)}; there are {sorted(self._stores)}: name one, or give its "
+                    "store"
                 )
             if farm in farms[:place]:
-                raise InvalidRequest(f"{what} names the farm {farm!r} twice; name it once")
+                raise InvalidRequest(f"{what} names the farm {shown(farm)} twice; name it once")
         return tuple(farms)
 
     def _rank(self, farm: str) -> int:
@@ -302,11 +305,11 @@ def _raise_fence(store: RecordStore, name: str, epoch: int) -> None:
 
 def _checked_stores(stores: Mapping[str, RecordStore]) -> dict[str, RecordStore]:
     if not isinstance(stores, Mapping) or not stores:
-        raise InvalidRequest(f"store_of_each_farm is {stores!r}; pass the store of each farm, as {{farm: store}}")
+        raise InvalidRequest(f"store_of_each_farm is {shown(stores)}; pass the store of each farm, as {{farm: store}}")
     for farm in stores:
         if "/" in checked_farm(farm):
             raise InvalidRequest(
-                f"farm id {farm!r} contains '/', which stands between farm and candidate: leave it out"
+                f"farm id {shown(farm)} contains '/', which stands between farm and candidate: leave it out"
             )
     if len({id(as_store(store)) for store in stores.values()}) < len(stores):
         raise InvalidRequest(
@@ -319,7 +322,7 @@ def _checked_resources(resources: Iterable[Key]) -> tuple[Key, ...]:
     keys = tuple(resources) if isinstance(resources, Iterable) else (resources,)
     wrong = [key for key in keys if not isinstance(key, Key)]
     if wrong:
-        raise InvalidRequest(f"resources has {wrong[0]!r}; pass keys of records, as Key(set, key)")
+        raise InvalidRequest(f"resources has {shown(wrong[0])}; pass keys of records, as Key(set, key)")
     if len(keys) > MAX_RESOURCES:
         raise InvalidRequest(
             f"resources has {len(keys)} keys; at most {MAX_RESOURCES}, as all are sealed at each election"

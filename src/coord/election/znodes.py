@@ -11,16 +11,19 @@ from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, No
 
 from ...errors import Corrupt, InvalidRequest, Refused, Unavailable
 from ...inputs import checked_text
+from ...plain import shown
 from ...seams import Seams
 
 
 def line_path(path: str, name: str) -> str:
     """Return the path of an election's line. Raises `InvalidRequest` if it is not a valid path in ZooKeeper."""
     if not checked_text("path", path).startswith("/") or path != "/" + path.strip("/"):
-        raise InvalidRequest(f"path is {path!r}; it must begin with / and not end with it")
+        raise InvalidRequest(f"path is {shown(path)}; it must begin with / and not end with it")
     whole = f"{path}/{quote(name, safe='')}"
     if not {".", ".."}.isdisjoint(whole.split("/")):
-        raise InvalidRequest(f"name is {name!r} and path is {path!r}; ZooKeeper keeps nothing under '.' or '..'")
+        raise InvalidRequest(
+            f"name is {shown(name)} and path is {shown(path)}; ZooKeeper keeps nothing under '.' or '..'"
+        )
     return whole
 
 

@@ -17,6 +17,7 @@ from kazoo.exceptions import KazooException
 
 from ...errors import InvalidRequest, LatchworkError, Unavailable
 from ...inputs import checked_timeout
+from ...plain import shown
 from ...seams import Event
 from ...store.model.expr import Bin, Param
 from ...store.model.ops import Put
@@ -70,7 +71,7 @@ def _connecting(hosts: str, lease: float) -> Any:
     try:
         return KazooClient(hosts, timeout=lease)
     except ValueError as failure:
-        raise InvalidRequest(f"hosts are {hosts!r}: {failure}; pass them as 'host:port,...'") from None
+        raise InvalidRequest(f"hosts are {shown(hosts)}: {failure}; pass them as 'host:port,...'") from None
 
 
 class ZooKeeperElection(Election):
@@ -109,7 +110,9 @@ class ZooKeeperElection(Election):
             client_or_hosts = ",".join(client_or_hosts)
         self._own = isinstance(client_or_hosts, str)
         if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
-            raise InvalidRequest(f"no ZooKeeper: {client_or_hosts!r}; pass a kazoo client, or hosts as 'host:port,...'")
+            raise InvalidRequest(
+                f"no ZooKeeper: {shown(client_or_hosts)}; pass a kazoo client, or hosts as 'host:port,...'"
+            )
         asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo tells it nowhere else
         self.lease = rules.checked_lease(asked if lease is None else lease)
         self._client: Any = _connecting(client_or_hosts, self.lease) if self._own else client_or_hosts

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
 from ...inputs import checked_kind, checked_timeout, checked_whole
+from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
@@ -171,9 +172,9 @@ class Latch(Handle):
                 raise self._gone() from None
             if counted is None and of_one_kind is None:
                 raise InvalidRequest(
-                    f"party {party!r} of the latch {self._key.name!r}: those who have counted in farm {self._farm!r} "
-                    f"are named by {'whole numbers' if kind is str else 'text'}, and the Java library cannot read both "
-                    "in one farm; name all alike",
+                    f"party {shown(party)} of the latch {shown(self._key.name)}: those who have counted in farm "
+                    f"{shown(self._farm)} are named by {'whole numbers' if kind is str else 'text'}, and the Java "
+                    "library cannot read both in one farm; name all alike",
                     key=self._key,
                 ) from None
             if counted is None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import checked_kind, farm_or_default
+from ...plain import shown
 from ...retry import LATCH_POLICY, RetryPolicy
 from ...store.connect import as_store
 from ...store.port import Record, RecordStore
@@ -49,7 +50,7 @@ class Handle:
         farms: Iterable[str] | None = None,
     ) -> None:
         if not isinstance(level, LatchLevel):
-            raise InvalidRequest(f"level is {level!r}; it must be LatchLevel.DC or LatchLevel.XDC")
+            raise InvalidRequest(f"level is {shown(level)}; it must be LatchLevel.DC or LatchLevel.XDC")
         self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
         self._farm = layout.checked_farm(farm_or_default(farm_id))

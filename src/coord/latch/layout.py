@@ -14,7 +14,8 @@ from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from ...errors import Corrupt, InvalidRequest
-from ...inputs import checked_store_name, checked_whole, shown
+from ...inputs import checked_store_name, checked_whole
+from ...plain import shown
 from ...store.model.expr import (
     Bin,
     Const,
@@ -152,21 +153,25 @@ def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
     named("client_id", client_id)
     named("latch_id", latch_id)
     if "#" in client_id:
-        raise InvalidRequest(f"client_id {client_id!r} contains '#', which ends it in the stored key: leave it out")
+        raise InvalidRequest(
+            f"client_id {shown(client_id)} contains '#', which ends it in the stored key: leave it out"
+        )
     set_name = f"D_LTCH#{checked_store_name('set_suffix', set_suffix)}"
     if len(set_name.encode()) > MAX_SET:
-        raise InvalidRequest(f"set_suffix {set_suffix!r} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
+        raise InvalidRequest(f"set_suffix {shown(set_suffix)} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
     return Key(set_name, f"D_LTCH#{client_id}#{latch_id}")
 
 
 def named(what: str, value: str) -> str:
     """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{what} is {value!r}; it must be a string with at least one character")
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string with at least one character")
     try:
         value.encode()
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"{what} is {value!r}, which is no valid Unicode ({failure.reason}): correct it") from None
+        raise InvalidRequest(
+            f"{what} is {shown(value)}, which is no valid Unicode ({failure.reason}): correct it"
+        ) from None
     return value
 
 
@@ -174,9 +179,11 @@ def checked_farm(farm: str) -> str:
     """Check a farm's id, and return it. Raises `InvalidRequest` if its bins could not be named."""
     size = len(checked_store_name("farm_id", farm).encode())
     if size > MAX_FARM:
-        raise InvalidRequest(f"farm_id {farm!r} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
+        raise InvalidRequest(f"farm_id {shown(farm)} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
     if COUNT in farm:
-        raise InvalidRequest(f"farm_id {farm!r} contains {COUNT!r}, at which the Java library fails: leave it out")
+        raise InvalidRequest(
+            f"farm_id {shown(farm)} contains {shown(COUNT)}, at which the Java library fails: leave it out"
+        )
     return farm
 
 
@@ -205,7 +212,7 @@ def checked_party(party: str | int) -> str | int:
         return int(checked_whole("party", party, -(2**63), 2**63 - 1))
     name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
     if len(name.encode()) > 255:
-        raise InvalidRequest(f"party {name[:40]!r}... is too long: at most 255 bytes")
+        raise InvalidRequest(f"party {shown(name)} is too long: at most 255 bytes")
     return str.__str__(name)
 
 
@@ -262,7 +269,7 @@ def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
     some = ", ".join(repr(name) for name in in_order(names)[:5]) + (", ..." if len(names) > 5 else "")
     meant = f"; is {near[0]!r} meant?" if near else f": these are {some or 'none'}"
     return InvalidRequest(
-        f"party {shown(party)} is none of the {len(names)} that the latch {key.name!r} was created for{meant}",
+        f"party {shown(party)} is none of the {len(names)} that the latch {shown(key.name)} was created for{meant}",
         key=key,
     )
 
@@ -270,7 +277,7 @@ def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
 def listed(what: str, values: Iterable[T]) -> Iterable[T]:
     """Check that names come as a collection: a string would be read as its letters. Raises `InvalidRequest`."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidRequest(f"{what} is {values!r}; give a list of names")
+        raise InvalidRequest(f"{what} is {shown(values)}; give a list of names")
     return values
 
 
@@ -279,7 +286,7 @@ def expected_parties(names: Iterable[str | int]) -> set[str | int]:
     parties = list(listed("expected", names))
     for party in parties:
         if not isinstance(party, str | int):
-            raise InvalidRequest(f"expected holds {party!r}; give names of parties: text or whole numbers")
+            raise InvalidRequest(f"expected holds {shown(party)}; give names of parties: text or whole numbers")
     return set(parties)
 
 

@@ -8,6 +8,7 @@ the guard of every step of head asks for. Positions are changed without the queu
 from __future__ import annotations
 
 from ...errors import Corrupt, InvalidRequest, NotFound, Refused
+from ...plain import shown
 from ...store.model.expr import Bin, Const, Expr, If, MapValue, Param, has, lacks
 from ...store.model.ops import MapGet, MapPut, MapRemove, Read
 from ...store.port import NEVER, RecordStore
@@ -62,7 +63,7 @@ class ConsumerGroup:
     def joined(cls, store: RecordStore, layout: Layout, slots: Slots, name: str, *, hold_head: bool) -> ConsumerGroup:
         """The group, registered in the queue. Raises `InvalidRequest`, `NotFound` where there is no queue."""
         if not isinstance(name, str) or not 0 < len(name) <= 256:
-            raise InvalidRequest(f"group name is {name!r}; it must be text of 1 to 256 characters")
+            raise InvalidRequest(f"group name is {shown(name)}; it must be text of 1 to 256 characters")
         group = cls(store, layout, slots, name)
         if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN) and hold_head:
             group._put(_HELD, _IS_FREE)  # refused where it is held already, by whomever
@@ -94,7 +95,9 @@ class ConsumerGroup:
             return
         _, _, tail = self._look()
         if offset >= tail:
-            raise InvalidRequest(f"offset {offset} cannot be committed: queue {self._layout.name!r} ends at {tail - 1}")
+            raise InvalidRequest(
+                f"offset {offset} cannot be committed: queue {shown(self._layout.name)} ends at {tail - 1}"
+            )
 
     def lag(self) -> int:
         """How many entries the group can still read and has not committed. One store call."""
@@ -111,7 +114,9 @@ class ConsumerGroup:
             return
         position, head, tail = self._look()
         if not (refusal.details["doubt"] and position == offset):
-            raise InvalidRequest(f"offset {offset} is not in queue {self._layout.name!r}, which has {head} to {tail}")
+            raise InvalidRequest(
+                f"offset {offset} is not in queue {shown(self._layout.name)}, which has {head} to {tail}"
+            )
 
     def drop(self) -> None:
         """Forget the group, and let head go on without it. Also for a group whose readers have died."""

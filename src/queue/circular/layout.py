@@ -3,7 +3,7 @@
 One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
 `queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
 `[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it. Slots in
-the older form `{"offset": o, "entry": value}` are read too; an empty one of those is `{"offset": -1, "value": None}`.
+the older form `{"offset": o, "entry": value}` are read too; there an empty one is `{"offset": -1, "value": None}`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequest, RecordTooBig
-from ...inputs import checked_store_name, checked_whole, is_int, shown
+from ...inputs import checked_store_name, checked_whole, is_int
+from ...plain import shown
 from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
 from ...store.model.record import Key, checked_key
 from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
@@ -38,7 +39,7 @@ _DEPTH = MAX_DEPTH - 2
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
-"""The smallest position that head waits for; those of groups that do not hold it are far above (`groups.FREE`)."""
+"""The smallest position that head waits for; groups that do not hold head are far above (`groups.FREE`)."""
 
 
 def not_stale(fence: int) -> Bound:
@@ -123,8 +124,9 @@ class Layout:
             size = len(encode({"": _typed(value)}))
             if size > self.room:
                 raise RecordTooBig(
-                    f"a value of {size} bytes for queue {self.name!r}: {self.slots} entries share a record, so one "
-                    f"may have {self.room} bytes; create the queue with fewer entries_per_record, or store a reference",
+                    f"a value of {size} bytes for queue {shown(self.name)}: {self.slots} entries share a record, so "
+                    f"one may have {self.room} bytes; create the queue with fewer entries_per_record, or store a "
+                    "reference",
                     size=size,
                     limit=self.room,
                 )

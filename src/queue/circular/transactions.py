@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import InvalidRequest
-from ...inputs import shown
+from ...plain import shown
 from ...store.model.expr import Bin, Const, If, MapSize
 from ...store.model.ops import MapPut, MapRemove, Op
 from .layout import TXNS
@@ -22,11 +22,11 @@ NAMED_FORGOTTEN, OWN_FORGOTTEN = "", OWN
 REMEMBERED = {NAMED_FORGOTTEN: 1024, OWN_FORGOTTEN: 64}
 """How many are kept when the map is trimmed. The queue's own are asked for only while a commit is in doubt."""
 MOST_BYTES = 256
-"""What an id may have in UTF-8: those that are kept have to fit into one record, in whatever script they are."""
+"""Bytes that an id may have in UTF-8, so that all ids that are kept fit into one record."""
 ASK_EVERY = 64
 """Holds of one process, or transactions in them, after which it asks again whether it is time to trim."""
 DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
-"""All transactions, where there are so many that some may have to go; otherwise nothing."""
+"""All transactions, where some may have to be removed because there are many; otherwise nothing."""
 NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
 
 Entry = list[int]
@@ -62,15 +62,17 @@ def checked(txn_id: str | int | None) -> str | None:
             raise InvalidRequest(f"txn_id is {shown(txn_id)}; it may have {MOST_BYTES} digits: use a shorter one")
         txn = str(txn_id)
     if not isinstance(txn, str) or not txn:
-        raise InvalidRequest(f"txn_id is {txn_id!r}; it must be an int, or text that is not empty")
+        raise InvalidRequest(f"txn_id is {shown(txn_id)}; it must be an int, or text that is not empty")
     try:
         size = len(txn.encode())
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"txn_id is {txn_id!r}, which is no valid Unicode ({failure.reason})") from None
+        raise InvalidRequest(f"txn_id is {shown(txn_id)}, which is no valid Unicode ({failure.reason})") from None
     if size > MOST_BYTES:
-        raise InvalidRequest(f"txn_id is {txn_id!r}, of {size} bytes in UTF-8; it may have {MOST_BYTES}: shorten it")
+        raise InvalidRequest(
+            f"txn_id is {shown(txn_id)}, of {size} bytes in UTF-8; it may have {MOST_BYTES}: shorten it"
+        )
     if txn == OWN:
-        raise InvalidRequest(f"txn_id is {txn!r}, a key of the queue's own bookkeeping: use another")
+        raise InvalidRequest(f"txn_id is {shown(txn)}, a key of the queue's own bookkeeping: use another")
     return str.__str__(txn)  # plain text also where it was an enumeration's member: nothing else can be a map key
 
 
@@ -78,7 +80,9 @@ def checked_new(txn_id: str | int | None) -> str | None:
     """Check the id of a new transaction. Raises `InvalidRequest`."""
     txn = checked(txn_id)
     if txn is not None and txn.startswith(OWN):
-        raise InvalidRequest(f"txn_id is {txn!r}; ids that begin with {OWN!r} are the queue's own: use another")
+        raise InvalidRequest(
+            f"txn_id is {shown(txn)}; ids that begin with {shown(OWN)} are the queue's own: use another"
+        )
     return txn
 
 

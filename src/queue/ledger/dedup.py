@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unavailable
 from ...inputs import checked_text
+from ...plain import shown
 from ...store import Update
 from ..rows import settle
 from ..sharded.envelope import Envelope
@@ -51,7 +52,7 @@ def checked_span(dedup_for: timedelta | None, default: timedelta) -> int:
     """The seconds for which a key is remembered. Raises `InvalidRequest`."""
     span = default if dedup_for is None else dedup_for
     if not isinstance(span, timedelta) or not MIN_FOR <= span <= MAX_FOR:
-        raise InvalidRequest(f"dedup_for is {dedup_for!r}; give a timedelta of 1 s to 365 days, or None")
+        raise InvalidRequest(f"dedup_for is {shown(dedup_for)}; give a timedelta of 1 s to 365 days, or None")
     return max(1, round(span.total_seconds()))
 
 

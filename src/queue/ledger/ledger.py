@@ -15,6 +15,7 @@ from typing import Any
 
 from ...errors import InvalidRequest, NonDeterministicInput
 from ...inputs import is_int
+from ...plain import shown
 from ..sharded.envelope import Envelope, checked_headers, checked_id
 from ..sharded.transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
@@ -58,9 +59,9 @@ class Ledger:
 
     def __init__(self, queue: Target, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
-            raise InvalidRequest(f"scope {scope!r}: it must be text of 1 to {MAX_SCOPE} bytes")
+            raise InvalidRequest(f"scope {shown(scope)}: it must be text of 1 to {MAX_SCOPE} bytes")
         if batch is not None and not (is_int(batch) and 1 <= batch <= CHUNK):
-            raise InvalidRequest(f"batch is {batch!r}; it must be a whole number from 1 to {CHUNK}, or None")
+            raise InvalidRequest(f"batch is {shown(batch)}; it must be a whole number from 1 to {CHUNK}, or None")
         self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
     def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:
@@ -157,7 +158,7 @@ class _Attempt:
         else:
             msg_id = checked_id(message.message_id)
             if msg_id in self._own_ids:
-                raise InvalidRequest(f"{self._name}: message id {msg_id!r} comes twice; ids must be unique")
+                raise InvalidRequest(f"{self._name}: message id {shown(msg_id)} comes twice; ids must be unique")
             self._own_ids.add(msg_id)
         now = self._queue.pointers.now_ms()
         shard = None if message.key is None else self._queue.shard_of(message.key)

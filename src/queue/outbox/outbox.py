@@ -10,6 +10,7 @@ from typing import Any
 from ...background import Background, Troubles
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
 from ...inputs import checked_timeout, is_int
+from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
 from ...store import RecordStore
@@ -106,9 +107,13 @@ class Outbox:
         file_safe(name)
         _check_queues(pq, queue)
         if disk_budget is not None and not (is_int(disk_budget) and disk_budget >= 1):
-            raise InvalidRequest(f"disk_budget is {disk_budget!r}; it must be 1 byte or more, or None for no limit")
+            raise InvalidRequest(
+                f"disk_budget is {shown(disk_budget)}; it must be 1 byte or more, or None for no limit"
+            )
         if not (is_int(ledger_ttl) and 1 <= ledger_ttl <= MAX_TTL):
-            raise InvalidRequest(f"ledger_ttl is {ledger_ttl!r}; it must be 1 to {MAX_TTL} s, longer than any outage")
+            raise InvalidRequest(
+                f"ledger_ttl is {shown(ledger_ttl)}; it must be 1 to {MAX_TTL} s, longer than any outage"
+            )
         self.name = name
         self._pq, self._queue, self._codec = pq, queue, queue.codec
         self._budget, self._ttl = disk_budget, ledger_ttl

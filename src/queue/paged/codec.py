@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_origin
 import msgspec
 
 from ...errors import InvalidRequest, Unreadable
+from ...plain import shown
 from ..undecodable import why
 from .layout import Place
 
@@ -40,7 +41,7 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     if isinstance(kind, type) and kind not in (UnionType, Annotated):
         decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
         return _encoding(msgspec.json.encode, _checkable(kind), decode), _decoding(decode)
-    raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {codec!r}")
+    raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {shown(codec)}")
 
 
 def _checkable(kind: type) -> type | None:
@@ -68,7 +69,7 @@ def milliseconds(moment: datetime | float) -> int:
     seconds = _timestamp(moment) if isinstance(moment, datetime) else moment
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not -_LATEST <= seconds <= _LATEST:
         raise InvalidRequest(
-            f"a moment is a datetime or seconds since the epoch, at most {_LATEST} before or after, not {moment!r:.99}"
+            f"a moment is a datetime or seconds since the epoch, at most {_LATEST} before or after, not {shown(moment)}"
         )
     return math.floor(round(seconds * 1000, 3))  # a millisecond is not exact in floating seconds
 
@@ -78,7 +79,7 @@ def _timestamp(moment: datetime) -> float:
         return moment.timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequest(
-            f"{moment!r} is no moment in local time ({error}): give it a timezone, or None for everything"
+            f"{shown(moment)} is no moment in local time ({error}): give it a timezone, or None for everything"
         ) from error
 
 

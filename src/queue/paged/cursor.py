@@ -9,6 +9,7 @@ from sys import maxsize
 
 from ...errors import Corrupt, InvalidRequest, Unreadable
 from ...inputs import checked_timeout, is_int
+from ...plain import shown
 from ...seams import Lock
 from .backlog import Backlog, backlog, distance
 from .layout import Place, disk
@@ -21,7 +22,9 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 def file_safe(name: str) -> None:
     """`InvalidRequest` for a name that a cursor cannot have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {name!r}", name=name)
+        raise InvalidRequest(
+            f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {shown(name)}", name=name
+        )
 
 
 class Cursor:
@@ -74,7 +77,7 @@ class Cursor:
         message of the first two kinds is returned first. With `skip_corrupt` the next good message is returned instead.
         """
         if not is_int(n) or n < 1:
-            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {n!r}", n=n)
+            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {shown(n)}")
         deadline = self._deadline(checked_timeout(timeout))
         while True:
             until = self._view.tail()

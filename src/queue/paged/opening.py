@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...errors import AlreadyOpen, InvalidRequest
 from ...inputs import is_int
+from ...plain import shown
 from .files import Closable
 from .layout import Layout
 
@@ -22,18 +23,18 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
     """`InvalidRequest` for what no queue can be opened with."""
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix) or not _nameable(prefix):
         raise InvalidRequest(
-            f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {prefix!r}", prefix=prefix
+            f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {shown(prefix)}"
         )
     if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
-        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {page_size!r}", page_size=page_size)
+        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {shown(page_size)}")
     if not is_int(force_every) or force_every < 0:
-        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {force_every!r}")
+        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {shown(force_every)}")
     if lifetime is not None and (
         not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME
     ):
         raise InvalidRequest(
-            f"lifetime is {lifetime!r}; it must be more than 0 seconds and at most {MAX_LIFETIME}, or None to keep "
-            "everything"
+            f"lifetime is {shown(lifetime)}; it must be more than 0 seconds and at most {MAX_LIFETIME}, or None to "
+            "keep everything"
         )
 
 
@@ -42,13 +43,13 @@ def checked_directory(directory: str | os.PathLike[str]) -> Path:
     try:
         path = Path(directory)
     except TypeError as failure:
-        raise InvalidRequest(f"directory is {directory!r}; give a path") from failure
+        raise InvalidRequest(f"directory is {shown(directory)}; give a path") from failure
     if not _nameable(str(path)):
-        raise InvalidRequest(f"directory is {directory!r}, which no file system takes; correct it")
+        raise InvalidRequest(f"directory is {shown(directory)}, which no file system takes; correct it")
     try:
         return path.expanduser().absolute()
     except (RuntimeError, OSError) as failure:
-        raise InvalidRequest(f"directory is {directory!r}: {failure}; write the path in full") from failure
+        raise InvalidRequest(f"directory is {shown(directory)}: {failure}; write the path in full") from failure
 
 
 def _nameable(name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
 from ...inputs import checked_whole, is_int
+from ...plain import shown
 from ...retry import Poll
 from ...store.model.record import Key, checked_key
 from .envelope import Codec
@@ -204,7 +205,7 @@ MAX_GROUP = 64
 def group_config(queue: QueueConfig, name: str, tag: str, settings: Mapping[str, Any]) -> GroupConfig:
     """The settings of a group that is to be made. Raises `InvalidRequest`, as `QueueConfig` does."""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_GROUP:
-        raise InvalidRequest(f"group name {name!r}: it must be text of 1 to {MAX_GROUP} characters")
+        raise InvalidRequest(f"group name {shown(name)}: it must be text of 1 to {MAX_GROUP} characters")
     unknown = sorted(settings.keys() - set(_OF_A_GROUP))
     if unknown:
         raise InvalidRequest(f"a group has no {', '.join(unknown)} of its own: give {', '.join(_OF_A_GROUP)}")
@@ -257,15 +258,17 @@ def milliseconds(span: timedelta) -> int:
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME:
-        raise InvalidRequest(f"queue name {name!r}: it must be text of 1 to {MAX_NAME} bytes")
+        raise InvalidRequest(f"queue name {shown(name)}: it must be text of 1 to {MAX_NAME} bytes")
     if name.endswith((SIDELINE, PARKED)):
-        raise InvalidRequest(f"queue name {name!r} ends like the sideline or the parked messages of another: rename it")
+        raise InvalidRequest(
+            f"queue name {shown(name)} ends like the sideline or the parked messages of another: rename it"
+        )
     checked_key(Key("-", name))
 
 
 def _check_codec(codec: Any) -> None:
     if codec is None or (isinstance(codec, str) and codec not in ("json", "bytes")):
-        raise InvalidRequest(f"codec {codec!r}: use 'json', 'bytes', or a type that msgspec reads from JSON")
+        raise InvalidRequest(f"codec {shown(codec)}: use 'json', 'bytes', or a type that msgspec reads from JSON")
     Codec(codec)
 
 
@@ -273,7 +276,7 @@ def _check_kinds(config: QueueConfig) -> None:
     for field, kind in _KINDS.items():
         value = getattr(config, field)
         if value is not None and not isinstance(value, kind):
-            raise InvalidRequest(f"{field} is {value!r}; give a {kind.__name__}, or None")
+            raise InvalidRequest(f"{field} is {shown(value)}; give a {kind.__name__}, or None")
 
 
 def _span(what: str, value: Any) -> timedelta:
@@ -281,7 +284,7 @@ def _span(what: str, value: Any) -> timedelta:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e9:
         return timedelta(seconds=value)
-    raise InvalidRequest(f"{what} is {value!r}; give a timedelta, or a number of seconds")
+    raise InvalidRequest(f"{what} is {shown(value)}; give a timedelta, or a number of seconds")
 
 
 def _backoff(value: Any) -> Poll | None:
@@ -289,7 +292,7 @@ def _backoff(value: Any) -> Poll | None:
     if value is None or isinstance(value, Poll):
         return value
     if not isinstance(value, timedelta | int | float):
-        raise InvalidRequest(f"backoff is {value!r}; give a timedelta, a number of seconds, a Poll, or None")
+        raise InvalidRequest(f"backoff is {shown(value)}; give a timedelta, a number of seconds, a Poll, or None")
     span = _span("backoff", value)
     _between("backoff", span, MILLISECOND, MAX_EXPIRY)
     seconds = span.total_seconds()

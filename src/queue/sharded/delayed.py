@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import seconds_of
+from ...plain import shown
 from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ...store.model.expr import SERVER_NOW, Bound, MapSize, smallest
 from ...store.model.ops import Op
@@ -61,14 +62,14 @@ def checked_due(config: QueueConfig, delay: timedelta | float | None, at: dateti
         raise InvalidRequest("delay and at: give one of them")
     if at is not None:
         if not isinstance(at, datetime) or at.utcoffset() is None:
-            raise InvalidRequest(f"at is {at!r}; give a datetime with a time zone, as datetime.now(timezone.utc)")
+            raise InvalidRequest(f"at is {shown(at)}; give a datetime with a time zone, as datetime.now(timezone.utc)")
         return Due(round(at.timestamp() * 1000), absolute=True)
     if delay is None:
         return None
     limit = limit_of(config).total_seconds()
     seconds = seconds_of(delay)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= limit:
-        raise InvalidRequest(f"delay is {delay!r}; give 0 to {limit:.0f} s: the queue's expiry, or a year")
+        raise InvalidRequest(f"delay is {shown(delay)}; give 0 to {limit:.0f} s: the queue's expiry, or a year")
     return Due(math.ceil(seconds * 1000), absolute=False) if seconds else None
 
 
@@ -133,18 +134,23 @@ class DelayedMessages:
                 f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
             )
         ttl = self._kept + max(0, ahead // 1000)
-        more = (Put("due", due.value), Put("by", by))
         names = [one.msg_id for one in envelopes] if names is None else names
+        # Each has a token of its own: of two that have one id, only the first is there.
+        tokens = [f"{by}.{n}" for n in range(len(envelopes))]
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), *more, Put("shard", -1 if shard is None else shard), Read("due")),
+                (*one.ops(now), Put("due", due.value), Put("by", token),
+                 Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for name, one, shard in zip(names, envelopes, shards, strict=True)
+            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+        ]  # fmt: skip
+        rows = [
+            self._ours(update.key, row, token)
+            for update, row, token in zip(made, settle(self.store, made), tokens, strict=True)
         ]
-        rows = [self._ours(update.key, row, by) for update, row in zip(made, settle(self.store, made), strict=True)]
         ids: dict[int, list[str]] = defaultdict(list)
         for name, row in zip(names, rows, strict=True):
             if not isinstance(row, LatchworkError):

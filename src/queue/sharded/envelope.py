@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...errors import InvalidRequest, Unreadable
+from ...plain import shown
 from ...store.model.expr import Param
 from ...store.model.form import Form
 from ...store.model.ops import Op, Put
@@ -62,7 +63,7 @@ def reason_of(reason: str) -> str:
         return Reason(reason).value
     except ValueError:
         names = ", ".join(r.value for r in Reason)
-        raise InvalidRequest(f"reason {reason!r}: use one of {names}") from None
+        raise InvalidRequest(f"reason {shown(reason)}: use one of {names}") from None
 
 
 class Envelope(Struct, frozen=True, rename="camel"):
@@ -283,7 +284,7 @@ def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
     try:
         return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
     except TypeError as failure:
-        raise InvalidRequest(f"codec {codec!r} is not a type that msgspec reads from JSON: {failure}") from failure
+        raise InvalidRequest(f"codec {shown(codec)} is not a type that msgspec reads from JSON: {failure}") from failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +356,6 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
 def checked_id(message_id: str) -> str:
     """The message id, once it is text of 1 to 256 characters that a store takes. Raises `InvalidRequest`."""
     if not isinstance(message_id, str) or not 1 <= len(message_id) <= MAX_ID:
-        raise InvalidRequest(f"message id {message_id!r}: it must be text of 1 to 256 characters")
+        raise InvalidRequest(f"message id {shown(message_id)}: it must be text of 1 to 256 characters")
     taken(message_id)
     return message_id

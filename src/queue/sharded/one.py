@@ -12,7 +12,8 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import is_int, seconds_of, shown
+from ...inputs import is_int, seconds_of
+from ...plain import shown
 from ...store import Bin, Param, Put, Update, exists, missing
 from ...store.model.expr import SINCE_UPDATE, Bound
 from ...store.model.ops import ReadAll
@@ -203,7 +204,7 @@ class SideView(QueueView):
                 f"messages of a queue of {self.codec.name} go to no queue of {queue.codec.name}: take one of that codec"
             )
         if queue.pointers.pointers_key(0) == self._main.pointers.pointers_key(0):
-            raise InvalidRequest(f"{queue!r} is where these messages came from: use redrive")
+            raise InvalidRequest(f"{shown(queue)} is where these messages came from: use redrive")
         return self._bring(ids, queue)
 
     # ---- finding them

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ...errors import InvalidRequest
-from ...inputs import is_int, shown
+from ...inputs import is_int
+from ...plain import shown
 from .envelope import Codec, Message, message_of
 from .shards import PointerQueue, Slot
 

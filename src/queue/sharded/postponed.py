@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import seconds_of, shown
+from ...inputs import seconds_of
+from ...plain import shown
 from ...store import Add, Compute, Put, Update
 from ...store.model.expr import SERVER_NOW, Bound
 from ..rows import settle
@@ -108,7 +109,7 @@ class DelayedView(DelayedMessages):
         if Codec(self.config.codec).name != queue.codec.name:
             raise InvalidRequest("the queues have different codecs: take one of the same codec")
         if queue.delayed.control == self.control:
-            raise InvalidRequest(f"{queue!r} is where these messages wait already")
+            raise InvalidRequest(f"{shown(queue)} is where these messages wait already")
         named = checked_ids(ids)
         queue.open_for_publishing()
         names = [name_of(one) for one in named]

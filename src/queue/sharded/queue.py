@@ -9,10 +9,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-from ...errors import AlreadyExists, InvalidRequest, LatchworkError, RecordTooBig, Refused
+from ...errors import InvalidRequest, RecordTooBig, Refused
 from ...forks import renew_in_child
+from ...plain import shown
 from ...store import RecordStore
-from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from .config import GroupConfig, QueueConfig, check_concurrency
 from .delayed import Due, checked_due
 from .delivery import Delivery, lost
@@ -23,12 +23,11 @@ from .groups.pointers import GroupPointers, pointer_queues
 from .one import SideView
 from .pointers import ShardState
 from .postponed import DelayedView
+from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, with_dedups
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .shards import Slot
 from .subqueue import QueueView, Rules
-from .transfer import CHUNK, load
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
@@ -156,40 +155,17 @@ class ShardedQueue(QueueView):
             raise InvalidRequest(
                 f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
             )
-        due = checked_due(self.config, delay, at)
-        if due is not None and dedups is not None:
-            raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
-        seams, common = self.store.seams, checked_headers(headers)
-        with seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
-            envelopes = self._envelopes(payloads, seams.carry(common), message_ids)
-            shards, bound = self._shards(len(envelopes), key, keys)
-            if due is not None:
-                self._publish_later(envelopes, None if key is None and keys is None else shards, due)
-                return [envelope.msg_id for envelope in envelopes]
+        terms = checked_terms(
+            self.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for,
+            on_duplicate=on_duplicate,
+        )  # fmt: skip
+        common = checked_headers(headers)
+        with self.store.seams.span("publish", [common] if common else [], queue=self.name, messages=len(payloads)):
+            messages = self.prepare(payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
             if dedups is not None:
-                return self._publish_once(
-                    envelopes, shards, bound, dedups, dedup_for=dedup_for, on_duplicate=on_duplicate
-                )
-            self._publish(envelopes, shards, bound)
-        return [envelope.msg_id for envelope in envelopes]
-
-    def _publish_later(self, envelopes: list[Envelope], shards: list[int] | None, due: Due) -> None:
-        self.open_for_publishing()
-        places = [None] * len(envelopes) if shards is None else shards
-        failures: list[LatchworkError] = []
-        safe: list[str] = []
-        for begin in range(0, len(envelopes), CHUNK):
-            part = envelopes[begin : begin + CHUNK]
-            for envelope, failure in zip(
-                part, self.delayed.publish(part, places[begin : begin + CHUNK], due), strict=True
-            ):
-                if failure is None:
-                    safe.append(envelope.msg_id)
-                else:
-                    failures.append(failure)
-        if failures:
-            failures[0].details["published"] = safe
-            raise failures[0]
+                messages = with_dedups(messages, dedups)
+            outcomes = store_messages(self, messages, terms)
+        return ids_or_raise(self, messages, outcomes, on_duplicate)
 
     def cancel(self, message_id: str) -> bool:
         """Make sure that a delayed message is never delivered. Two calls.
@@ -216,41 +192,6 @@ class ShardedQueue(QueueView):
         remember([delivery], outcomes)
         raise_first([delivery], outcomes)
 
-    def _publish_once(
-        self,
-        envelopes: list[Envelope],
-        shards: list[int],
-        bound: Collection[int],
-        dedups: Sequence[str],
-        *,
-        dedup_for: timedelta | None,
-        on_duplicate: str,
-    ) -> list[str]:
-        seconds = checked_span(dedup_for, self.config.message_expiry)
-        if on_duplicate not in ON_DUPLICATE:
-            raise InvalidRequest(f"on_duplicate is {on_duplicate!r}; it must be 'keep' or 'raise'")
-        if len(dedups) != len(envelopes):
-            raise InvalidRequest(f"{len(dedups)} dedups for {len(envelopes)} payloads: give one for each")
-        wanted = [
-            Wanted(checked_key(dedup), envelope, shard, place in bound)
-            for place, (dedup, envelope, shard) in enumerate(zip(dedups, envelopes, shards, strict=True))
-        ]
-        self.open_for_publishing()
-        outcomes = publish_unless_there(self, wanted, seconds)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
-        ids = [outcome for outcome in outcomes if isinstance(outcome, str)]
-        if failures:
-            failures[0].details["published"] = ids
-            raise failures[0]
-        duplicates = [found for found, envelope in zip(ids, envelopes, strict=True) if found != envelope.msg_id]
-        if duplicates and on_duplicate == "raise":
-            raise AlreadyExists(
-                f"{len(duplicates)} of {len(ids)} messages are in queue {self.name!r} already, by their dedup keys; "
-                "the others were published",
-                message_id=duplicates[0], message_ids=duplicates,
-            )  # fmt: skip
-        return ids
-
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
         self.used = True
@@ -258,32 +199,31 @@ class ShardedQueue(QueueView):
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
 
-    def _publish(self, envelopes: list[Envelope], shards: list[int], bound: Collection[int]) -> None:
-        self.open_for_publishing()
-        outcomes = load(self.pointers, envelopes, shards, bound=bound)
-        self.active.loaded({outcome.shard for outcome in outcomes if isinstance(outcome, Slot)})
-        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
-        for done, n in (("published", len(outcomes) - len(failures)), ("failed", len(failures))):
-            if n:
-                self.store.seams.note("published", n, queue=self.name, outcome=done)
-        if failures:
-            safe = zip(envelopes, outcomes, strict=True)
-            failures[0].details["published"] = [envelope.msg_id for envelope, at in safe if isinstance(at, Slot)]
-            raise failures[0]
+    def prepare(
+        self,
+        payloads: Collection[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: dict[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[Prepared]:
+        """Messages that can be stored, of what `publish_many` takes; no I/O.
 
-    def _envelopes(
-        self, payloads: Sequence[Any], headers: dict[str, str] | None, message_ids: Sequence[str] | None
-    ) -> list[Envelope]:
+        Raises `InvalidRequest` and `RecordTooBig`.
+        """
         if message_ids is not None and len(message_ids) != len(payloads):
             raise InvalidRequest(
                 f"{len(message_ids)} message ids for {len(payloads)} payloads: give as many message ids"
             )
-        seams, now = self.store.seams, self.pointers.now_ms()
+        seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
-        return [
-            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=headers)
+        envelopes = [
+            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=carried)
             for payload, msg_id in zip(payloads, ids, strict=True)
         ]
+        places = self._shards(len(envelopes), key, keys)
+        return [Prepared(envelope, shard, bound) for envelope, (shard, bound) in zip(envelopes, places, strict=True)]
 
     def _fitting(self, data: str | bytes) -> str | bytes:
         """The payload, if a record can hold it: else its pointer would be reserved in vain. Raises `RecordTooBig`."""
@@ -292,30 +232,28 @@ class ShardedQueue(QueueView):
             limit = self.store.describe().record_size_limit - AROUND
             if size > limit:
                 raise RecordTooBig(
-                    f"a payload of {size} bytes, and records of queue {self.name!r} take {limit}: publish a reference",
+                    f"a payload of {size} bytes, and records of {self!r} take {limit}: publish a reference",
                     size=size,
                     limit=limit,
                 )
         return data
 
-    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> tuple[list[int], Collection[int]]:
-        """The shard of each message, and the places of those that have to go there."""
+    def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[tuple[int, bool]]:
+        """The shard of each message, and whether it has to go there."""
         if keys is not None and len(keys) != n:
             raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        shards = [
-            (start + place // SPREAD) % self.config.shards if shard is None else shard
+        return [
+            ((start + place // SPREAD) % self.config.shards, False) if shard is None else (shard, True)
             for place, shard in enumerate(wanted)
         ]
-        bound = () if key is keys is None else {place for place, shard in enumerate(wanted) if shard is not None}
-        return shards, bound
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
         if not isinstance(key, str):
-            raise InvalidRequest(f"key is {key!r}; it must be text")
+            raise InvalidRequest(f"key is {shown(key)}; it must be text")
         return zlib.crc32(key.encode(errors="surrogatepass")) % self.config.shards
 
     # ---- looking
@@ -443,8 +381,8 @@ class QueueGroup(ShardedQueue):
 
     def publish_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: publish to the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: publish to {self.queue_name!r}, and it gets the message")
+        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
 
     def group(self, name: str, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: make {name!r} of the queue {self.queue_name!r}")
+        raise InvalidRequest(f"{self!r} is a group: make {shown(name)} of the queue {shown(self.queue_name)}")

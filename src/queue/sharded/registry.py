@@ -11,6 +11,7 @@ from weakref import WeakSet
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import renew_in_child
 from ...inputs import checked_store_name, farm_or_default
+from ...plain import shown
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
 from ...store.model.record import checked_key
@@ -52,7 +53,7 @@ class QueueRegistry:
         self, store: RecordStore, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
     ) -> None:
         if not isinstance(idle_look, int | float) or isinstance(idle_look, bool) or not 0.05 <= idle_look <= 60:
-            raise InvalidRequest(f"idle_look is {idle_look!r} s; it must be 0.05 to 60")
+            raise InvalidRequest(f"idle_look is {shown(idle_look)} s; it must be 0.05 to 60")
         self.idle_look = idle_look
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
@@ -201,7 +202,9 @@ class QueueRegistry:
             raise InvalidRequest(f"schedule is a {type(schedule).__name__}; give a Schedule(name, queue=...)")
         queue = self.get(schedule.queue)
         if queue.codec.name == "bytes":
-            raise InvalidRequest(f"queue {schedule.queue!r} takes bytes, and a schedule's payload is JSON: use another")
+            raise InvalidRequest(
+                f"queue {shown(schedule.queue)} takes bytes, and a schedule's payload is JSON: use another"
+            )
         self._schedules.put(schedule)
 
     def unschedule(self, name: str) -> None:
@@ -381,5 +384,5 @@ def _is_other(one: QueueConfig, other: QueueConfig) -> bool:
 
 def _named(what: str, value: str) -> str:
     if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{what} is {value!r}; it must be text that is not empty")
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be text that is not empty")
     return value

@@ -18,6 +18,7 @@ from cronsim import CronSim, CronSimError
 
 from ...errors import Corrupt, InvalidRequest, NotFound, Refused
 from ...inputs import checked_text
+from ...plain import shown
 from ...store import Compute, Exists, Key, MapPut, MapRemove, Param, Read, RecordStore, has
 from ...store.model.expr import SERVER_NOW, Bound, MapValue
 from ...store.port import NEVER
@@ -66,17 +67,17 @@ class Schedule:
             raise InvalidRequest(f"the schedule's name has {len(self.name)} characters; give at most {MAX_NAME}")
         checked_text("queue", self.queue)
         if (self.every is None) == (self.cron is None):
-            raise InvalidRequest(f"schedule {self.name!r}: give either every= or cron=")
+            raise InvalidRequest(f"schedule {shown(self.name)}: give either every= or cron=")
         if self.missed not in MISSED:
-            raise InvalidRequest(f"missed is {self.missed!r}; it must be one of {', '.join(MISSED)}")
+            raise InvalidRequest(f"missed is {shown(self.missed)}; it must be one of {', '.join(MISSED)}")
         self._check_times()
         try:
             size = len(json.dumps(self.payload, allow_nan=False).encode())
         except (TypeError, ValueError, RecursionError) as failure:
-            raise InvalidRequest(f"the payload of schedule {self.name!r} is not JSON: {failure}") from None
+            raise InvalidRequest(f"the payload of schedule {shown(self.name)} is not JSON: {failure}") from None
         if size > MAX_PAYLOAD:
             raise InvalidRequest(
-                f"the payload of schedule {self.name!r} has {size} bytes as JSON; give at most {MAX_PAYLOAD}, "
+                f"the payload of schedule {shown(self.name)} has {size} bytes as JSON; give at most {MAX_PAYLOAD}, "
                 "or a name under which the handler finds it"
             )
 
@@ -84,7 +85,9 @@ class Schedule:
         try:
             zone = ZoneInfo(self.tz)
         except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-            raise InvalidRequest(f"tz is {self.tz!r}; it must be the name of a time zone, as Europe/Berlin") from None
+            raise InvalidRequest(
+                f"tz is {shown(self.tz)}; it must be the name of a time zone, as Europe/Berlin"
+            ) from None
         if self.every is not None:
             if (
                 not isinstance(self.every, timedelta)
@@ -92,22 +95,22 @@ class Schedule:
                 or self.every.microseconds
             ):
                 raise InvalidRequest(
-                    f"every is {self.every!r}; it must be a timedelta of 1 s to 366 days, whole seconds"
+                    f"every is {shown(self.every)}; it must be a timedelta of 1 s to 366 days, whole seconds"
                 )
             return
         try:
             next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
         except StopIteration:
-            raise InvalidRequest(f"cron is {self.cron!r}: no such day ever comes") from None
+            raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
             raise InvalidRequest(
-                f"cron is {self.cron!r}: {failure}; write five fields: minute hour day month weekday"
+                f"cron is {shown(self.cron)}: {failure}; write five fields: minute hour day month weekday"
             ) from None
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
         """The ticks later than that time, the earliest first, in UTC. A naive time is refused."""
         if after.tzinfo is None:
-            raise InvalidRequest(f"after is {after!r}, which has no time zone: give an aware datetime")
+            raise InvalidRequest(f"after is {shown(after)}, which has no time zone: give an aware datetime")
         if self.every is not None:
             step = int(self.every.total_seconds())
             at = (int(after.timestamp()) // step + 1) * step

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec import Struct, field
 
 from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
+from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
@@ -68,7 +69,7 @@ def take(queue: PointerQueue, stream: str) -> Owner:
     Three calls. Raises `QueueOwned` with the name of another stream that owns a shard, having let go of all.
     """
     if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
-        raise InvalidRequest(f"streamId {str(stream)[:40]!r}: it must be text of 1 to {MAX_STREAM} characters")
+        raise InvalidRequest(f"streamId {shown(str(stream))}: it must be text of 1 to {MAX_STREAM} characters")
     for _ in range(TAKEOVERS):
         owners = _owners(queue)
         _refuse_others(queue, owners, stream)

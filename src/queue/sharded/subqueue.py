@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ...deadline import Deadline
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_timeout
+from ...plain import shown
 from ...retry import Poll, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .delivery import Delivery
@@ -351,8 +352,8 @@ class QueueView:
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay."""
         raise InvalidRequest(
-            f"{delivery!r} was {reason} ({error}) with delay={delay!r}: only a message of a queue itself can come "
-            "again later; leave the delay out"
+            f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}: only a message of a queue itself can "
+            "come again later; leave the delay out"
         )
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:

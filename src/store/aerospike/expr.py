@@ -15,6 +15,7 @@ import aerospike
 from aerospike_helpers import expressions as exp
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from ..model import expr as e
 from ..model.values import taken
 
@@ -132,7 +133,7 @@ def _build(node: e.Expr) -> Any:
     try:
         build = _BUILD[type(node)]
     except KeyError:
-        raise InvalidRequest(f"{node!r} is not an expression of latchwork.store.model.expr") from None
+        raise InvalidRequest(f"{shown(node)} is not an expression of latchwork.store.model.expr") from None
     return build(node)
 
 
@@ -144,7 +145,9 @@ def _type(kind: type) -> int:
     try:
         return _TYPES[kind]
     except KeyError:
-        raise InvalidRequest(f"a {kind!r} in an expression; use int, str, bytes, bool, float, list or dict") from None
+        raise InvalidRequest(
+            f"a {shown(kind)} in an expression; use int, str, bytes, bool, float, list or dict"
+        ) from None
 
 
 def _bin(node: e.Bin) -> Any:

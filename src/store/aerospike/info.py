@@ -11,6 +11,7 @@ import aerospike
 
 from ...errors import InvalidRequest, Misconfigured, WaitTimeout
 from ...inputs import checked_store_name
+from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
@@ -54,9 +55,9 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
         checked_store_name(what, given)
     name = f"{set_name}_{bin_name}"
     if kind not in _KINDS:
-        raise InvalidRequest(f"an index on {bin_name!r} of kind {kind!r}; use str or int")
+        raise InvalidRequest(f"an index on {shown(bin_name)} of kind {shown(kind)}; use str or int")
     if len(name.encode()) > MAX_INDEX_NAME:
-        raise InvalidRequest(f"index name {name!r} has more than {MAX_INDEX_NAME} bytes: use shorter ids")
+        raise InvalidRequest(f"index name {shown(name)} has more than {MAX_INDEX_NAME} bytes: use shorter ids")
     number, called = _KINDS[kind]
     definition = f"set={set_name}:bin={bin_name}:type={called}"
     created = (namespace, set_name, bin_name, number, name)

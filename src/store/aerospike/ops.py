@@ -14,6 +14,7 @@ from aerospike_helpers.operations import map_operations as on_map
 from aerospike_helpers.operations import operations as on_bin
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from ..model import expr as e
 from ..model import ops as o
 from ..model.ops import check_row
@@ -47,7 +48,7 @@ def computed(op: o.Op, place: int, entries: Entries) -> Built:
 
 
 def _unknown(op: Any, _: int) -> Built:
-    raise InvalidRequest(f"{op!r} is not an operation of latchwork.store.model.ops")
+    raise InvalidRequest(f"{shown(op)} is not an operation of latchwork.store.model.ops")
 
 
 class Answers:

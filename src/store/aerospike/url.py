@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 from ...errors import InvalidRequest, Misconfigured
 from ...inputs import checked_store_name
+from ...plain import shown
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def parse(url: str) -> Target:
     url = re.sub("[\t\r\n]", "", url)  # a secret is often read with the end of its line
     scheme, authority, path, query, fragment = _URL.findall(url)[0]  # it matches every text, and a part may be empty
     if scheme.lower() != "aerospike":
-        raise InvalidRequest(f"the scheme of the store's URL is {scheme[:20]!r}; it must be aerospike://")
+        raise InvalidRequest(f"the scheme of the store's URL is {shown(scheme[:20])}; it must be aerospike://")
     if "@" in path + query + fragment:
         raise InvalidRequest("the store's URL has an @ behind its host: write / ? # @ in a password as %2F %3F %23 %40")
     credentials, _, hosts = authority.rpartition("@")
@@ -91,7 +92,7 @@ def parse(url: str) -> Target:
     user, _, password = credentials.partition(":")
     namespace = path.strip("/")
     if not namespace or "/" in namespace:
-        raise InvalidRequest(f"namespace {namespace!r} in the store's URL: end it with /NAMESPACE")
+        raise InvalidRequest(f"namespace {shown(namespace)} in the store's URL: end it with /NAMESPACE")
     checked_store_name("the namespace in the store's URL", namespace)
     options = _options(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))  # a plus is one, in a path too
     target = Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
@@ -107,7 +108,7 @@ def _host(text: str) -> tuple[str, int]:
     if not bare or (":" in name and not name.startswith("[")) or not _is_number(port) or not 1 <= int(port) <= 65_535:
         found = _SHOWABLE.match(text)
         raise InvalidRequest(
-            f"host {found[0] if found else ''!r}... in the store's URL; it must be NAME or NAME:PORT, the port 1 to "
+            f"host {shown(found[0] if found else '')} in the store's URL; it must be NAME or NAME:PORT, the port 1 to "
             "65535, behind the @ where there is a user"
         )
     return bare, int(port)
@@ -124,7 +125,7 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
             options[name] = text
         else:
             raise InvalidRequest(
-                f"option {name!r} of the store's URL is unknown or empty; there are: {', '.join(OPTIONS)}"
+                f"option {shown(name)} of the store's URL is unknown or empty; there are: {', '.join(OPTIONS)}"
             )
     if options.get("auth", "internal") not in AUTH:
         raise InvalidRequest(f"option auth={options['auth']}; it must be one of {', '.join(AUTH)}")

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from ...errors import AlreadyExists, BinMismatch, InvalidRequest, NotFound, RecordTooBig, Refused
+from ...plain import shown
 from ..model import expr as e
 from ..model import ops as o
 from ..model.form import plain
@@ -140,7 +141,7 @@ _WROTE = object()
 
 
 def _unknown(op: Any, _: _Change) -> Any:
-    raise InvalidRequest(f"{op!r} is not an operation of latchwork.store.model.ops")
+    raise InvalidRequest(f"{shown(op)} is not an operation of latchwork.store.model.ops")
 
 
 def _set(change: _Change, bin: str, value: Any, grown: int) -> Any:
@@ -176,7 +177,7 @@ def _map_add(op: o.MapAdd, change: _Change) -> Any:
     entries, key = _held(change, op.bin, dict, {}), map_key(op.key)
     before = entries.get(key, 0)
     if type(before) not in (int, float):
-        raise InvalidRequest(f"entry {key!r} of bin {op.bin!r} holds a {type(before).__name__}, not a number")
+        raise InvalidRequest(f"entry {shown(key)} of bin {shown(op.bin)} holds a {type(before).__name__}, not a number")
     after = before + amount(op.amount)
     entries = with_entry(entries, key, after if type(before) is float else wrap(after))
     return _set(change, op.bin, entries, bound(key) + HEADER)
@@ -205,7 +206,7 @@ def _list_set(op: o.ListSet, change: _Change) -> Any:
     items, value = _held(change, op.bin, list, []), taken(op.value)
     gap = element(op.index) - len(items)
     if gap > RECORD_SIZE_LIMIT:
-        raise InvalidRequest(f"index {op.index} of the list in bin {op.bin!r}, which has {len(items)} elements")
+        raise InvalidRequest(f"index {op.index} of the list in bin {shown(op.bin)}, which has {len(items)} elements")
     items = items + [None] * (gap + 1)
     items[op.index] = value
     return _set(change, op.bin, items, bound(value) + max(0, gap) * HEADER)

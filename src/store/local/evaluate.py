@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from ..model import expr as e
 from ..model.values import MAX_INT, MIN_INT, NESTED, taken
 
@@ -73,7 +74,7 @@ def _param(node: e.Param, scope: Scope) -> Any:
     try:
         return taken(scope.params[node.name])
     except KeyError:
-        raise InvalidRequest(f"the expression's parameter {node.name!r} has no value: bind it") from None
+        raise InvalidRequest(f"the expression's parameter {shown(node.name)} has no value: bind it") from None
 
 
 def _bin(node: e.Bin, scope: Scope) -> Any:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from .values import checked_bin, taken
 
 Kind = type
@@ -286,7 +287,7 @@ def any_of(*parts: Expr) -> Expr:
 
 def _check_part(part: Any) -> None:
     if not isinstance(part, Expr):
-        raise InvalidRequest(f"{part!r} is no part of an expression: combine expressions, and bind the whole")
+        raise InvalidRequest(f"{shown(part)} is no part of an expression: combine expressions, and bind the whole")
 
 
 def _node(value: Any) -> Expr:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from .expr import Bound, Expr, Param
 from .once import Once
 from .ops import Compute, MapPut, Op, Put, check_kinds, is_computed
@@ -64,7 +65,7 @@ def _check_params(op: Op) -> None:
         computed = name in _COMPUTED.get(type(op), ())
         wrong = isinstance(value, Expr) and not (computed or (isinstance(value, Param) and name in FILLED))
         if wrong or isinstance(value, Bound) or (name == "keys" and any(isinstance(key, Expr) for key in value)):
-            raise InvalidRequest(f"{op!r} in a form: {name} cannot be that; a form puts values in for {FILLED}")
+            raise InvalidRequest(f"{shown(op)} in a form: {name} cannot be that; a form puts values in for {FILLED}")
 
 
 FILLED = ("value", "amount", "key", "index", "count")
@@ -95,4 +96,4 @@ def param_of(param: Param, params: dict[str, Any]) -> Any:
     try:
         return params[param.name]
     except KeyError:
-        raise InvalidRequest(f"the parameter {param.name!r} has no value: fill it in") from None
+        raise InvalidRequest(f"the parameter {shown(param.name)} has no value: fill it in") from None

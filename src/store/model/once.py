@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from .expr import Bound, Expr
 from .record import checked_bins
 
@@ -34,7 +35,7 @@ class Once:
 
     def __post_init__(self) -> None:
         if not isinstance(self.capacity, int) or not self.capacity >= 1:
-            raise InvalidRequest(f"a memory of {self.capacity!r} tokens: it must hold at least 1, a whole number")
+            raise InvalidRequest(f"a memory of {shown(self.capacity)} tokens: it must hold at least 1, a whole number")
         checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
         if self.token is not None and not (isinstance(self.token, bytes) and self.token):
-            raise InvalidRequest(f"token {self.token!r}: give the bytes of one that was minted before, or None")
+            raise InvalidRequest(f"token {shown(self.token)}: give the bytes of one that was minted before, or None")

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from ...errors import InvalidRequest
+from ...plain import shown
 from .expr import EXPRESSIONS, Bound, Expr, Param
 from .values import NO_BIN, element
 
@@ -33,7 +34,7 @@ def is_computed(value: Any) -> bool:
 def _check_counts(*numbers: Any) -> None:
     for number in numbers:
         if not isinstance(number, int | Param):
-            raise InvalidRequest(f"{number!r} as a place in a list, or as a number of entries: use an integer")
+            raise InvalidRequest(f"{shown(number)} as a place in a list, or as a number of entries: use an integer")
 
 
 class Put(Struct, frozen=True):
@@ -70,7 +71,9 @@ class Compute(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.expr, EXPRESSIONS):
-            raise InvalidRequest(f"{self.expr!r} cannot be computed: give an expression of latchwork.store.model.expr")
+            raise InvalidRequest(
+                f"{shown(self.expr)} cannot be computed: give an expression of latchwork.store.model.expr"
+            )
 
 
 class MapPut(Struct, frozen=True):
@@ -88,7 +91,7 @@ class MapPut(Struct, frozen=True):
     def __post_init__(self) -> None:
         if is_computed(self.key) and not isinstance(self.value, EXPRESSIONS):
             raise InvalidRequest(
-                f"{self.value!r} at a key that is computed: give an expression, Const(...) for a value"
+                f"{shown(self.value)} at a key that is computed: give an expression, Const(...) for a value"
             )
 
 
@@ -205,8 +208,8 @@ def check_row(key: Any, ops: Sequence[Op]) -> None:
             continue
         if op.bin in read:
             raise InvalidRequest(
-                f"in a batch, bin {op.bin!r} of {key} is touched after it was read in the same row: results are named "
-                "by bin; read it last, and once"
+                f"in a batch, bin {shown(op.bin)} of {key} is touched after it was read in the same row: results are "
+                "named by bin; read it last, and once"
             )
         if isinstance(op, READS):
             read.add(op.bin)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ...errors import InvalidRequest, LatchworkError
 from ...inputs import checked_store_name
+from ...plain import shown
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
 from .values import NO_BIN, checked_bin, known_bins
@@ -112,24 +113,26 @@ def checked_key(key: Key) -> Key:
     try:
         set_name, name = key
     except (TypeError, ValueError):
-        raise InvalidRequest(f"{key!r} is no key: give Key(set, name)") from None
+        raise InvalidRequest(f"{shown(key)} is no key: give Key(set, name)") from None
     plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
     if plain and set_name in _known_sets and "\0" not in name:
         return key
     if not isinstance(set_name, str) or not isinstance(name, str):
-        raise InvalidRequest(f"{key!r}: the set and the name of a record are text")
+        raise InvalidRequest(f"{shown(key)}: the set and the name of a record are text")
     try:
         name.encode()
         size = len(set_name.encode())
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"{key!r} is no valid Unicode ({failure.reason})") from None
+        raise InvalidRequest(f"{shown(key)} is no valid Unicode ({failure.reason})") from None
     if "\0" in set_name or "\0" in name:
-        raise InvalidRequest(f"{key!r}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
+        raise InvalidRequest(f"{shown(key)}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
-        raise InvalidRequest(f"set name {set_name!r} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids")
+        raise InvalidRequest(
+            f"set name {shown(set_name)} has {size} bytes; it must have 1 to {MAX_SET}: use shorter ids"
+        )
     checked_store_name("set name", set_name)
     if not name:
-        raise InvalidRequest(f"empty key in set {set_name!r}: give the record a name")
+        raise InvalidRequest(f"empty key in set {shown(set_name)}: give the record a name")
     _known_sets.add(set_name)
     return key if type(key) is Key else Key(set_name, name)
 
@@ -137,7 +140,7 @@ def checked_key(key: Key) -> Key:
 def checked_removal(removal: Removal) -> Removal:
     """The removal, once it is one that every backend takes. Raises `InvalidRequest`."""
     if not isinstance(removal, Removal):
-        raise InvalidRequest(f"{removal!r} is no removal: give Removal(key, when)")
+        raise InvalidRequest(f"{shown(removal)} is no removal: give Removal(key, when)")
     _check_guard(removal.when)
     key = checked_key(removal.key)
     return removal if key is removal.key else Removal(key, removal.when)
@@ -151,7 +154,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
         pass
     for op in ops:
         if not isinstance(op, Op):
-            raise InvalidRequest(f"{op!r} is no operation: use those of latchwork.store.model.ops")
+            raise InvalidRequest(f"{shown(op)} is no operation: use those of latchwork.store.model.ops")
         if op.bin is not NO_BIN:
             checked_bin(op.bin)
 
@@ -166,7 +169,7 @@ def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_guard(when: Any) -> None:
     if when is not None and not isinstance(when, EXPRESSIONS):
-        raise InvalidRequest(f"when is {when!r}; it must be an expression of latchwork.store.model.expr")
+        raise InvalidRequest(f"when is {shown(when)}; it must be an expression of latchwork.store.model.expr")
 
 
 def checked_rows(updates: Iterable[Update]) -> list[Update]:
@@ -185,7 +188,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
     known_ops: its operations were checked before.
     """
     if type(update) is not Update:
-        raise InvalidRequest(f"{update!r} is no update: give Update(key, ops), or what a form was filled to")
+        raise InvalidRequest(f"{shown(update)} is no update: give Update(key, ops), or what a form was filled to")
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update
@@ -196,7 +199,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
     if not known_ops:
         _check_bins(ops)
     if type(exists) is not Exists:
-        raise InvalidRequest(f"exists is {exists!r}; it must be Exists.UPDATE, CREATE or ANY")
+        raise InvalidRequest(f"exists is {shown(exists)}; it must be Exists.UPDATE, CREATE or ANY")
     _check_guard(when)
     if when is not None and exists is not Exists.UPDATE and not or_absent:
         raise InvalidRequest(
@@ -204,5 +207,5 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
             "exists=UPDATE, or say or_absent=True"
         )
     if type(ttl) is not int or (not 1 <= ttl <= MAX_TTL and ttl not in (KEEP, NEVER)):
-        raise InvalidRequest(f"ttl is {ttl!r} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
+        raise InvalidRequest(f"ttl is {shown(ttl)} s; it must be 1 to {MAX_TTL}, KEEP or NEVER")
     return update

@@ -17,6 +17,7 @@ import msgspec
 
 from ...errors import Corrupt, InvalidRequest
 from ...inputs import checked_store_name
+from ...plain import shown
 
 NO_BIN = object()
 MAX_BIN = 15
@@ -134,7 +135,7 @@ def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
 def map_key(key: Any) -> Any:
     """The key, where a map can have it. Raises `InvalidRequest`."""
     if not isinstance(key, str | int | bytes) or isinstance(key, bool):
-        raise InvalidRequest(f"{key!r} cannot be a map key; use str, int or bytes")
+        raise InvalidRequest(f"{shown(key)} cannot be a map key; use str, int or bytes")
     return taken(key)
 
 
@@ -144,10 +145,12 @@ def map_key(key: Any) -> Any:
 def checked_bin(name: str) -> str:
     """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
     if not isinstance(name, str):
-        raise InvalidRequest(f"bin name {name!r}: it must be text")
+        raise InvalidRequest(f"bin name {shown(name)}: it must be text")
     size = len(_text(name).encode())
     if not 0 < size <= MAX_BIN:
-        raise InvalidRequest(f"bin name {name!r} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name")
+        raise InvalidRequest(
+            f"bin name {shown(name)} has {size} bytes; it must have 1 to {MAX_BIN}: use a shorter name"
+        )
     checked_store_name("bin name", name)
     known_bins.add(name)
     return name
@@ -156,7 +159,7 @@ def checked_bin(name: str) -> str:
 def amount(number: int) -> int:
     """What can be added to an integer. Raises `InvalidRequest`."""
     if not isinstance(number, int) or isinstance(number, bool) or not MIN_INT <= number <= MAX_INT:
-        raise InvalidRequest(f"{number!r} cannot be added; use an integer of 64 bits")
+        raise InvalidRequest(f"{shown(number)} cannot be added; use an integer of 64 bits")
     return number
 
 
@@ -164,7 +167,7 @@ def element(number: int) -> int:
     """A place in a list, or a number of places. Raises `InvalidRequest`."""
     if not isinstance(number, int) or number < 0:
         raise InvalidRequest(
-            f"{number!r} as a place in a list, or as a number of places: it must be an integer, 0 or more"
+            f"{shown(number)} as a place in a list, or as a number of places: it must be an integer, 0 or more"
         )
     return number
 
@@ -177,7 +180,9 @@ def _integer(value: int) -> int:
 
 def _text(value: str) -> str:
     if "\0" in value:
-        raise InvalidRequest(f"{value[:100]!r}: text with a NUL cannot be stored; give bytes, or leave the NUL out")
+        raise InvalidRequest(
+            f"a text with a NUL at {value.index(chr(0))} cannot be stored; give bytes, or leave the NUL out"
+        )
     if not value.isascii():
         try:
             value.encode()

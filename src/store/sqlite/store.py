@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...plain import shown
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
 from ..local.memory import outcome
@@ -52,7 +53,7 @@ class SQLiteStore(RecordStore):
     ) -> None:  # fmt: skip
         super().__init__()
         if synchronous not in SYNCHRONOUS:
-            raise InvalidRequest(f"synchronous is {synchronous!r}; it must be one of {', '.join(SYNCHRONOUS)}")
+            raise InvalidRequest(f"synchronous is {shown(synchronous)}; it must be one of {', '.join(SYNCHRONOUS)}")
         if not 0 <= busy_timeout <= 3600:
             raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
         self.path = _absolute(path)
@@ -212,14 +213,14 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
     try:
         absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
     except RuntimeError:
-        raise InvalidRequest(f"{str(path)!r}: ~ names no user's folder here; write the path in full") from None
+        raise InvalidRequest(f"{shown(str(path))}: ~ names no user's folder here; write the path in full") from None
     if "\0" in str(absolute):
-        raise InvalidRequest(f"{str(path)!r}: no file has a NUL in its name")
+        raise InvalidRequest(f"{shown(str(path))}: no file has a NUL in its name")
     try:
         str(absolute).encode()
     except UnicodeEncodeError:
         raise InvalidRequest(
-            f"{str(absolute)!r}: SQLite opens files by names in UTF-8 only; use another name"
+            f"{shown(str(absolute))}: SQLite opens files by names in UTF-8 only; use another name"
         ) from None
     return absolute
 

@@ -392,3 +392,11 @@ def test_a_cancel_whose_reply_was_lost_for_good_is_unknown():
     stage.act("canceller", canceller, after=1)
     stage.play()
     assert stage.said["canceller"] in (True, "unknown")
+
+
+def test_of_two_messages_with_one_id_that_are_published_together_the_second_is_refused(store):
+    queue = queue_on(store)
+    with pytest.raises(AlreadyExists) as refused:
+        queue.publish_many(["first", "second"], message_ids=["one", "one"], delay=5)
+    assert refused.value.details["published"] == ["one"]
+    assert [message.payload for message in queue.delayed.search()] == ["first"]

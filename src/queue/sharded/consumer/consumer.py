@@ -11,6 +11,7 @@ from ....background import TROUBLE, Activity, Troubles
 from ....deadline import Deadline
 from ....errors import InvalidRequest
 from ....inputs import checked_kind
+from ....plain import shown
 from ....seams import Task
 from ..config import check_concurrency
 from ..queue import ShardedQueue
@@ -83,7 +84,7 @@ class Consumer:
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         check_handler(handler)
         if not isinstance(grace, int | float) or not grace >= 0:
-            raise InvalidRequest(f"grace is {grace!r}; it must be seconds, 0 or more")
+            raise InvalidRequest(f"grace is {shown(grace)}; it must be seconds, 0 or more")
         self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
         self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)

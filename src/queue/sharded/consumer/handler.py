@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ....errors import InvalidMessageHandler, InvalidRequest
+from ....plain import shown
 from ..delivery import Delivery
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
@@ -60,7 +61,7 @@ def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
         or not isinstance(kinds, Collection)
         or not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
     ):
-        raise InvalidRequest(f"ignorable is {ignorable!r}; it must be one or several exception types")
+        raise InvalidRequest(f"ignorable is {shown(ignorable)}; it must be one or several exception types")
     return tuple(kinds)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ....errors import InvalidRequest, LatchworkError
-from ....inputs import is_int, shown
+from ....inputs import is_int
+from ....plain import shown
 from ..delivery import Delivery, extend_all
 from ..envelope import Reason
 from ..queue import ShardedQueue

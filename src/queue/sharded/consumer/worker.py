@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ....background import Background, Troubles
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
+from ....plain import shown
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
@@ -112,11 +113,13 @@ class Worker:
         Raises `InvalidRequest`, also where the queue has a handler.
         """
         if not isinstance(queue, str) or not queue:
-            raise InvalidRequest(f"queue is {queue!r}; give the name of a queue")
+            raise InvalidRequest(f"queue is {shown(queue)}; give the name of a queue")
         if queue in self._handlers:
-            raise InvalidRequest(f"queue {queue!r} has a handler already: handle all its messages in one")
+            raise InvalidRequest(f"queue {shown(queue)} has a handler already: handle all its messages in one")
         if concurrency is not None and self.weights is not None:
-            raise InvalidRequest(f"concurrency {concurrency!r} for {queue!r}: the weights divide this worker's threads")
+            raise InvalidRequest(
+                f"concurrency {shown(concurrency)} for {shown(queue)}: the weights divide this worker's threads"
+            )
         if concurrency is not None:
             check_concurrency(concurrency)
         _check_thresholds(start_at, stop_at)
@@ -214,7 +217,7 @@ class Worker:
             return
         wrong = sorted(self._handlers.keys() ^ self.weights.keys())
         if wrong:
-            raise InvalidRequest(f"{wrong[0]!r} is not in both: give each queue that has a handler a weight")
+            raise InvalidRequest(f"{shown(wrong[0])} is not in both: give each queue that has a handler a weight")
         total = self._threads()
         if not len(self._handlers) <= total <= MAX_CONSUMERS:
             raise InvalidRequest(
@@ -287,7 +290,7 @@ def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int] | None
     if weights is None:
         return None
     if not isinstance(weights, Mapping) or not weights:
-        raise InvalidRequest(f"weights is {weights!r}; give a mapping of queue names to whole numbers")
+        raise InvalidRequest(f"weights is {shown(weights)}; give a mapping of queue names to whole numbers")
     for name, weight in weights.items():
         checked_whole(f"the weight of {name!r}", weight, 1, 1000)
     return dict(weights)
@@ -296,9 +299,11 @@ def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int] | None
 def _check_thresholds(start_at: Any, stop_at: Any) -> None:
     if start_at is None:
         if stop_at != 0:
-            raise InvalidRequest(f"stop_at is {stop_at!r} without start_at: give both")
+            raise InvalidRequest(f"stop_at is {shown(stop_at)} without start_at: give both")
         return
     if not is_int(start_at) or not 1 <= start_at <= 1_000_000_000:
-        raise InvalidRequest(f"start_at is {start_at!r}; it must be a whole number of messages from 1")
+        raise InvalidRequest(f"start_at is {shown(start_at)}; it must be a whole number of messages from 1")
     if not is_int(stop_at) or not 0 <= stop_at < start_at:
-        raise InvalidRequest(f"stop_at is {stop_at!r}; it must be a whole number from 0, less than start_at {start_at}")
+        raise InvalidRequest(
+            f"stop_at is {shown(stop_at)}; it must be a whole number from 0, less than start_at {start_at}"
+        )

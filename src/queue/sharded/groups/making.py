@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....plain import shown
 from ....store import (
     NEVER,
     Add,
@@ -49,7 +50,7 @@ def checked_start(start: Start) -> Start:
     if isinstance(start, datetime) and start.tzinfo is not None:
         return start
     if start not in ("oldest", "now"):
-        raise InvalidRequest(f"start is {start!r}; it must be 'oldest', 'now' or a datetime with a time zone")
+        raise InvalidRequest(f"start is {shown(start)}; it must be 'oldest', 'now' or a datetime with a time zone")
     return start
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import InvalidRequest, InvalidShovelInterval
+from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
 from ..drain import PassReport, sweep_through
 from ..envelope import Envelope
@@ -65,7 +66,7 @@ class Shovel:
         Raises `InvalidShovelInterval` where the queue has none.
         """
         if self.queue.live.shovel is None:
-            raise InvalidShovelInterval(f"the queue {self.queue.name!r} has no shovel: create it with shovel=...")
+            raise InvalidShovelInterval(f"the queue {shown(self.queue.name)} has no shovel: create it with shovel=...")
         self._background.start()
         return self
 

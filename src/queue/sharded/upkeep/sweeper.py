@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from ....background import TROUBLE, Background, Troubles, shared
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
+from ....plain import shown
 from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
@@ -112,7 +113,7 @@ class Sweeper:
             kinds = f"{type(registry).__name__} and {type(election).__name__}"
             raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
         if not is_int(parallelism) or not 1 <= parallelism <= PARALLELISM:
-            raise InvalidRequest(f"parallelism is {parallelism!r}; it must be 1 to {PARALLELISM}")
+            raise InvalidRequest(f"parallelism is {shown(parallelism)}; it must be 1 to {PARALLELISM}")
         _check_pause("initial_delay", initial_delay, 0)
         _check_pause("interval", interval, SHORTEST)
         self.registry, self.election, self.parallelism = registry, election, parallelism
@@ -369,7 +370,7 @@ def _is_amiss(shard: ShardReport) -> bool:
 
 def _check_pause(what: str, seconds: float, least: float) -> None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= TIMEOUT_MAX:
-        raise InvalidRequest(f"{what} is {seconds!r}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
+        raise InvalidRequest(f"{what} is {shown(seconds)}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
 
 
 def _complaint(shard: ShardReport) -> str:

@@ -1,0 +1,109 @@
+"""What a message shows of a value: a line, however large, deep or ill-behaved the value is."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from latchwork import errors
+from latchwork.errors import InvalidRequest, LatchworkError
+from latchwork.plain import MOST_SAID, MOST_SHOWN, shortened, shown
+
+SRC = Path(__file__).parent.parent / "src"
+REFUSALS = {
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.InvalidRequest)
+}
+
+
+class Shows:
+    """Its repr is what it is given, or raises that."""
+
+    def __init__(self, what):
+        self.what = what
+
+    def __repr__(self):
+        if isinstance(self.what, Exception):
+            raise self.what
+        return self.what
+
+
+def deep(levels):
+    value: list = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "'a'"),
+        (b"\0", "b'\\x00'"),
+        (None, "None"),
+        ([1, "b"], "[1, 'b']"),
+        ((1,), "(1,)"),
+        ({"a": 1}, "{'a': 1}"),
+        ([], "[]"),
+        (set(), "set()"),
+        (list(range(1000)), "[0, 1, 2, 3, 4, 5, ... (length 1000)]"),
+        (deep(200_000), "[[[[...]]]]"),
+        (10**5000, "a whole number of 16610 bits"),
+        ([10**5000], "[a whole number of 16610 bits]"),
+        (Shows(ValueError("no")), "a Shows that cannot be shown"),
+        (Shows(RecursionError()), "a Shows that cannot be shown"),
+        (Shows("two\nlines\x1b[0m"), "two\\nlines\\x1b[0m"),
+        ("\ud800", "'\\ud800'"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_value_is_shown_in_one_line_whatever_its_repr_does(value, text):
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10**7, b"x" * 10**7, ["x" * 10**6] * 10**6, dict.fromkeys(range(100), "x" * 10**6), Shows("x" * 10**6)],
+    ids=lambda value: type(value).__name__,
+)
+def test_of_a_large_value_no_more_is_shown_than_a_message_bears(value):
+    text = shown(value)
+    assert len(text) <= MOST_SHOWN
+    assert text.startswith(shown(value)[:3])
+
+
+def test_a_shortened_text_has_its_begin_and_its_end():
+    assert shortened("short", 10) == "short"
+    text = shortened("begin" + "x" * 1000 + "end", 40)
+    assert len(text) == 40
+    assert (text[:5], text[-3:]) == ("begin", "end")
+
+
+def test_no_message_of_an_error_floods_a_log():
+    error = LatchworkError("why " + "x" * 10**6 + " remedy")
+    assert len(str(error)) == MOST_SAID
+    assert str(error).endswith("remedy")
+
+
+def test_an_interrupt_while_a_value_is_shown_is_not_swallowed():
+    class Interrupted:
+        def __repr__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shown(Interrupted())
+
+
+def test_values_that_a_refusal_names_are_shown_by_the_one_shortener():
+    """An `!r` in the message of a refusal writes out what a caller gave; only what is `self` is known to be short."""
+    found = []
+    for path in sorted(SRC.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in REFUSALS:
+                for part in ast.walk(call):
+                    is_repr = isinstance(part, ast.FormattedValue) and part.conversion == ord("r")
+                    if is_repr and getattr(part.value, "id", "") != "self":
+                        found.append(f"{path.relative_to(SRC)}:{part.lineno}")
+    assert found == []
+    assert InvalidRequest.__name__ in REFUSALS
