@@ -54,7 +54,7 @@ def what_was_not_begun_counts_no_attempt(run: Prefetching) -> None:
 
 
 def nothing_stays_in_the_hands_of_who_has_stopped(run: Prefetching) -> None:
-    """Where no fault came in between: what was done is acknowledged, what was not begun went back."""
+    """Where no fault came before: what was done is acknowledged, what was not begun went back."""
     for when, who, messages in run.kept:
         run.require(
             not messages, "a stop acknowledges what is done and hands back the rest",
