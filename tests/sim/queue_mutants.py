@@ -103,11 +103,6 @@ def _acknowledged_first(self: Any, delivery: Any, *, real: Any = Runs.begin) -> 
     return run
 
 
-def _counted(self: Any, deliveries: Any, *, real: Any = QueueView.hand_back) -> Any:
-    with mock.patch.object(subqueue, "replace", lambda envelope, **_: envelope):
-        return real(self, deliveries)
-
-
 def _only_what_is_late(self: Any, waited: float = 0.0, *, real: Any = Prefetched.hand_back, **rest: Any) -> None:
     if waited:
         real(self, waited)
@@ -127,7 +122,8 @@ def _gone_here_first(source: Any, held: Any, target: Any, envelopes: Any) -> Any
 CONSUMER_RULES = (
     ("acknowledged before its handler has ended", "P5: acknowledged after its handler",
      _swap(Runs, "begin", _acknowledged_first)),
-    ("what was not begun counts an attempt", "P5: create with attempts - 1", _swap(QueueView, "hand_back", _counted)),
+    ("what was not begun counts an attempt", "P5: create with attempts - 1",
+     _swap(subqueue, "not_begun", lambda envelope: envelope)),
     ("nothing is handed back at a stop", "P5: all of it goes back at once where the consumer stops",
      _swap(Prefetched, "hand_back", _only_what_is_late)),
     ("a stop forgets what is done", "P5: acknowledged before a stop hands anything back",

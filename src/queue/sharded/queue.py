@@ -27,7 +27,7 @@ from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, w
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .subqueue import QueueView, Rules
+from .subqueue import QueueView, Rules, not_begun
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
@@ -178,8 +178,18 @@ class ShardedQueue(QueueView):
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay: store it for later first, then delete it here."""
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
+        self._postpone(delivery, failed(self.pointers, delivery.held, None, reason_of(reason), error), due, reason)
+
+    def put_off(self, delivery: Delivery, delay: float) -> None:
+        """Let a message that nobody has begun to handle come again after `delay` seconds, its attempt uncounted.
+
+        Four calls. Raises as `Delivery.nack` with a delay.
+        """
+        due = checked_due(self.config, delay, None) or Due(0, absolute=False)
+        self._postpone(delivery, not_begun(delivery.held.envelope), due, "handed_back")
+
+    def _postpone(self, delivery: Delivery, envelope: Envelope, due: Due, outcome: str) -> None:
         held = delivery.held
-        envelope = failed(self.pointers, held, None, reason_of(reason), error)
         if delivery.settled:
             raise lost([delivery])
         name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
@@ -188,7 +198,7 @@ class ShardedQueue(QueueView):
         if failure is not None:
             raise failure
         outcomes = self.pointers.remove([held])
-        tell(self.pointers, outcomes, reason)
+        tell(self.pointers, outcomes, outcome)
         remember([delivery], outcomes)
         raise_first([delivery], outcomes)
 

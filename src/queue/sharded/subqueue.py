@@ -397,10 +397,7 @@ class QueueView:
         For each: True = done; False = it is there, but was somebody else's or gone by now, so that it may come twice;
         an error = it is still in hand, or may come twice. Raises no error of the store.
         """
-        envelopes = [
-            replace(held.envelope, attempts=max(0, held.envelope.attempts - 1))
-            for held in (delivery.held for delivery in deliveries)
-        ]
+        envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
         outcomes: list[Outcome] = []
         for begin in range(0, len(deliveries), CHUNK):
             part = slice(begin, begin + CHUNK)
@@ -422,3 +419,8 @@ class QueueView:
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
         return peek_all(self.pointers, self.codec)
+
+
+def not_begun(envelope: Envelope) -> Envelope:
+    """The message without its latest attempt, which nobody has begun."""
+    return replace(envelope, attempts=max(0, envelope.attempts - 1))

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from ....background import TROUBLE, Activity, Troubles
+from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
 from ....errors import InvalidRequest
 from ....inputs import checked_kind
 from ....plain import shown
 from ....seams import Task
 from ..config import check_concurrency
+from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..upkeep.upkeep import upkeep_of
@@ -21,6 +23,7 @@ from .handler import Calls, check_handler, kinds_of
 from .inflight import Runs
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
+from .rate import checked_rate
 from .settlements import Settlements, Tally
 from .signals import Signals
 from .turn import Standing, Turns
@@ -61,7 +64,10 @@ class Consumer:
     at the most, 1 (no prefetch) to 1,000; None = 16. It claims that many only while the queue has them and the handler
     is quick, some 20 ms for all, and they are acknowledged together. What is claimed and not begun is extended; it goes
     back to the queue after 0.1 s, or when the consumer stops or is paused, without counting an attempt. A consumer with
-    `ordered` takes one message at a time.  `with` starts and stops it.
+    `ordered` takes one message at a time.  rate: a limiter that is asked before each handler begins, over all processes
+    that use it.  per_key: a function from a delivery to text; then each key has the limits of `rate` for itself. What
+    may not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
+    waits with its shard.  `with` starts and stops it.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again;
     so do messages that were handled in the last 20 ms before it died. Each message that it had claimed then, begun or
@@ -79,6 +85,8 @@ class Consumer:
         grace: float = 10.0,
         upkeep: bool = True,
         prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[Delivery], str] | None = None,
     ) -> None:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
@@ -116,6 +124,7 @@ class Consumer:
             self._prefetched,
             Pace(most),
             ShardLocks(queue) if ordered else None,
+            checked_rate(rate, per_key, batching=queue.config.batching is not None, seams=self._seams),
         )
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ def _why_rejected(answer: Any) -> str | None:
     return f"the handler returned a {type(answer).__name__}; return True or None to acknowledge, False to reject"
 
 
-def _text(failure: BaseException) -> str:
+def text_of(failure: BaseException) -> str:
     """What the exception says; to say it is code of the handler's too, which may fail."""
     try:
         return str(failure)
@@ -87,7 +87,7 @@ class Calls:
         except self._ignorable:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            why = f"{type(failure).__name__}: {_text(failure)}"[:MAX_ERROR]
+            why = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
             self._log(deliveries, why, failure)
             return [(Reason.EXCEPTION, why)] * messages
 

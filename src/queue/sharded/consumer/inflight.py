@@ -61,6 +61,10 @@ class Runs:
         """The time by which runs are measured, in seconds."""
         return self._seams.monotonic()
 
+    def patience(self, seconds: float) -> float:
+        """So many seconds, or less where a message has to be extended before they are over."""
+        return min(seconds, self._sweep / EXTENSIONS)
+
     def begin(self, delivery: Delivery) -> Run | None:
         """A run of one message, whose handler begins now; None where nothing may begin any more."""
         now = self._seams.monotonic()

@@ -10,13 +10,14 @@ from ....errors import LatchworkError
 from ....seams import Event
 from ..config import BatchingConfig
 from ..delivery import Delivery
-from ..envelope import Reason
+from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
-from .handler import Calls
+from .handler import Calls, text_of
 from .inflight import Run, Runs
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, Pace, Prefetched, survived_its_consumer
+from .rate import Rate
 from .settlements import Settlements, Verdict
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,13 @@ log = logging.getLogger(__name__)
 ASK = 1.0
 """Seconds for which an idle worker waits for a message before it looks around."""
 HEED = 0.1
-"""Seconds between two looks of a worker at its shard's lock while its batch fills."""
+"""Seconds between two looks of a worker at its shard's lock, and at whether it is still wanted, while it waits."""
+HOLD = 1.0
+"""Seconds for which a message may wait in hand for the rate to allow its handler."""
+LONGEST = 3600.0
+"""Seconds for which a message of a key is put off at the most; then the limiter is asked anew."""
+UNKNOWN = 0.1
+"""Seconds until a limiter that could not be asked is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Standing:
 class Turns:
     """The turns of all workers of one consumer. Safe between them.
 
-    locks: of an ordered consumer, else None.
+    locks: of an ordered consumer, else None.  rate: what is asked before a handler begins, None = nothing.
     """
 
     consumer: Standing
@@ -62,6 +69,7 @@ class Turns:
     prefetched: Prefetched
     pace: Pace
     locks: ShardLocks | None
+    rate: Rate | None
 
     def take(self) -> None:
         """Take and handle one message, or one batch; in order, all of one shard until the turn of the shard is over."""
@@ -78,6 +86,9 @@ class Turns:
         # 1. Where none is in hand: acknowledge what is done, then claim as many as the pace allows.
         if not self.prefetched:
             self.settlements.send()
+            if self.rate is not None and self.rate.closed:
+                self.consumer.stopping.wait(min(self.rate.closed, HEED))
+                return
             size = self.pace.size
             found = self.queue.await_messages(size, ASK, None, one_shard=True)
             self.pace.claimed(size, len(found))
@@ -90,7 +101,10 @@ class Turns:
             self.settlements.send()
             self.prefetched.hand_back()
             self.pace.one_by_one()
-        # 3. Begin; where nothing may begin, what is in hand goes back at once.
+        # 3. Ask the limiter; what may not begin soon comes again later, its attempt uncounted.
+        if self.rate is not None and not self._admitted(delivery, self.rate):
+            return
+        # 4. Begin; where nothing may begin, what is in hand goes back at once.
         run = self.runs.begin(delivery) if self.consumer.takes() else None
         if run is None:
             self.prefetched.put([delivery])
@@ -98,16 +112,80 @@ class Turns:
             return
         if self.prefetched or self.settlements.collected:
             self.consumer.attend()
-        # 4. Call the handler. A run that nobody closes counts as a handler that hangs, for ever.
+        # 5. Call the handler. A run that nobody closes counts as a handler that hangs, for ever.
         try:
             verdicts = self.calls.verdicts(run.deliveries)
         finally:
             ours = self.runs.close(run)
         self.pace.handled(self.runs.now() - run.received)
-        # 5. Settle; acknowledge now where nothing else is in hand, else together with what is done within SPAN.
+        # 6. Settle; acknowledge now where nothing else is in hand, else together with what is done within SPAN.
         if ours:
             self.settlements.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched and not self.consumer.ends() else 0.0)
+
+    # ---- at a rate
+
+    def _admitted(self, delivery: Delivery, rate: Rate) -> bool:
+        """Whether the handler of this message may begin now; where it may not, the message is not in hand any more."""
+        key, failed = self._key_of(delivery, rate)
+        if failed:
+            self.settlements.fail([delivery], [failed])
+            return False
+        end = self.runs.now() + self.runs.patience(HOLD)
+        while (wait := self._asked(rate, key)) and self.runs.now() + wait <= end and self._waited(wait):
+            pass
+        if not wait:
+            return True
+        self.pace.one_by_one()
+        if rate.keyed and self.consumer.takes():
+            try:  # messages of other keys may begin meanwhile: it comes again when it is its turn
+                self.queue.put_off(
+                    delivery,
+                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, LONGEST),
+                )
+                return False
+            except LatchworkError as failure:
+                self.consumer.report(failure)
+                wait = UNKNOWN
+        rate.close(wait)
+        self.prefetched.put([delivery])
+        self.prefetched.hand_back()
+        return False
+
+    def _key_of(self, delivery: Delivery, rate: Rate) -> tuple[str, Verdict]:
+        """The key of a message, and why it fails where the user's function does."""
+        try:
+            return rate.key_of(delivery), None
+        except Exception as failure:  # noqa: BLE001 - as what a handler raises
+            return "", (Reason.EXCEPTION, f"per_key raised {type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR])
+
+    def _asked(self, rate: Rate, key: str) -> float:
+        """Seconds until a handler may begin, 0 = it may; where the limiter cannot be asked it may not."""
+        try:
+            return rate.ask(key)
+        except LatchworkError as failure:
+            self.consumer.report(failure)
+            return UNKNOWN
+
+    def _waited(self, seconds: float) -> bool:
+        """Wait so long; False, at once, where nothing may begin any more."""
+        end = self.runs.now() + seconds
+        while (left := end - self.runs.now()) > 0:
+            if not self.consumer.takes():
+                return False
+            self.consumer.stopping.wait(min(left, HEED))
+        return self.consumer.takes()
+
+    def _in_turn(self, run: Run, held: HeldShard, rate: Rate) -> Verdict | bool:
+        """Wait with a message in hand, as nothing may pass it, until its handler may begin; False where it may not.
+
+        Else why the message fails: because the user's function does.
+        """
+        key, failed = self._key_of(run.deliveries[0], rate)
+        while not failed and (wait := self._asked(rate, key)):
+            if not self._waited(min(wait, ASK)) or held.lost:
+                return False
+        return failed or True
 
     # ---- in order
 
@@ -169,13 +247,18 @@ class Turns:
     def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
         if run is None:
             return
-        if held is not None and held.lost:
+        may: Verdict | bool = True
+        if held is not None and self.rate is not None and not self.consumer.saturated():
+            may = self._in_turn(run, held, self.rate)
+        if held is not None and (held.lost or may is False):
             self._leave(run, held)
             return
         verdicts: list[Verdict] = []
         try:
             if self.consumer.saturated():
                 verdicts = [(Reason.SATURATED, f"{self.runs.stuck} handlers hang")] * len(run.deliveries)
+            elif isinstance(may, tuple):
+                verdicts = [may]
             elif self.runs.start(run):
                 verdicts = self.calls.verdicts(run.deliveries)
         finally:  # a run that nobody closes counts as a handler that hangs, for ever
