@@ -20,7 +20,7 @@ Verdict = tuple[Reason, str | None] | None
 
 
 class Tally:
-    """What a consumer counts. Safe between its workers and its keeper."""
+    """The counts of a consumer. Safe between its workers and its keeper."""
 
     def __init__(self, seams: Seams) -> None:
         self.counts: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class Tally:
 
 
 class Settlements:
-    """What becomes of the messages of one consumer. Safe between its workers and its keeper."""
+    """Settlement of the messages of one consumer. Safe between its workers and its keeper."""
 
     def __init__(self, queue: ShardedQueue, tally: Tally) -> None:
         self._queue, self._seams, self._tally = queue, queue.store.seams, tally
