@@ -147,7 +147,7 @@ class Prefetched:
             extend([one.delivery for one in due])
 
     def _still_ours(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Return the messages that no sweep has taken, as it may in a pause of the process. A call for late ones only."""
+        """Return the messages that no sweep has taken, as it may in a pause of the process. A call for late ones."""
         now = self._seams.monotonic()
         return [one for one in waiting if now - one.extended < self._sweep / 2 or _extended(one.delivery)]
 
