@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+from collections import Counter
 
 import pytest
 
@@ -438,3 +440,36 @@ def test_a_group_hands_back_to_its_own_and_no_other_consumer_gets_it_twice(store
     consumer._turns.take()
     assert waiting(group) == [(n, 1) for n in range(1, 16)]
     assert waiting(queue) == [(n, 1) for n in range(16)]
+
+
+# ---- on a real server
+
+
+def test_on_a_real_server_messages_are_handled_once_in_few_calls_and_a_stop_in_between_loses_none(aerospike_store):
+    store = CountingStore(aerospike_store)
+    client = f"pf{store.seams.unique()[:6]}"
+    queue = QueueRegistry(store, client).create(QueueConfig("q", shards=2, concurrency=1))
+    published = queue.publish_many(range(600))
+    handled, halfway = Counter(), threading.Event()
+
+    def handler(delivery):
+        assert delivery.attempts == 1
+        handled[delivery.message_id] += 1
+        if sum(handled.values()) == 300:
+            halfway.set()
+            store.seams.sleep(0.3)  # so that the stop finds messages that were not begun
+
+    first = Consumer(queue, handler, upkeep=False).start()
+    assert halfway.wait(20)
+    assert first.stop()
+    assert first.stats["acked"] == sum(handled.values())
+    store.reset()
+    began = sum(handled.values())
+    with Consumer(queue, handler, upkeep=False) as second:
+        end = store.seams.monotonic() + 20
+        while second.stats["acked"] < 600 - began and store.seams.monotonic() < end:
+            store.seams.sleep(0.02)
+        calls = store.total
+    assert set(handled) == set(published)
+    assert set(handled.values()) == {1}
+    assert calls < 600 - began, "three a message without prefetch"
