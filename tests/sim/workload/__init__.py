@@ -14,6 +14,7 @@ from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
 from .presence import Presence
+from .publisher import Publishers
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -32,6 +33,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Prefetching,
         Groups,
         Ledgers,
+        Publishers,
         SemaphoreScenario,
         Limiter,
         Presence,

@@ -11,7 +11,7 @@ from ....seams import Seams
 from ..delivery import Delivery
 from ..envelope import Reason
 from ..queue import ShardedQueue
-from ..settlement import Outcome, remember, tell
+from ..settlement import Outcome, acknowledged, remember, tell
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Settlements:
             return
         rows: list[Outcome]
         try:
-            rows = self._queue.pointers.remove([delivery.held for delivery in done])
+            rows = acknowledged(self._queue.pointers, [delivery.held for delivery in done])
         except LatchworkError as failure:
             rows = [failure] * len(done)
         remember(done, rows)
