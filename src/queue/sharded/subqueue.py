@@ -203,9 +203,8 @@ class QueueView:
         return self._deliverable(held)
 
     def _fresh(self, wanted: int, ask: Ask, *, now: bool) -> _Stamped:
-        """Claim slots and stamp what is there: one transaction, on a store that has any.
-
-        In order not: a claim in doubt is gone on with by its own token, which the end of a transaction does not tell.
+        """Claim slots and stamp what is there: one transaction, on a store that has any; but not in order, where a
+        claim in doubt is gone on with by its own token, which the end of a transaction does not tell.
         """
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
 
@@ -275,9 +274,8 @@ class QueueView:
 
     def _read(self, claimed: Sequence[Claimed]) -> list[Envelope | Found | LatchworkError]:
         """What the stamps of claimed slots found. One call, or none."""
-        if not claimed:
-            return []
-        return self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed])
+        slots, ids = [entry.slot for entry in claimed], [entry.me for entry in claimed]
+        return self.pointers.stamp(slots, ids) if claimed else []
 
     def _classify(
         self, claimed: Sequence[Claimed], found: Sequence[Envelope | Found | LatchworkError], *, in_order: bool
