@@ -342,11 +342,11 @@ def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_n
     queue = queue_on(store, shards=1)
     attempt(store, clock, "crash_before", 6, order=rows(FEW))
     owner = ranges.take(queue.pointers, "stream")
-    read = ranges.read(queue.pointers, 0, 0, FEW)
+    (read,) = ranges.read(queue.pointers, 0, 0, FEW)
     clock.advance(SWEEP)
     assert attempt(store, clock, order=rows(FEW))
     assert [state.loaded for state in ranges.states(queue.pointers, owner)] == [FEW]
-    assert ranges.read(queue.pointers, 0, 0, FEW) == read
+    assert list(ranges.read(queue.pointers, 0, 0, FEW)) == [read]
     assert len(read) == FEW
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
+from .consumer import Prefetching
 from .election import Election
 from .groups import Groups
 from .latch import LatchScenario
@@ -13,6 +14,7 @@ from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
 from .presence import Presence
+from .publisher import Publishers
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -28,8 +30,10 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Prefetching,
         Groups,
         Ledgers,
+        Publishers,
         SemaphoreScenario,
         Limiter,
         Presence,
