@@ -99,7 +99,7 @@ class World(Hub):
             process.exit()
 
     def forget(self) -> None:
-        """Let go of all that the run has made, so that a lock of it that something still has keeps nothing else alive."""
+        """Let go of all that the run has made: what still refers to one lock of it must not keep all alive."""
         for process in self.processes:
             process.actors.clear()
             process.on_death = lambda: None
