@@ -186,3 +186,16 @@ def test_whatever_fails_in_an_acknowledgement_it_can_be_done_again(store, queue,
     assert audit.depth().ready == 0
     if not own_first:
         assert received(queue) == list(range(N))
+
+
+def test_what_comes_back_from_the_queues_own_sideline_does_not_come_to_the_stream_again(queue):
+    audit = queue.group("audit")
+    publish(queue, 7)
+    (delivery,) = queue.receive(1)
+    queue.fail(delivery, "rejected", "no")
+    Shovel(queue).run_once()
+    owner = stream.take(audit.pointers, "etl")
+    assert sum(state.loaded - state.fired for state in stream.states(audit.pointers, owner)) == 2
+    assert read(audit.pointers, owner) == [7]
+    acknowledge(audit.pointers, owner)
+    assert received(queue) == [7]
