@@ -15,6 +15,9 @@ from latchwork.queue import (
     LargeQueue,
     Outbox,
     PagedQueue,
+    Publication,
+    Publish,
+    QueueBatch,
     QueueConfig,
     QueueRegistry,
     Schedule,
@@ -49,6 +52,9 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
     queue = registry.create(QueueConfig("orders", shards=1, shovel=ShovelConfig(60)))
     registry.schedule(Schedule("nightly", "orders", {"report": 1}, cron="0 3 * * *"))
     message_id: str = queue.publish({"sku": 7}, key="7", delay=None)
+    with queue.publisher(linger=0) as publisher:
+        publication: Publication = publisher.publish({"sku": 8}, key="8")
+        published: str = publication.result(timeout=5)
     taken: list[Delivery] = queue.receive(10)
     for delivery in taken:
         delivery.ack()
@@ -60,11 +66,15 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
 
     with Consumer(queue, handle, concurrency=1, upkeep=False):
         depth: int = queue.depth().ready
+    with queue.batch("load", then=Publish({"done": "load"}, key="7")) as batch:
+        batch.publish_many([{"sku": 1}, {"sku": 2}])
+    same: QueueBatch = queue.batch("load", create=False)
+    left: int = same.progress().waiting
     with PagedQueue.open(folder, "local", codec=bytes) as local:
         outbox = Outbox(local, queue, name="web-1")
         outbox.put({"sku": 8})
         outbox.forward()
-    return [str(entry), str(len(message_id) > 0), str(depth)]
+    return [str(entry), str(len(message_id) * len(published) > 0), str(depth), str(left)]
 
 
 def main() -> list[str]:
