@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .barrier import Meetings
 from .base import Scenario
+from .batches import Batches
 from .circular import Circular
 from .election import Election
 from .groups import Groups
@@ -30,6 +31,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Sharded,
         Ordered,
         Groups,
+        Batches,
         Ledgers,
         Publishers,
         SemaphoreScenario,
