@@ -84,8 +84,6 @@ BATCH_RULES = (
     ("a call ends after the close", "P18: open without me, guarded by not closed",
      _swap(records, "_MAY_END", records._SAME & has("open", Param("me", str)))),
     ("a batch ends while it is open", "P18: ended: closed", _ended_while_open),
-    ("the message found by its key is not vouched for", "P18: whoever finds a message of this batch vouches for it",
-     _swap(QueueBatch, "_vouch", lambda *_: None)),
     ("the follow-up is published without the ledger", "P18: published through the ledger",
      _swap(ending, "follow", _followed_without_ledger)),
 )  # fmt: skip

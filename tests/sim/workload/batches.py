@@ -68,7 +68,7 @@ class Batches(Sharded):
 
     def people(self) -> None:
         for number in range(self.rng.randint(1, 2)):
-            self.person(f"pub{number}", self._publisher)
+            self.person(f"pub{number}", self.rng.choice((self._publisher, self._repeating)))
         for number in range(self.rng.randint(1, 3)):
             self.person(f"con{number}", self._consumer)
         self.person("sweep", self._sweeper)
@@ -83,16 +83,24 @@ class Batches(Sharded):
         queue = self._opened(process, store)
         batch = self._joined(process, queue) if queue else None
         for _ in range(self.rng.randint(1, 4) if batch else 0):
-            with_keys = self.rng.random() < 0.4
             payloads = []
             for _ in range(self.rng.choice((1, 2, 3))):
-                again = with_keys and self.published and self.rng.random() < 0.4
-                self.published += 0 if again else 1
-                number = self.rng.randint(1, self.published) if again else self.published
-                payloads.append(f"k{number}" if with_keys else f"m{number}")
-            dedups = payloads if with_keys else None
-            self.call(process, "publish", partial(batch.publish_many, payloads, dedups=dedups), tuple(payloads))
+                self.published += 1
+                payloads.append(f"m{self.published}")
+            self.call(process, "publish", partial(batch.publish_many, payloads), tuple(payloads))
             self.idle(process, self.rng.choice((0.01, 0.5, 3.0)))
+
+    def _repeating(self, process: Process, store: SimStore) -> None:
+        """A publisher with keys: what fails is published again, and after a crash all of it is."""
+        queue = self._opened(process, store)
+        batch = self._joined(process, queue) if queue else None
+        for number in range(3 if batch else 0):
+            keys = [f"{process.name.strip(chr(39))}-{number}-{n}" for n in range(2)]
+            for _ in range(3):
+                done = self.call(process, "publish", partial(batch.publish_many, keys, dedups=keys), tuple(keys))
+                if done.ok or done.outcome == "REFUSED":
+                    break
+            self.idle(process, self.rng.choice((0.01, 0.5)))
 
     def _closer(self, process: Process, store: SimStore) -> None:
         self.idle(process, 8.0)
