@@ -6,6 +6,7 @@ from .barrier import Meetings
 from .base import Scenario
 from .batches import Batches
 from .circular import Circular
+from .consumer import Prefetching
 from .election import Election
 from .groups import Groups
 from .latch import LatchScenario
@@ -30,6 +31,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Prefetching,
         Groups,
         Batches,
         Ledgers,
