@@ -293,7 +293,7 @@ def test_a_stream_does_not_count_what_went_on_from_its_slot(queue):
     (delivery,) = queue.receive(1)
     delivery.nack()
     owner = stream.take(queue.pointers, "s")
-    stream._discard(queue.pointers, [delivery.held.slot])
+    stream._discard(queue.pointers, delivery.shard, [delivery.pointer])
     assert batch.progress().done == 0
     stream.let_go(queue.pointers, owner)
 
