@@ -3,7 +3,7 @@
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
 Global options may stand anywhere before `--`, and before the first word of a command that is to be run. Exit codes: 0
-done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; those that run a command exit with its own. With
+done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; one that runs a command exits with its code. With
 `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
 Run it as `latchwork` or as `python -m latchwork.cli`.
 """
@@ -29,7 +29,7 @@ RUNNERS = {
     ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("group", "run"),
     ("rwlock", "read"), ("rwlock", "write"),
 }  # fmt: skip
-"""Those that take a command to run behind their one name."""
+"""Groups whose one name is followed by a command to run."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
           "--as", "--meta"}  # fmt: skip
 """Their options that take the next word."""

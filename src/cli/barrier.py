@@ -11,9 +11,9 @@ from .jsontext import checked_json, to_json
 from .options import Client, Farm
 from .session import Session
 
-app = typer.Typer(help="Wait until all are there, and tell each other something.", no_args_is_help=True)
+app = typer.Typer(help="Wait until all parties are there, and exchange values.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the barrier")]
-Parties = Annotated[list[str], typer.Option("--party", help="one of those that meet; repeat for each")]
+Parties = Annotated[list[str], typer.Option("--party", help="a party of the barrier; repeat for each")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: parties of this farm; xdc: FARM/PARTY, of all farms")]
 
 
@@ -24,15 +24,15 @@ def wait(
     client: Client,
     party: Parties,
     me: Annotated[str, typer.Option("--as", help="which of them this is")],
-    payload: Annotated[str | None, typer.Option(help="what to tell the others, as JSON")] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds; for ever by default")] = None,
+    payload: Annotated[str | None, typer.Option(help="a value for the other parties, as JSON")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     alive: Annotated[str | None, typer.Option(help="a group of which the parties are members, by their names")] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:
-    """Wait until all are there, and print what each has brought; exit code 4 when the time is over before that.
+    """Wait until all are there, and print the value of each; exit code 4 when the time is over before that.
 
-    Where it is over, was aborted, or a party has died, those who wait hear of it, and exit with 1.
+    Where the meeting has timed out, was aborted, or a party has died, all that wait exit with 1 and say why.
 
     Example: latchwork barrier wait nightly --client shop --party orders --party stock --as orders --payload '{"n": 7}'
     """
@@ -67,7 +67,7 @@ def abort(
     name: Name,
     client: Client,
     party: Parties,
-    reason: Annotated[str, typer.Option(help="why, for those who wait")],
+    reason: Annotated[str, typer.Option(help="why; all that wait print it")],
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:

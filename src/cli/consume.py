@@ -37,7 +37,7 @@ def consume(
     command: Annotated[
         list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
     ] = None,
-    limit: Annotated[int, typer.Option("--max", min=1, help="stop after so many")] = 10,
+    limit: Annotated[int, typer.Option("--max", min=1, help="stop after this number of messages")] = 10,
     timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
     follow: Annotated[
         bool,
@@ -102,7 +102,7 @@ class _Drained:
 
 @dataclass(slots=True)
 class _Taking:
-    """Takes up to `limit` messages, each within `timeout` seconds, until it is told to drain."""
+    """Takes up to `limit` messages, each within `timeout` seconds, until it is asked to drain."""
 
     queue: ShardedQueue
     limit: int
@@ -110,7 +110,7 @@ class _Taking:
     drained: _Drained
 
     def some(self, most: int) -> list[Delivery]:
-        """Up to so many messages; none where there are none in time, or enough were taken."""
+        """The next messages, up to a number; none where there are none in time, or enough were taken."""
         seams = self.queue.store.seams
         end = seams.monotonic() + self.timeout
         most = min(most, self.limit)
@@ -156,7 +156,7 @@ def _settled(delivery: Delivery, work: _Work) -> dict[str, Any]:
 
 
 def _give_back(deliveries: Sequence[Delivery], failure: BaseException) -> None:
-    """Into the sideline, so that nothing waits for a sweep; what does not get there is swept all the same."""
+    """Put it into the sideline, so that it need not wait for a sweep; a sweep finds what does not get there."""
     for delivery in deliveries:
         with suppress(LatchworkError):
             delivery.nack("exception", error=f"{type(failure).__name__}: {failure}")

@@ -8,6 +8,6 @@ from ..store.port import Key, RecordStore
 
 
 def lease_of(store: RecordStore, election: str) -> LeaseView | None:
-    """The lease of the election as it is now, held or not; None where nobody ever stood. One call."""
+    """The lease of the election as it is now, held or not; None where there never was a candidate. One call."""
     record = store.get(Key(LOCKS, election))
     return LeaseView.of(record.key, record.bins) if record else None

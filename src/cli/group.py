@@ -33,10 +33,10 @@ def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
 def watch(
     context: typer.Context,
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="seconds; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     farm: Farm = None,
 ) -> None:
-    """Say who joins, leaves and is lost, line by line, until Ctrl-C; first whoever is there.
+    """Print who is there, then who joins, leaves and is lost, a line each, until Ctrl-C.
 
     Example: latchwork group watch nightly --timeout 60
     """

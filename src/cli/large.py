@@ -67,7 +67,7 @@ def enqueue(
 def dequeue(
     context: typer.Context,
     name: Name,
-    n: Annotated[int, typer.Option("-n", "--max", help="at most so many")] = 1,
+    n: Annotated[int, typer.Option("-n", "--max", help="the largest number of messages")] = 1,
 ) -> None:
     """Take entries out, the oldest first, and print them: they are gone then. Exit code 3 where it is empty.
 

@@ -14,7 +14,7 @@ from .options import Client, Farm
 from .session import Session
 
 TIMED_OUT = 4
-app = typer.Typer(help="Wait until so many things have happened.", no_args_is_help=True)
+app = typer.Typer(help="Count down to zero, and wait for that.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the latch's id")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
@@ -118,7 +118,7 @@ def wait(
     context: typer.Context,
     name: Name,
     client: Client,
-    timeout: Annotated[float | None, typer.Option(help="seconds; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     create_timeout: Annotated[float, typer.Option(help="seconds to wait until the latch is created")] = 0,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
@@ -170,7 +170,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """The counters by farm, who has counted, and who is missing of those that it was created for.
+    """The counters by farm, who has counted, and which of its parties are missing.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -194,7 +194,7 @@ def delete(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Delete a latch with the counters of all its farms, whichever is named; whoever waits for it is told.
+    """Delete a latch with the counters of all its farms, whichever is named; all that wait for it hear of it.
 
     Example: latchwork latch delete nightly --client shop
     """

@@ -42,7 +42,7 @@ def run(
     context: typer.Context,
     name: Name,
     command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
-    timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; no limit by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
     grace: Grace = GRACE,
 ) -> None:

@@ -11,7 +11,7 @@ from ..errors import WaitTimeout
 from .session import Session
 
 TIMED_OUT = 4
-app = typer.Typer(help="Never more than so many in so many seconds.", no_args_is_help=True)
+app = typer.Typer(help="Limit how often something happens.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the limiter")]
 Limit = Annotated[int, typer.Option(help="how many")]
 Per = Annotated[float, typer.Option(help="in how many seconds")]
@@ -38,7 +38,7 @@ def wait(
     limit: Limit,
     per: Per,
     n: Number = 1,
-    timeout: Annotated[float | None, typer.Option(help="seconds; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
 ) -> None:
     """Wait for room; exit code 4 as soon as it is certain that there is none in time.
 

@@ -24,7 +24,7 @@ def run(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="the lock")],
     command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
-    timeout: Annotated[float | None, typer.Option(help="seconds to wait for the lock; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for the lock; no limit by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
     grace: Grace = GRACE,
 ) -> None:

@@ -24,7 +24,7 @@ def peek(
     context: typer.Context,
     name: Name,
     client: Client,
-    limit: Annotated[int, typer.Option(help="at most so many")] = 10,
+    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 10,
     side: Annotated[str, typer.Option(help="main, sideline or parked")] = "main",
     farm: Farm = None,
 ) -> None:

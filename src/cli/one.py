@@ -33,14 +33,16 @@ def search(
     name: Name,
     client: Client,
     side: Side = "parked",
-    reason: Annotated[str | None, typer.Option(help="only those that are there for this reason")] = None,
-    key: Annotated[str | None, typer.Option(help="only those in the shard of this key; not of delayed ones")] = None,
+    reason: Annotated[str | None, typer.Option(help="only messages that are there for this reason")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="only messages in the shard of this key; not for delayed ones")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
     older_than: Annotated[float | None, typer.Option(help="seconds since they were published")] = None,
-    limit: Annotated[int, typer.Option(help="at most so many, 1 to 1000")] = 100,
+    limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
     farm: Farm = None,
 ) -> None:
-    """Find messages that nobody has received; nothing changes. Of delayed ones, those that are due within the hour.
+    """Find messages that nobody has received; nothing changes. Of the delayed ones: what is due within the hour.
 
     Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
     """
@@ -59,7 +61,7 @@ def search(
 def discard(
     context: typer.Context, name: Name, client: Client, id: Ids = None, side: Side = "parked", farm: Farm = None
 ) -> None:
-    """Let messages disappear for good, of each saying what came to it: done, not there, or unknown.
+    """Delete messages for good; print the outcome of each: done, not there, or unknown.
 
     Exit code 3 where some were not there, 1 where of some nobody knows.
 
@@ -74,8 +76,8 @@ def redrive(
     context: typer.Context,
     name: Name,
     client: Client,
-    limit: Annotated[int, typer.Option(help="at most so many")] = 100,
-    reason: Annotated[str | None, typer.Option(help="only those parked for this reason")] = None,
+    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 100,
+    reason: Annotated[str | None, typer.Option(help="only messages that were parked for this reason")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
     id: Ids = None,
     side: Side = "parked",
@@ -83,7 +85,7 @@ def redrive(
 ) -> None:
     """Bring parked messages back, to start again with no attempts; with --id just these, of any side.
 
-    With --id it says of each what came to it, as `discard` does; delayed messages are due at once.
+    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once.
 
     Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
     """
@@ -110,7 +112,7 @@ def move(
     side: Side = "parked",
     farm: Farm = None,
 ) -> None:
-    """Bring messages into another queue of the client, of each saying what came to it, as `discard` does.
+    """Move messages to another queue of the client; print the outcome of each, as `discard` does.
 
     Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f5061728
     """
@@ -137,7 +139,7 @@ def _named(ids: list[str] | None) -> list[str]:
 
 
 def _tell(session: Session, act: Callable[[], Mapping[str, Outcome]]) -> None:
-    """Say what came to each message; where some certainly failed, of the others on stderr."""
+    """Print the outcome of each message; where some failed for certain, the others go to stderr."""
     try:
         outcomes = act()
     except LatchworkError as failure:

@@ -65,7 +65,7 @@ def create(
     ] = None,
     farm: Farm = None,
 ) -> None:
-    """Create a queue; one with the same settings is the same queue.
+    """Create a queue. Where it exists with these settings, nothing changes.
 
     A queue does nothing by itself: a Shovel and a Sweeper run in a process of yours (docs/operations.md).
 
@@ -172,9 +172,11 @@ def sweep(
     client: Client,
     election: Annotated[str | None, typer.Option(help="the election [default: CLIENT-sweeper]")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="seconds to wait to be elected [default: 30, with --every for ever]")
+        float | None, typer.Option(help="seconds to wait to be elected [default: 30; no limit with --every]")
     ] = None,
-    every: Annotated[float | None, typer.Option(help="stay, and sweep again after so many seconds, 1 to 86400")] = None,
+    every: Annotated[
+        float | None, typer.Option(help="stay, and sweep again every this many seconds, 1 to 86400")
+    ] = None,
     farm: Farm = None,
 ) -> None:
     """Stand for the sweepers' election, and sweep every queue of the client once; exit code 1 where a part failed.
@@ -234,10 +236,10 @@ def wait(
     name: Name,
     client: Client,
     depth: Annotated[int, typer.Option(min=1, help="how many messages must be ready")],
-    timeout: Annotated[float | None, typer.Option(help="seconds; without it for ever")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     farm: Farm = None,
 ) -> None:
-    """Wait until so many messages are ready, for a script that works in bulk.
+    """Wait until a number of messages is ready, for a script that works in bulk.
 
     Exit code 4 once the time is over.
 

@@ -15,7 +15,7 @@ from .supervise import GRACE, run_under
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the lock")]
 Command = Annotated[list[str], typer.Argument(help="what to run, behind --")]
-Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; for ever by default")]
+Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; no limit by default")]
 Lease = Annotated[float, typer.Option(help="seconds; renewed while the command runs")]
 
 

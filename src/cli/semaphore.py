@@ -11,7 +11,7 @@ from .options import Grace
 from .session import Session
 from .supervise import GRACE, run_under
 
-app = typer.Typer(help="Let so many in at a time, with fences.", no_args_is_help=True)
+app = typer.Typer(help="Limit how many run at a time, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the semaphore")]
 
 
@@ -22,7 +22,7 @@ def run(
     command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
     permits: Annotated[int, typer.Option(help="how many there are, where nobody has used it yet")],
     n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
-    timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; for ever by default")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; no limit by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
     grace: Grace = GRACE,
 ) -> None:

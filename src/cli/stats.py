@@ -42,7 +42,7 @@ def stats(
     client: Client,
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
-    rounds: Annotated[int | None, typer.Option(min=1, help="stop after so many looks")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="stop after this number of looks")] = None,
     farm: Farm = None,
 ) -> None:
     """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.

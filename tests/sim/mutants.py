@@ -25,8 +25,8 @@ from latchwork.errors import NotFound, OutcomeUnknown, Refused
 from latchwork.queue.circular import buffer as circular_slots
 from latchwork.queue.circular import hold as circular_hold
 from latchwork.queue.circular import layout as circular_layout
+from latchwork.queue.circular import plan as circular_plan
 from latchwork.queue.circular import queue as circular
-from latchwork.queue.circular import rounds as circular_round
 from latchwork.queue.ledger import chunks as ledger_chunk
 from latchwork.queue.ledger import writer as ledger_writer
 from latchwork.queue.ledger.chunks import LedgerRecords
@@ -340,7 +340,7 @@ CIRCULAR_RULES = (
     ("readers do not check the offset", "P4: every reader checks the offset",
      _swap(circular_slots, "entry_of", _any_entry)),
     ("slots are overwritten before head moves on", "P4: overwrite commits the new head first",
-     _swap(circular_round.Rounds, "_overwritten", _head_together_with_tail)),
+     _swap(circular_plan.Planner, "_move_head", _head_together_with_tail)),
     ("a commit in doubt counts as not made", "P4: transaction map",
      _swap(circular_hold.QueueLock, "_settled", lambda self, hold, txn: False)),
     ("a commit in doubt counts as made", "P4: transaction map",

@@ -1,7 +1,7 @@
 """Writing and reading the slots of a large circular queue: in one call, for any number of entries that fits into one.
 
 A write carries the fence of the hold that it belongs to, and the buffer record refuses it once a higher fence has
-written there. Repeated under its own fence it writes the same again, so attempts in doubt are simply sent again.
+written there. A repeat under its own fence writes what is there already, so an attempt in doubt is sent again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _writing(guard: Expr) -> Form:
 
 
 class Entry(Struct, frozen=True):
-    """One entry of a queue: its offset, which grows by one from entry to entry for ever, and its value."""
+    """One entry of a queue: its offset, one more than that of the entry before, and its value."""
 
     offset: int
     value: Any

@@ -1,216 +1,191 @@
-"""Group commit: the threads of one process hand their work to whichever of them holds the queue's lock.
+"""Adding to and taking from a large queue: take the lock, write or read slots, commit (docs/protocols P4).
 
-A thread that finds nobody leading leads: it takes the lock, then collects what has been handed in meanwhile, does all
-of it under the one hold, and wakes the others with their results. Then it hands the lead to the next that waits, so
-that nobody works for others for ever. Work is done in the order in which it was handed in.
+The threads of one process share a hold of the lock: the one that leads does the work of all that wait (`Line`).
 
-A thread may be interrupted anywhere, as by Ctrl-C. What it leaves undone is put right before it goes: those whose work
-it had taken are told that they cannot know, and the next one leads.
-
-Everybody's time is their own: where a hold does not come about, only those are told whose time is over, and the others
-go to the front again.
+A hold that was lost on the way has changed nothing that counts, and another one follows under another fence. A
+transaction that was declared not committed in between stays so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from msgspec import Struct
+from ...deadline import Deadline
+from ...errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
+from . import transactions
+from .buffer import Slots
+from .hold import MOST_NAMED, Hold, QueueLock
+from .line import Line, Ticket, fail
+from .plan import ENQUEUE, Plan, Planner, Request
 
-from ...errors import LatchworkError, LockUnavailable, OutcomeUnknown
-from ...forks import renew_in_child
-from ...seams import Event, Seams
-
-MOST = 256
-"""Wishes that are done under one hold."""
-
-
-class Work(Protocol):
-    """A request of one thread: its kind, its deadline (None = none), and its result or error."""
-
-    kind: Any
-    until: float | None
-    result: Any
-    error: LatchworkError | None
+HOLDS = 8
+"""Holds that may be lost one after another before the request fails: the lease is too short for the work."""
+_INTERRUPTED = OutcomeUnknown("the thread that did this work was interrupted")
 
 
-W = TypeVar("W", bound=Work)
+class GroupCommit:
+    """The changes of one queue that this process makes. Safe to share between threads."""
 
+    def __init__(self, lock: QueueLock, slots: Slots) -> None:
+        self._lock, self._planner = lock, Planner(lock, slots)
+        self._seams, self._name = lock.store.seams, lock.layout.name
+        self.line = Line(self._seams)
 
-Run = Callable[[Callable[[], list[W]], Callable[[Callable[[W], bool]], list[W]]], None]
+    def submit(self, request: Request, timeout: float | None) -> Any:
+        """Do the request, in this thread or in the one that leads; its result.
 
-
-class _Ticket(Struct, Generic[W], eq=False):
-    """A request that waits in this process.
-
-    gone: its thread was interrupted, and must not be given the lead.  taken: while it leads, those whose answer is due
-    from it, which is at first its own.
-    """
-
-    work: W
-    wake: Event | None = None
-    leads: bool = False
-    gone: bool = False
-    taken: Sequence[_Ticket[W]] = ()
-
-    def tell(self) -> None:
-        if self.wake is not None:
-            self.wake.set()
-
-
-class GroupCommit(Generic[W]):
-    """Work that several threads hand in and one of them does.
-
-    `run(waiting, collect)` does the work of one hold, which is of one kind. `waiting` says what there is to do, the
-    leader's own first; `collect(admitted)` takes what may be part of the hold, once it has begun; `run` leaves a result
-    or an error in each. It raises `LockUnavailable` once the time of the leader, or of one that it has collected, is
-    over; what has neither then is done in another hold, unless its own time is over too.
-    """
-
-    def __init__(self, seams: Seams, run: Run[W]) -> None:
-        self._seams, self._run = seams, run
-        self.begin_anew()
-        renew_in_child(self)
-
-    def submit(self, work: W, timeout: float | None) -> Any:
-        """Do the work, here or in another thread; its result.
-
-        Raises its error, and `LockUnavailable` where nobody came to it within `timeout` seconds.
+        Raises the request's error, and `LockUnavailable` once `timeout` seconds (None = no limit) are over.
         """
-        work.until = None if timeout is None else self._seams.monotonic() + timeout
-        ticket = _Ticket(work)
+        request.until = None if timeout is None else self._seams.monotonic() + timeout
+        ticket = Ticket(request)
         try:
-            self._hand_in(ticket)
-            if ticket.wake is not None:
-                self._wait(ticket, ticket.wake, timeout)
+            self.line.join(ticket)
+            self.line.wait(ticket, timeout)
             while ticket.leads:
                 self._lead(ticket)
         except BaseException:
-            self._withdraw(ticket)
+            self.line.leave(ticket)
             raise
-        if work.error is not None:
-            raise work.error
-        return work.result
+        if request.error is not None:
+            raise request.error
+        return request.result
 
-    def begin_anew(self) -> None:
-        """Nobody leads and nothing waits; so it is in a forked child, which has none of its parent's threads."""
-        self._guard = self._seams.lock()
-        self._waiting: list[_Ticket[W]] = []
-        self._led = False
-
-    def _hand_in(self, ticket: _Ticket[W]) -> None:
-        """It waits, or leads where nobody does."""
-        with self._guard:
-            self._waiting.append(ticket)
-            ticket.leads, self._led = not self._led, True
-            if not ticket.leads:
-                ticket.wake = self._seams.event()
-
-    def _wait(self, ticket: _Ticket[W], wake: Event, timeout: float | None) -> None:
-        if wake.wait(timeout):
-            return
-        with self._guard:
-            if ticket in self._waiting and not ticket.leads:
-                self._waiting.remove(ticket)
-                raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
-        wake.wait()
-
-    def _withdraw(self, ticket: _Ticket[W]) -> None:
-        """The thread of this ticket was interrupted: nobody waits for it, and if it led, the next one does."""
-        with self._guard:
-            ticket.gone = True
-            left = [other for other in self._waiting if other is not ticket and other not in ticket.taken]
-            self._waiting[:] = left
-        _fail(ticket.taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
-        self._finish(ticket)
-
-    def _lead(self, mine: _Ticket[W]) -> None:
-        """One hold, in which whoever waits has a part. The lead is another's afterwards, unless this one goes on."""
+    def _lead(self, mine: Ticket) -> None:
+        """Do the work of one hold, then pass the lead on. Where time is over, only the requests it is over for fail."""
         mine.taken = [mine]
-
-        def waiting() -> list[W]:
-            if len(self._waiting) == 1:
-                return [mine.work]
-            with self._guard:
-                return [ticket.work for ticket in self._same(mine)]
-
-        def collect(admitted: Callable[[W], bool]) -> list[W]:
-            with self._guard:
-                if len(self._waiting) == 1 and admitted(mine.work):
-                    self._waiting.clear()
-                    return [mine.work]
-                mine.taken = [ticket for ticket in self._same(mine) if admitted(ticket.work)]
-                for ticket in mine.taken:
-                    self._waiting.remove(ticket)
-            return [ticket.work for ticket in mine.taken]
-
         try:
-            self._run(waiting, collect)
+            self._run(mine)
         except LockUnavailable as failure:
-            self._put_back(mine)
-            _fail(mine.taken, failure)
+            self.line.put_back(mine)
+            fail(mine.taken, failure)
         except LatchworkError as failure:
-            _fail(mine.taken, failure)
-        self._finish(mine)
+            fail(mine.taken, failure)
+        self.line.pass_on(mine)
 
-    def _put_back(self, mine: _Ticket[W]) -> None:
-        """Who has time left waits for another hold, before all others."""
-        back = self._in_time(mine.taken)
-        with self._guard:
-            self._waiting[:0] = [ticket for ticket in back if not ticket.gone]
-            mine.taken = [ticket for ticket in mine.taken if ticket not in back]
+    def _run(self, mine: Ticket) -> None:
+        """Take the lock, do what waits, commit; again under another fence where the hold was lost on the way.
 
-    def _in_time(self, taken: Sequence[_Ticket[W]]) -> list[_Ticket[W]]:
-        """The requests that have time for another hold, in order; never all of them, so that the loop ends."""
-        undone = [ticket for ticket in taken if not _answered(ticket)]
-        ends = [ticket.work.until for ticket in undone if ticket.work.until is not None]
-        if not ends:
-            return []
-        over = max(self._seams.monotonic(), min(ends))
-        return [ticket for ticket in undone if ticket.work.until is None or ticket.work.until > over]
+        Raises `LockUnavailable` once the time of one of the requests is over, `LeaseLost` after `HOLDS` lost holds.
+        """
+        requests: list[Request] = []
+        for _ in range(HOLDS):
+            own_txn = transactions.own(self._seams.unique())
+            # The acquisition looks for the callers' ids, so only requests that are here by now may have one.
+            asked = requests or self.line.next(mine)
+            named = _named(asked)
+            hold = self._take(own_txn, asked[0], named, self._left(requests or asked[:1]))
+            # Requests without an id that came while the lock was being taken are part of the hold as well.
+            requests = requests or self.line.take(mine, partial(_admitted, set(named)))
+            with Deadline(self._seams, self._left(requests)):
+                if self._done(hold, own_txn, requests):
+                    return
+            requests = [request for request in requests if request.error is None]
+        raise LeaseLost(
+            f"queue {self._name!r} was locked {HOLDS} times, and each time the lease ran out before the "
+            "commit; nothing was added or taken: create the queue with a longer lease"
+        )
 
-    def _finish(self, mine: _Ticket[W]) -> None:
-        """Give the lead to the first of those that wait, and wake whoever has an answer. Harmless when repeated."""
-        with self._guard:
-            if mine.leads:
-                self._hand_on(mine)
-            heir = self._waiting[0] if self._waiting else None
-        for ticket in mine.taken:
-            ticket.tell()
-        if heir is not None and heir.leads:
-            heir.tell()
-        mine.taken = ()  # which has itself in it, and would be garbage that only the collector finds
+    def _take(self, own_txn: str, first: Request, named: Sequence[str], timeout: float | None) -> Hold:
+        """The lock. An attempt that may have taken it did so without a commit, so nothing was changed."""
+        try:
+            return self._lock.take(own_txn, named, timeout, owner=first.txn or "", head_moves=first.kind != ENQUEUE)
+        except OutcomeUnknown as failure:
+            raise _nothing_done(failure) from failure
 
-    def _hand_on(self, mine: _Ticket[W]) -> None:
-        """Under the guard. The old leader counts as one to the last, so that an interrupted step is done again."""
-        if mine in mine.taken and mine in self._waiting:
-            self._waiting.remove(mine)
-        heir = self._waiting[0] if self._waiting else None
-        self._led = heir is not None
-        if heir is not None:
-            heir.leads = True
-        mine.leads = heir is mine
+    def _done(self, hold: Hold, own_txn: str, requests: list[Request]) -> bool:
+        """Whether each request has its result or its error; False where the hold was lost."""
+        try:
+            plan = self._planner.plan(hold, requests)
+        except OutcomeUnknown as failure:
+            self._lock.let_go(hold)
+            raise _nothing_done(failure) from failure
+        except LatchworkError:
+            self._lock.let_go(hold)
+            raise
+        except BaseException:
+            for request in requests:
+                request.error = request.error or _nothing_done(_INTERRUPTED)
+            raise
+        if plan is None:
+            self._lock.let_go(hold)
+            return all(request.error for request in requests)
+        if plan.parts:
+            return self._committed(hold, own_txn, plan)
+        if plan.declined:
+            return self._declined(hold, plan)
+        self._lock.let_go(hold)
+        return True
 
-    def _same(self, mine: _Ticket[W]) -> list[_Ticket[W]]:
-        """What can be done together with this one, in order."""
-        kind = mine.work.kind
-        return [ticket for ticket in self._waiting if ticket.work.kind == kind][:MOST]
+    def _committed(self, hold: Hold, own_txn: str, plan: Plan) -> bool:
+        try:
+            committed = self._lock.commit(hold, _spans(plan, own_txn), plan.moves, head=plan.head)
+        except OutcomeUnknown as failure:
+            _doubted(plan, own_txn, failure)
+            return True
+        except LatchworkError:
+            self._lock.let_go(hold)
+            raise
+        except BaseException:
+            _doubted(plan, own_txn, _INTERRUPTED)
+            raise
+        if committed:
+            for request, _, result in plan.parts:
+                request.result = result
+            plan.answer_declined()
+        return committed
+
+    def _declined(self, hold: Hold, plan: Plan) -> bool:
+        """Answer "full" or "no entries", which is true only if the hold was not lost before the release."""
+        try:
+            held = self._lock.release(hold)
+        except OutcomeUnknown as failure:
+            raise _nothing_done(failure) from failure
+        if held:
+            plan.answer_declined()
+        return held
+
+    def _left(self, requests: list[Request]) -> float | None:
+        """Seconds until the time of the first of them is over; None = no limit."""
+        ends = [request.until for request in requests if request.until is not None]
+        return max(0.0, min(ends) - self._seams.monotonic()) if ends else None
 
 
-def _answered(ticket: _Ticket[W]) -> bool:
-    return ticket.work.result is not None or ticket.work.error is not None
+def _named(requests: list[Request]) -> list[str]:
+    """The callers' ids that a hold looks for, each once."""
+    named = [request.txn for request in requests if request.txn]
+    return list(dict.fromkeys(named))[:MOST_NAMED] if named else named
 
 
-def _fail(taken: Sequence[_Ticket[W]], failure: LatchworkError) -> None:
-    for ticket in taken:
-        if not _answered(ticket):
-            ticket.work.error = _own(failure)
+def _admitted(named: set[str], request: Request) -> bool:
+    """Whether a request can be part of a hold that looked for these transactions; each of them once."""
+    if request.txn is None:
+        return True
+    if request.txn not in named:
+        return False
+    named.remove(request.txn)
+    return True
 
 
-def _own(failure: LatchworkError) -> LatchworkError:
-    """A copy of the error for one caller, who may add to its details."""
-    own = copy(failure)
-    own.details, own.__cause__ = dict(failure.details), failure
-    return own
+def _spans(plan: Plan, own_txn: str) -> Mapping[str, tuple[int, int]]:
+    """First and last offset of each transaction; requests without an id of their own share one."""
+    spans: dict[str, tuple[int, int]] = {}
+    for request, offsets, _ in plan.parts:
+        txn = request.txn or own_txn
+        first = spans[txn][0] if txn in spans else offsets.start
+        spans[txn] = (first, offsets.stop - 1)
+    return spans
+
+
+def _nothing_done(failure: OutcomeUnknown) -> Unavailable:
+    return Unavailable(f"nothing was committed, and nothing will be: {failure}")
+
+
+def _doubted(plan: Plan, own_txn: str, failure: OutcomeUnknown) -> None:
+    """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
+    for request, offsets, _ in plan.parts:
+        txn = request.txn or own_txn
+        request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
+    for request, _ in plan.declined:
+        request.error = _nothing_done(failure)

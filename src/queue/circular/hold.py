@@ -2,7 +2,8 @@
 
 A hold is one acquisition of the lock in the metadata record, with its fence, and what the queue looked like at that
 moment, read in the same step. A fence commits once: the commit gives the lock back. After a refusal, or in doubt, the
-hold is ended first, so that no late commit of it can land any more; then the transaction map says what became of it.
+hold is ended first, so that no late commit of it can land any more; then the transaction map says whether it was
+committed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NOTHING: dict[str, Any] = {}
 MOST_NAMED = 64
 """Transactions with an id of the caller's in one hold."""
 _TXN, _ENTRY = (tuple(f"{name}{place}" for place in range(MOST_NAMED + 1)) for name in ("txn", "entry"))
-"""Names of parameters, for those and for the one that all others share."""
+"""Names of parameters: one for each named transaction, and one that all requests without an id share."""
 
 
 @lru_cache(maxsize=512)
@@ -43,7 +44,7 @@ def _reads(head_moves: bool, asks: bool, named: int) -> tuple[Op, ...]:
 
 @lru_cache(maxsize=512)
 def _committing(guard: Expr, moves: tuple[str, ...], named: int) -> Form:
-    """A commit that moves these bins and remembers so many transactions."""
+    """A commit that moves these bins and remembers this number of transactions."""
     moving = [Put(bin, Param(bin)) for bin in moves]
     names = zip(_TXN[:named], _ENTRY, strict=False)
     remember = [MapPut(TXNS, Param(txn, str), Param(entry, list)) for txn, entry in names]
@@ -79,8 +80,8 @@ class QueueLock:
     ) -> Hold:
         """Wait for the lock and take it; one call where it is free. Raises as `LeaseTaker.take`.
 
-        grant: an id of this hold alone.  txns: those that `known` is to tell about.  head_moves: whether `waited_for`
-        is needed.
+        grant: an id of this hold alone.  txns: the ids to look for; `known` has the entries found.
+        head_moves: whether `waited_for` is needed.
         """
         asks = self._since_asked >= transactions.ASK_EVERY
         self._since_asked = 1 if asks else self._since_asked + 1
@@ -114,7 +115,7 @@ class QueueLock:
 
         txns: the first and last offset of each, at least one.  moves: the bins `HEAD` and `TAIL`, where they change.
         head: the new head, where the groups have a say in it.  False where that was not done and never will be.
-        Raises `OutcomeUnknown` where it cannot be told.
+        Raises `OutcomeUnknown` where it cannot be found out.
         """
         self._since_asked += len(txns) - 1  # the hold counts as one of them
         try:

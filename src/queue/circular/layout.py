@@ -3,7 +3,7 @@
 One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
 `queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
 `[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it. Slots in
-the older form `{"offset": o, "entry": value}` are read too; an empty one of those is `{"offset": -1, "value": None}`.
+the older form `{"offset": o, "entry": value}` are read too; there an empty one is `{"offset": -1, "value": None}`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEPTH = MAX_DEPTH - 2
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
-"""The smallest position that head waits for; those of groups that do not hold it are far above (`groups.FREE`)."""
+"""The smallest position that head waits for; groups that do not hold head are far above (`groups.FREE`)."""
 
 
 def not_stale(fence: int) -> Bound:

@@ -1,4 +1,4 @@
-"""Taking a large circular queue's lock: bins and rules are those of every lease (docs/protocols P2).
+"""Taking a large circular queue's lock, by the bins and rules of every lease (docs/protocols P2).
 
 Every step under the lock is guarded by its fence, so nobody has to watch a clock, and the acquisition reads the queue
 in the same step. All bins of the lease are there from the beginning, and its length is the queue's and never changes,
@@ -75,8 +75,10 @@ class LeaseTaker:
         Raises `LockUnavailable` once `timeout` seconds are over (None = never), `NotFound` where there is no record,
         `OutcomeUnknown` where an attempt may have taken it, for nobody.
         """
-        wish = _Wish(self, owner, grant, reads, asked)
-        values = wish.attempt(wish.free()) or POLL.until(self.store.seams, wish.look, timeout=timeout)
+        acquisition = _Acquisition(self, owner, grant, reads, asked)
+        values = acquisition.attempt(acquisition.free()) or POLL.until(
+            self.store.seams, acquisition.look, timeout=timeout
+        )
         if values is None:
             raise LockUnavailable(
                 f"{self.key.set!r} was locked by others until the time to wait was over", key=self.key
@@ -104,7 +106,7 @@ class LeaseTaker:
         return seen
 
 
-class _Wish(Struct):
+class _Acquisition(Struct):
     """One acquisition, under an id of its own that every repeat carries."""
 
     taker: LeaseTaker

@@ -4,8 +4,8 @@
     offset = queue.enqueue({"msg-id": 100, "text": "no school today"})
     entry = queue.dequeue()
 
-Every change is made under the queue's lock and committed in one step with a fence, so whoever is paused or cut off
-past their lease changes nothing. Threads that share a handle commit together.
+Every change is made under the queue's lock and committed in one step with a fence, so a process that is paused or cut
+off past its lease changes nothing. Threads that share a handle commit together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .group_commit import GroupCommit
 from .groups import ConsumerGroup
 from .hold import QueueLock
 from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset
-from .rounds import DEQUEUE, ENQUEUE, OVERWRITE, Request, Rounds
+from .plan import DEQUEUE, ENQUEUE, OVERWRITE, Request
 
 DEFAULT_ENTRIES = 100
 DEFAULT_LEASE = 0.2
@@ -65,9 +65,9 @@ class LargeQueue:
     once it is handed out; a consumer group reads first and commits afterwards.
 
     Every change takes three store calls where nobody is in the way, and waits for the queue's lock: `timeout` is
-    seconds, None = for ever; a holder that died is succeeded after its lease. With a timeout it also outlives an outage
+    seconds, None = no limit; a holder that died is succeeded after its lease. With a timeout it also outlives an outage
     of the store that is shorter. `LockUnavailable` says that nothing was added or taken, and so does `Unavailable`; an
-    overwrite that failed may have dropped the oldest entries all the same (see `enqueue_many`). `OutcomeUnknown` says
+    overwrite that failed may have dropped the oldest entries (see `enqueue_many`). `OutcomeUnknown` says
     that a commit could not be confirmed: ask `transaction(error.details["txn_id"])`.
     """
 
@@ -75,7 +75,7 @@ class LargeQueue:
         self._store, self._buffers, self.layout = store, buffer_store, layout
         self._slots = Slots(buffer_store or store, layout)
         self._lock = QueueLock(store, layout)
-        self._work = GroupCommit[Request](store.seams, Rounds(self._lock, self._slots).run)
+        self._work = GroupCommit(self._lock, self._slots)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LargeQueue, (self._store, self.layout, self._buffers)
@@ -270,7 +270,7 @@ class LargeQueue:
         lease raises `LeaseLost` when it goes on. A call that has not had the lock yet is a later use of the id.
 
         The queue remembers at least the newest 1,024 transactions with ids. Raises `OutcomeUnknown` where the id is
-        not among those, and older ones have been forgotten.
+        not among the transactions it remembers, and older ones have been forgotten.
         """
         txn = transactions.checked(txn_id)
         if txn is None:
@@ -319,8 +319,8 @@ class LargeQueue:
         if forgotten and forgotten >= began:
             self._lock.let_go(hold)
             raise OutcomeUnknown(
-                f"transaction {txn!r} is not among those that queue {self.name!r} remembers; it may have been "
-                "committed long ago, or never",
+                f"transaction {txn!r} is not among the transactions that queue {self.name!r} remembers; "
+                "it may have been committed long ago, or never",
                 txn_id=txn,
             )
         nothing = transactions.not_committed(hold.fence)

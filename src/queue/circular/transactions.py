@@ -22,11 +22,11 @@ NAMED_FORGOTTEN, OWN_FORGOTTEN = "", OWN
 REMEMBERED = {NAMED_FORGOTTEN: 1024, OWN_FORGOTTEN: 64}
 """How many are kept when the map is trimmed. The queue's own are asked for only while a commit is in doubt."""
 MOST_BYTES = 256
-"""What an id may have in UTF-8: those that are kept have to fit into one record, in whatever script they are."""
+"""Bytes that an id may have in UTF-8, so that all ids that are kept fit into one record."""
 ASK_EVERY = 64
 """Holds of one process, or transactions in them, after which it asks again whether it is time to trim."""
 DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
-"""All transactions, where there are so many that some may have to go; otherwise nothing."""
+"""All transactions, where some may have to be removed because there are many; otherwise nothing."""
 NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
 
 Entry = list[int]

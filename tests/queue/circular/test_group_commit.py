@@ -12,9 +12,9 @@ import pytest
 
 from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
 from latchwork.queue import LargeQueue, Transaction
-from latchwork.queue.circular import group_commit
-from latchwork.queue.circular.group_commit import GroupCommit, _Ticket
-from latchwork.queue.circular.rounds import ENQUEUE, Request
+from latchwork.queue.circular import group_commit, line
+from latchwork.queue.circular.line import Ticket, fail
+from latchwork.queue.circular.plan import ENQUEUE, Request
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -49,8 +49,8 @@ class Woken:
 
 def follower(queue, clock, value, until=None, txn=None):
     """Another thread's ticket, once it has handed in its work."""
-    ticket = _Ticket(Request(ENQUEUE, txn, values=[value], until=until), wake=Woken(clock))
-    queue._work._waiting.append(ticket)
+    ticket = Ticket(Request(ENQUEUE, txn, values=[value], until=until), wake=Woken(clock))
+    queue._work.line.waiting.append(ticket)
     return ticket
 
 
@@ -79,10 +79,10 @@ def before(store, plan):
 
 
 def test_members_of_a_hold_that_failed_have_errors_of_their_own():
-    one, other = (_Ticket(Request(ENQUEUE, None)) for _ in range(2))
-    group_commit._fail([one, other], Unavailable("away", key="k"))
-    one.work.error.details["dropped"] = 3
-    assert (str(other.work.error), other.work.error.details) == ("away", {"key": "k"})
+    one, other = (Ticket(Request(ENQUEUE, None)) for _ in range(2))
+    fail([one, other], Unavailable("away", key="k"))
+    one.request.error.details["dropped"] = 3
+    assert (str(other.request.error), other.request.error.details) == ("away", {"key": "k"})
 
 
 # ---- forks
@@ -91,13 +91,14 @@ def test_members_of_a_hold_that_failed_have_errors_of_their_own():
 def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_once():
     """The second call comes while the first has just begun, which is when a handle would notice the fork."""
     seams = Seams()
+    group = LargeQueue.create(MemoryStore(seams), "q", 10)._work
 
-    def run(waiting, collect, *rest):
-        for work in collect(lambda work: True):
-            work.result = work.txn
+    def run(ticket):
+        for request in group.line.take(ticket, lambda request: True):
+            request.result = request.txn
 
-    group = GroupCommit(seams, run)
-    group._led = True  # by a thread of the parent
+    group._run = run
+    group.line.led = True  # by a thread of the parent
     child = os.fork()
     if not child:
         done = 1
@@ -114,13 +115,13 @@ def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_
 
 
 def test_a_follower_may_wait_for_ever(queue, clock):
-    led, waited = queue._work, []
-    led._led = True  # by another thread
+    led, waited = queue._work.line, []
+    led.led = True  # by another thread
 
     class Wake(Woken):
         def wait(self, timeout):
             waited.append(timeout)
-            led._finish(_Ticket(None, leads=True))
+            led.pass_on(Ticket(None, leads=True))
             return True
 
     clock.event = lambda: Wake(clock)
@@ -129,14 +130,14 @@ def test_a_follower_may_wait_for_ever(queue, clock):
 
 
 def test_a_follower_that_is_given_the_lead_has_what_is_left_of_its_time(store, queue, clock):
-    led = queue._work
-    led._led = True  # by another thread
+    led = queue._work.line
+    led.led = True  # by another thread
     held_by_another(store, clock, until=4)
 
     class Wake(Woken):
         def wait(self, timeout):
             self.clock.advance(0.75)
-            led._finish(_Ticket(None, leads=True))
+            led.pass_on(Ticket(None, leads=True))
             return True
 
     clock.event = lambda: Wake(clock)
@@ -157,11 +158,11 @@ def test_a_leader_whose_time_is_over_does_not_fail_those_that_have_time(store, q
     with pytest.raises(LockUnavailable):
         queue.enqueue("a", timeout=1.2)
     patient, hasty = others
-    assert isinstance(hasty.work.error, LockUnavailable)
-    assert patient.work.error is None
+    assert isinstance(hasty.request.error, LockUnavailable)
+    assert patient.request.error is None
     assert patient.leads
     queue._work._lead(patient)
-    assert patient.work.result == range(1)
+    assert patient.request.result == range(1)
     assert [entry.value for entry in queue.dequeue_many(9)] == ["b"]
 
 
@@ -193,9 +194,9 @@ def test_a_leader_that_has_time_goes_on_without_those_that_have_none(store, queu
     assert queue.enqueue("a") == 0
     assert clock.monotonic() >= 3
     (hasty,) = others
-    assert isinstance(hasty.work.error, LockUnavailable)
+    assert isinstance(hasty.request.error, LockUnavailable)
     assert hasty.wake.at == pytest.approx(1.5)
-    assert not queue._work._led
+    assert not queue._work.line.led
     assert [entry.value for entry in queue.dequeue_many(9)] == ["a"]
 
 
@@ -213,7 +214,7 @@ def test_a_transaction_that_waits_for_another_hold_is_still_the_one_that_was_beg
         queue.enqueue("a", timeout=1.5)
     assert LargeQueue.open(store.inner, "q").transaction("t", timeout=5) is None
     queue._work._lead(others[0])
-    assert isinstance(others[0].work.error, LeaseLost)
+    assert isinstance(others[0].request.error, LeaseLost)
     assert queue.info().size == 0
 
 
@@ -224,7 +225,7 @@ def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(s
         store,
         {
             1: lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c")]),
-            2: lambda: queue._work._withdraw(others[0]),
+            2: lambda: queue._work.line.leave(others[0]),
             3: taken_over(store, clock, until=3),
         },
     )
@@ -232,6 +233,9 @@ def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(s
         queue.enqueue("a", timeout=1.5)
     assert not others[0].leads
     assert others[1].leads
+
+
+WATCHED = (group_commit.__file__, line.__file__)
 
 
 def interrupt():
@@ -251,7 +255,7 @@ def test_who_was_in_a_commit_that_was_interrupted_is_told_which_transaction_to_a
     before(store, {1: lambda: others.append(follower(queue, clock, "b"))})
     with pytest.raises(KeyboardInterrupt):
         queue.enqueue("a")
-    error = others[0].work.error
+    error = others[0].request.error
     assert type(error) is OutcomeUnknown
     assert error.details["offsets"] == range(1, 2)
     found = LargeQueue.open(store.inner, "q").transaction(error.details["txn_id"], timeout=5)
@@ -264,17 +268,17 @@ def test_who_was_in_a_hold_that_was_interrupted_before_its_commit_knows_that_not
     before(store, {1: lambda: others.append(follower(queue, clock, "b")), 2: interrupt})
     with pytest.raises(KeyboardInterrupt):
         queue.enqueue("a")
-    assert type(others[0].work.error) is Unavailable
-    assert "nothing was committed" in str(others[0].work.error)
+    assert type(others[0].request.error) is Unavailable
+    assert "nothing was committed" in str(others[0].request.error)
     assert queue.info().size == 0
 
 
-def interrupted(line, act):
-    """Whether the act ran into an interrupt just before the so manieth line that it runs in `group_commit`."""
-    left, traced = [line], sys.gettrace()
+def interrupted(number, act):
+    """Whether the act ran into an interrupt before the line with this number, of those that it runs in `WATCHED`."""
+    left, traced = [number], sys.gettrace()
 
     def trace(frame, event, argument):
-        if frame.f_code.co_filename != group_commit.__file__:
+        if frame.f_code.co_filename not in WATCHED:
             return None
         # On its way out a block has the line of its "with" once more, and no interrupt comes before it has let go.
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
@@ -306,27 +310,27 @@ HOLDS = {
 """What becomes of a hold at its commit."""
 
 
-def nobody_is_left_waiting(line, hold):
-    """A hold with others in it, whose leader is interrupted before this line; whether it has so many."""
+def nobody_is_left_waiting(number, hold):
+    """A hold with others in it, whose leader is interrupted before the line with this number; whether there is one."""
     clock, others = ManualClock(), []
     store = FaultyStore(MemoryStore(clock))
     queue = LargeQueue.create(store, "q", 10)
     store.policy = type(store.policy)(attempts=1)
     join = lambda: others.extend([follower(queue, clock, "b"), follower(queue, clock, "c", until=1.05)])  # noqa: E731
     before(store, {1: join, 3: HOLDS[hold](clock)})
-    was = interrupted(line, lambda: queue.enqueue("a", timeout=1.05))
+    was = interrupted(number, lambda: queue.enqueue("a", timeout=1.05))
     store.plan = {}
     for other in others:
         if other.leads:
             assert other.wake.at is not None
             queue._work._lead(other)
-        assert other.work.result or other.work.error
+        assert other.request.result or other.request.error
         assert other.wake.at is not None
-    assert not queue._work._led
+    assert not queue._work.line.led
     assert queue.enqueue("d", timeout=5) is not None
     return was
 
 
 @pytest.mark.parametrize("hold", HOLDS)
 def test_whoever_is_interrupted_anywhere_leaves_nobody_waiting_and_the_lead_to_who_is_there(hold):
-    assert next(line for line in count(1) if not nobody_is_left_waiting(line, hold)) > 30
+    assert next(number for number in count(1) if not nobody_is_left_waiting(number, hold)) > 30

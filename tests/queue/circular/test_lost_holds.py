@@ -17,13 +17,15 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.queue import LargeQueue
-from latchwork.queue.circular.group_commit import GroupCommit
+from latchwork.queue.circular.group_commit import HOLDS
 from latchwork.queue.circular.layout import TXNS, Layout
-from latchwork.queue.circular.rounds import ENQUEUE, ROUNDS, Request
+from latchwork.queue.circular.plan import ENQUEUE, Request
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, MapPut, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
+
+from .together import in_one_hold
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_who_loses_every_hold_is_told_to_use_a_longer_lease_and_has_changed_noth
     with pytest.raises(LeaseLost, match="longer lease"):
         queue.enqueue("mine")
     store.act = None
-    assert values(queue) == ["other"] * ROUNDS
+    assert values(queue) == ["other"] * HOLDS
 
 
 def test_an_id_that_is_used_again_is_judged_anew_though_the_hold_was_lost_in_between(store, queue, clock):
@@ -135,7 +137,7 @@ def test_in_doubt_who_was_written_does_not_know_and_who_found_no_room_knows_of_n
     store.policy = RetryPolicy(attempts=1)
     before(store, {3: "reply_lost", 4: "dropped"})
     fits, too_many = Request(ENQUEUE, "fits", values=[1, 2, 3]), Request(ENQUEUE, "not", values=[4, 5])
-    queue._work._run(lambda: [fits, too_many], lambda admitted: [fits, too_many])
+    in_one_hold(queue, [fits, too_many])
     assert type(fits.error) is OutcomeUnknown
     assert (fits.error.details["txn_id"], fits.error.details["offsets"]) == ("fits", range(3))
     assert type(too_many.error) is Unavailable
@@ -280,7 +282,7 @@ def test_an_overwrite_that_moved_head_without_a_reply_and_then_lost_its_hold_say
 
 
 def test_a_forked_child_does_not_wait_for_a_thread_that_led_in_its_parent(store, queue):
-    queue._work._led = True
+    queue._work.line.led = True
     child = os.fork()
     if not child:
         done = 1
@@ -291,10 +293,11 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_led_in_its_parent(store,
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_what_was_answered_before_a_failure_stays_answered(clock):
-    def run(waiting, collect):
-        (work,) = collect(lambda work: True)
-        work.result = "done"
+def test_what_was_answered_before_a_failure_stays_answered(queue, monkeypatch):
+    def run(ticket):
+        (request,) = queue._work.line.take(ticket, lambda request: True)
+        request.result = "done"
         raise Unavailable("after that")
 
-    assert GroupCommit(clock, run).submit(Request(ENQUEUE, None), None) == "done"
+    monkeypatch.setattr(queue._work, "_run", run)
+    assert queue._work.submit(Request(ENQUEUE, None), None) == "done"

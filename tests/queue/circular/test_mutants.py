@@ -7,7 +7,7 @@ import pytest
 from latchwork.queue import LargeQueue
 from latchwork.queue.circular import buffer as circular_slots
 from latchwork.queue.circular import lock as circular_lock
-from latchwork.queue.circular import rounds as circular_round
+from latchwork.queue.circular import plan as circular_plan
 from latchwork.queue.circular.hold import QueueLock
 from latchwork.store import Bin
 from tests.queue.circular import histories, test_counterexamples
@@ -31,8 +31,8 @@ def readers_do_not_check_the_offset(patch):
 
 
 def overwrite_before_the_head_is_committed(patch):
-    patch.setattr(circular_round.Rounds, "_overwritten", lambda self, hold, head: True)
-    plan = circular_round.Rounds._added
+    patch.setattr(circular_plan.Planner, "_move_head", lambda self, hold, head: True)
+    plan = circular_plan.Planner._enqueue
 
     def added(self, hold, requests):
         made = plan(self, hold, requests)
@@ -41,7 +41,7 @@ def overwrite_before_the_head_is_committed(patch):
             made.moves = {**made.moves, "head-offset": max(hold.head, end - self._lock.layout.capacity)}
         return made
 
-    patch.setattr(circular_round.Rounds, "_added", added)
+    patch.setattr(circular_plan.Planner, "_enqueue", added)
 
 
 def doubt_is_taken_for_failure(patch):
@@ -72,7 +72,7 @@ def status_without_a_fence(patch):
 
 
 def old_entry_of_an_id_answers(patch):
-    patch.setattr(circular_round, "_used_before", lambda hold, requests: ())
+    patch.setattr(circular_plan, "_used_before", lambda hold, requests: ())
 
 
 MUTANTS = [

@@ -9,10 +9,12 @@ import pytest
 
 from latchwork.errors import LatchworkError, LockUnavailable, QueueFull, Unavailable
 from latchwork.queue import LargeQueue
-from latchwork.queue.circular import group_commit
-from latchwork.queue.circular.rounds import ENQUEUE, OVERWRITE, Request
+from latchwork.queue.circular import line
+from latchwork.queue.circular.plan import ENQUEUE, OVERWRITE, Request
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.stores import CountingStore, FaultyStore
+
+from .together import in_one_hold
 
 THREADS = 8
 
@@ -39,8 +41,8 @@ def together(acts):
 def until_waiting(queue, count):
     """Spin until so many threads have handed in their work; an error where they do not."""
     end = time.monotonic() + 10
-    while len(queue._work._waiting) < count:
-        assert time.monotonic() < end, f"{len(queue._work._waiting)} of {count} have handed in their work"
+    while len(queue._work.line.waiting) < count:
+        assert time.monotonic() < end, f"{len(queue._work.line.waiting)} of {count} have handed in their work"
         time.sleep(0.0001)
 
 
@@ -111,7 +113,7 @@ def test_overwrites_of_one_hold_that_together_exceed_the_capacity():
     queue = LargeQueue.create(MemoryStore(), "q", 4, entries_per_record=2)
     queue.enqueue("old")
     requests = [Request(OVERWRITE, None, values=["a", "b", "c"]), Request(OVERWRITE, None, values=["d", "e", "f"])]
-    queue._work._run(lambda: requests, lambda admitted: requests)
+    in_one_hold(queue, requests)
     assert [request.result for request in requests] == [range(1, 4), range(4, 7)]
     assert [(entry.offset, entry.value) for entry in queue.dequeue_many(9)] == [(3, "c"), (4, "d"), (5, "e"), (6, "f")]
 
@@ -124,7 +126,7 @@ def test_full_is_said_only_with_the_commit_that_makes_it_so():
     store.plan[len(store.history) + 3] = "dropped"
     requests = [Request(ENQUEUE, None, values=[1, 2, 3]), Request(ENQUEUE, None, values=[4, 5])]
     with pytest.raises(Unavailable):
-        queue._work._run(lambda: requests, lambda admitted: requests)
+        in_one_hold(queue, requests)
     assert requests[1].error is None
 
 
@@ -195,8 +197,8 @@ def test_interrupted_thread_that_was_given_the_lead_hands_it_on(monkeypatch):
     leader.start()
     assert leading.wait(10)
     store.seams = type("Wakes", (type(store.seams),), {"event": lambda self: Wake()})()
-    queue._work._seams = store.seams
-    monkeypatch.setattr(group_commit, "MOST", 1)
+    queue._work.line._seams = store.seams
+    monkeypatch.setattr(line, "MOST", 1)
     errors = []
 
     def interrupted():

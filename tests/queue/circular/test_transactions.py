@@ -10,10 +10,12 @@ from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown
 from latchwork.queue import LargeQueue, Transaction
 from latchwork.queue.circular import transactions
 from latchwork.queue.circular.layout import TXNS
-from latchwork.queue.circular.rounds import OVERWRITE, Request
+from latchwork.queue.circular.plan import OVERWRITE, Request
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
+
+from .together import in_one_hold
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_an_id_has_at_most_so_many_bytes_that_those_remembered_fit_into_a_record
 def test_transactions_are_forgotten_in_time_though_many_are_in_each_hold(store, queue):
     for hold in range(30):
         requests = [Request(OVERWRITE, f"{hold}-{number}", values=["a"]) for number in range(64)]
-        queue._work._run(lambda requests=requests: requests, lambda admitted, requests=requests: requests)
+        in_one_hold(queue, requests)
     assert len(store.get(queue.layout.meta).bins[TXNS]) <= 1024 + 2 * 64 + 3
 
 

@@ -1,0 +1,189 @@
+"""What one hold of a large queue's lock does: the slots it writes or reads, and what is left to commit (P4).
+
+The plan is made under the lock. Nothing of it counts before the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from ...errors import Corrupt, LatchworkError, LeaseLost, QueueFull, Unavailable
+from ...store.model.ops import MapRemove, Put
+from .buffer import Slots
+from .hold import Hold, QueueLock
+from .layout import HEAD, TAIL, TXNS
+
+ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
+
+
+class Request(Struct, eq=False):
+    """What one caller wants done under the lock, and its result or error.
+
+    since: the fence of the first hold that it was part of.  until: when its time is over; None = no limit.
+    dropped: how many entries its holds have dropped to make room, or may have.
+    """
+
+    kind: str
+    txn: str | None
+    values: Sequence[Any] = ()
+    count: int = 0
+    since: int = 0
+    dropped: int = 0
+    until: float | None = None
+    result: Any = None
+    error: LatchworkError | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is a result or an error."""
+        return self.result is not None or self.error is not None
+
+
+class Plan(Struct):
+    """The changes of one commit.
+
+    moves: the bins that move.  head: the new head, if it moves.  parts: each request with its offsets and its result.
+    declined: requests that find no room or no entries. That is true only if the requests before them are committed.
+    """
+
+    moves: dict[str, int] = {}
+    head: int | None = None
+    parts: list[tuple[Request, range, Any]] = []
+    declined: list[tuple[Request, LatchworkError | None]] = []
+
+    def answer_declined(self) -> None:
+        """Answer the declined requests: with their error, or with no entries."""
+        for request, error in self.declined:
+            request.result, request.error = [], error
+
+
+class Planner:
+    """Makes the plans of one queue."""
+
+    def __init__(self, lock: QueueLock, slots: Slots) -> None:
+        self._lock, self._slots = lock, slots
+        self._name = lock.layout.name
+
+    def plan(self, hold: Hold, requests: list[Request]) -> Plan | None:
+        """Write or read the slots; what is left to commit, or None where the hold was lost."""
+        stale = _used_before(hold, requests) if hold.known else ()
+        live = [request for request in requests if request.error is None]
+        for request in live:
+            request.since = request.since or hold.fence
+        if stale and not self._lock.change(hold, MapRemove(TXNS, stale)):
+            return None
+        if not live:
+            return Plan()
+        return self._dequeue(hold, live) if live[0].kind == DEQUEUE else self._enqueue(hold, live)
+
+    # ---- adding
+
+    def _enqueue(self, hold: Hold, requests: list[Request]) -> Plan | None:
+        head, tail = hold.head, hold.tail
+        values: list[Any] = []
+        plan = Plan()
+        for request in requests:
+            end = tail + len(request.values)
+            lowest = end - self._lock.layout.capacity
+            if lowest > head and (request.kind != OVERWRITE or lowest > hold.waited_for):
+                plan.declined.append((request, self._full(hold, request, tail - head)))
+                continue
+            head = max(head, lowest)
+            offsets = range(tail, end)
+            plan.parts.append((request, offsets, offsets))
+            values.extend(request.values)
+            tail = end
+        plan.moves = {TAIL: tail}
+        if head > hold.tail:
+            # Several overwrites of one hold may drop each other's entries; these were never within head and tail.
+            plan.moves, plan.head = {HEAD: head, TAIL: tail}, head
+        between = partial(self._lock.renew, hold)
+        if head > hold.head and not self._made_room(hold, plan, min(head, hold.tail)):
+            return None
+        if values and not self._slots.write(hold.fence, hold.tail, values, between):
+            return None
+        return plan
+
+    def _made_room(self, hold: Hold, plan: Plan, head: int) -> bool | None:
+        """Whether the oldest entries were dropped; each request knows how many, should it fail after this."""
+        moved: bool | None = None  # None = in doubt
+        try:
+            moved = self._move_head(hold, head)
+        except Unavailable:
+            moved = False
+            raise
+        finally:
+            for request, _, _ in plan.parts:
+                request.dropped += 0 if moved is False else head - hold.head
+        return moved
+
+    def _move_head(self, hold: Hold, head: int) -> bool | None:
+        """Move head before the slots are written, so that a crash loses only what was to be overwritten."""
+        return self._lock.change(hold, Put(HEAD, head), head=head)
+
+    def _full(self, hold: Hold, request: Request, size: int) -> QueueFull:
+        capacity = self._lock.layout.capacity
+        if request.kind == OVERWRITE:
+            why = f"a group waits at offset {hold.waited_for}: let it commit, or drop it"
+        else:
+            why = "dequeue some, or enqueue with overwrite_if_full=True"
+        return QueueFull(
+            f"queue {self._name!r} holds {size} of {capacity} entries and has no room for {len(request.values)} more; "
+            f"{why}",
+            size=size,
+            capacity=capacity,
+        )
+
+    # ---- taking
+
+    def _dequeue(self, hold: Hold, requests: list[Request]) -> Plan | None:
+        plan, head = Plan(), hold.head
+        for request in requests:
+            count = min(request.count, min(hold.tail, hold.waited_for) - head)
+            if count <= 0:
+                plan.declined.append((request, None))
+                continue
+            plan.parts.append((request, range(head, head + count), []))
+            head += count
+        if not plan.parts:
+            return plan
+        entries = self._slots.read(hold.head, head - hold.head, partial(self._lock.renew, hold))
+        if entries is None or None in entries:
+            self._check_lost(hold, head)
+            return None
+        plan.moves, plan.head = {HEAD: head}, head
+        plan.parts = [
+            (request, offsets, entries[offsets.start - hold.head : offsets.stop - hold.head])
+            for request, offsets, _ in plan.parts
+        ]
+        return plan
+
+    def _check_lost(self, hold: Hold, head: int) -> None:
+        """Slots that hold other offsets: the hold was lost, and they were overwritten; otherwise they are damaged."""
+        if self._lock.renew(hold):
+            raise Corrupt(
+                f"queue {self._name!r}: some of the offsets {hold.head} to {head - 1} are not in their slots; the "
+                "buffer records are older than the metadata: restore them"
+            )
+
+
+def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:
+    """The ids that have been used for an earlier transaction, whose record must go before this one can be judged."""
+    stale = []
+    for request in requests:
+        entry = hold.known.get(request.txn or "")
+        if request.txn is None or entry is None:
+            continue
+        if request.since and entry[2] >= request.since:
+            request.error = LeaseLost(
+                f"transaction {request.txn!r} lost its lock and was then declared not committed, or its id was used "
+                "again; it is not committed and will not be",
+                txn_id=request.txn,
+            )
+        else:
+            stale.append(request.txn)
+    return tuple(stale)
