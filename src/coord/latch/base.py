@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
-from ...inputs import checked_kind, checked_timeout, checked_whole
+from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
@@ -239,7 +239,7 @@ class Latch(Handle):
         seams = self._store.seams
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
-        tell = bar.update if bar else progress or None
+        tell = bar.update if bar else checked_callable("progress", progress) if progress else None
         whole = partial(self._look, {})
         look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
         seen: list[LatchProgress] = []
@@ -370,7 +370,7 @@ class Latch(Handle):
             if count is None:
                 raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
             return checked_whole("count", count, 0, layout.MAX_COUNT)
-        if count is not None and count != len(self._names):
+        if count is not None and checked_whole("count", count, 0, layout.MAX_COUNT) != len(self._names):
             raise InvalidRequest(f"count is {count} and parties names {len(self._names)}: give one of the two")
         return len(self._names)
 

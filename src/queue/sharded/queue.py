@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from ...errors import InvalidRequest, RecordTooBig, Refused
 from ...forks import renew_in_child
+from ...inputs import checked_each
 from ...plain import shown
 from ...store import RecordStore
 from .config import GroupConfig, QueueConfig, check_concurrency
@@ -212,10 +213,7 @@ class ShardedQueue(QueueView):
 
         Raises `InvalidRequest` and `RecordTooBig`.
         """
-        if message_ids is not None and len(message_ids) != len(payloads):
-            raise InvalidRequest(
-                f"{len(message_ids)} message ids for {len(payloads)} payloads: give as many message ids"
-            )
+        checked_each("message_ids", message_ids, len(payloads), "payloads")
         seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
         envelopes = [
@@ -240,8 +238,7 @@ class ShardedQueue(QueueView):
 
     def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[tuple[int, bool]]:
         """The shard of each message, and whether it has to go there."""
-        if keys is not None and len(keys) != n:
-            raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
+        checked_each("keys", keys, n, "payloads")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD

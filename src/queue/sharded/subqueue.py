@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...deadline import Deadline
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
-from ...inputs import checked_timeout
+from ...inputs import checked_timeout, checked_whole
 from ...plain import shown
 from ...retry import Poll, may_pass, outlive
 from .active import BUSY, IDLE_LOOK, ActiveShards
@@ -114,6 +114,7 @@ class QueueView:
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         checked_count("max_messages", max_messages)
+        _check_shards(shards, self.pointers.shards)
         seams = self.store.seams
         with Deadline(seams, checked_timeout(timeout)) as deadline:
             return outlive(
@@ -393,3 +394,12 @@ class QueueView:
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
         return peek_all(self.pointers, self.codec)
+
+
+def _check_shards(shards: Collection[int] | None, count: int) -> None:
+    if shards is None:
+        return
+    if isinstance(shards, str | bytes) or not isinstance(shards, Collection):
+        raise InvalidRequest(f"shards is {shown(shards)}; give a list of numbers of shards, or None for all")
+    for shard in shards:
+        checked_whole("shards", shard, 0, count - 1)
