@@ -262,5 +262,5 @@ def exactly_once(bench: Bench) -> None:
     pointers, state = queue.pointers, queue.pointers.states()[0]
     owner = ranges.take(pointers, "stream")
     ends = count(state.fired, 1000)
-    bench.measure("stream, 1,000 read", lambda: ranges.read(pointers, 0, state.fired, state.fired + 1000))
+    bench.measure("stream, 1,000 read", lambda: list(ranges.read(pointers, 0, state.fired, state.fired + 1000)))
     bench.measure("stream, 1,000 of the sink acknowledged", lambda: ranges.acknowledge(pointers, owner, 0, next(ends)))

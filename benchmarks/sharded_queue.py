@@ -4,7 +4,8 @@ Run it from the project's root as `python -m benchmarks.sharded_queue`. The anch
 the call patterns of the Java queue (1.x: 6 calls, 2.0: 4), of ours without any of its safety, of ours with the
 same guards and bins, and of ours with the token of the claim too, which no Python can beat with this protocol. Targets:
 3.00 calls a message and 0.85 of the raw loop singly, at most 0.05 calls and 0.6 of it in hundreds, 2.00 calls for a
-publish, and for thousands at most 0.03 and 0.6 of a raw batch.
+publish, and for thousands at most 0.03 and 0.6 of a raw batch. A publisher that 8 threads share: 5 x what they publish
+each alone, and at most 0.4 calls a message where each waits for each of its messages.
 """
 
 from __future__ import annotations
@@ -162,6 +163,38 @@ class Ours:
         self.queue.ack_many(self.queue.receive(HUNDRED))
 
 
+class Eight:
+    """Eight threads that publish through one queue: each alone, or all through one publisher."""
+
+    EACH = 25
+    UNITS = 8 * EACH
+
+    def __init__(self, queue) -> None:
+        self.queue, self.publisher = queue, queue.publisher()
+
+    def alone(self) -> None:
+        together([self._each(self.queue.publish)] * 8)
+
+    def waiting(self) -> None:
+        """Each thread waits until its message is safe, as a request of a web service does."""
+        together([self._each(lambda payload: self.publisher.publish(payload).result())] * 8)
+
+    def kept(self) -> None:
+        """Each thread keeps its futures, and asks them in the end."""
+        together([self._all] * 8)
+
+    def _each(self, publish):
+        def run() -> None:
+            for _ in range(self.EACH):
+                publish(PAYLOAD)
+
+        return run
+
+    def _all(self) -> None:
+        for publication in [self.publisher.publish(PAYLOAD) for _ in range(self.EACH)]:
+            publication.result()
+
+
 class Supplied:
     """A drain that is always preceded by enough published messages, outside of the measured time."""
 
@@ -261,24 +294,29 @@ def _publishing(store, client, namespace: str, seconds: float) -> list[Verdict]:
     raw = Raw(client, namespace, "p")
 
     def publishing(through) -> list[Case]:
-        ours = Ours(a_queue(through, "publish"))
+        ours, eight = Ours(a_queue(through, "publish")), Eight(a_queue(through, "publishers"))
         return [
             Case("raw publish, singly", raw.publish),
             Case("queue publish, singly", ours.publish),
             Case("raw publish, 1000", raw.publish_batch, THOUSAND),
             Case("queue publish, 1000", ours.publish_batch, THOUSAND),
+            Case("queue publish, 8 threads", eight.alone, Eight.UNITS),
+            Case("publisher, 8 threads that wait for each", eight.waiting, Eight.UNITS),
+            Case("publisher, 8 threads that keep futures", eight.kept, Eight.UNITS),
         ]
 
     cases = publishing(store.inner)
     rates = interleaved(cases, seconds, partial(emptied, client, namespace, "bench_data_set"))
     calls = calls_of(publishing(store), store, client, namespace, 5)
     emptied(client, namespace, "bench_data_set")
-    _show(cases, rates, calls, against=(0, 0, 2, 2))
+    _show(cases, rates, calls, against=(0, 0, 2, 2, 4, 4, 4))
     return [
         Verdict("publish singly / raw", 0.6, rates.ratio("queue publish, singly", "raw publish, singly")),
         Verdict("publish singly: calls", 2, calls[1][0], at_least=False),
         Verdict("publish 1000 / raw batch", 0.6, rates.ratio("queue publish, 1000", "raw publish, 1000")),
         Verdict("publish 1000: calls a message", 0.03, calls[3][0], at_least=False),
+        Verdict("publisher, 8 threads / publish", 5, rates.ratio(cases[6].name, cases[4].name)),
+        Verdict("publisher, 8 threads that wait: calls a message", 0.4, calls[5][0], at_least=False),
     ]
 
 

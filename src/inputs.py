@@ -80,7 +80,7 @@ def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> 
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise InvalidRequest(f"{what} is {shown(values)}; it must be a list")
     if len(values) != count:
-        raise InvalidRequest(f"{len(values)} {what} for {count} {of}: give one for each")
+        raise InvalidRequest(f"{len(values)} {what} for {count} {of}: give as many {what}")
     return values
 
 

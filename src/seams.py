@@ -8,9 +8,11 @@ their records and connections.
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +95,20 @@ class Seams:
         thread = threading.Thread(target=Context().run, args=(run,), name=name, daemon=True)
         thread.start()
         return thread
+
+    def at_exit(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Call `run` when this process ends in order; what is returned takes that back. It may be called twice."""
+        atexit.register(run)
+        # A child that `multiprocessing` has forked ends without `atexit`, and calls only its own module's finalizers.
+        children = sys.modules.get("multiprocessing.util")
+        finalizer = None if children is None else children.Finalize(None, run, exitpriority=100)
+
+        def take_back() -> None:
+            atexit.unregister(run)
+            if finalizer is not None:
+                finalizer.cancel()
+
+        return take_back
 
     # ---- what is told to the outside: nothing, unless `latchwork.observe` is used
 

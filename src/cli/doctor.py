@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -24,24 +24,16 @@ from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
+from .coordination import Barriers, Groups, Limiters, RWLocks, Semaphores, Wanted, findings
 from .elections import lease_of
+from .findings import OK, PROBLEM, WARNING, Finding
 from .session import Session
 
-OK, WARNING, PROBLEM = "ok", "warning", "problem"
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
 MAX_CONNECTIONS = 10_000
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    state: str
-    what: str
-    remedy: str = ""
 
 
 @runtime_checkable
@@ -286,17 +278,27 @@ def doctor(
         str | None, typer.Option(help="a client id whose names, and the placement and records of queues, to check")
     ] = None,
     farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
+    group: Groups = None,
+    semaphore: Semaphores = None,
+    rwlock: RWLocks = None,
+    barrier: Barriers = None,
+    limiter: Limiters = None,
 ) -> None:
     """Say what would bite, line by line, with the remedy; exit code 1 where something will not work.
+
+    Of groups, semaphores, read-write locks, barriers and rate limiters it looks at those that are named: members that
+    died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of the clock.
 
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """
     session: Session = context.obj
+    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter)
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))
         found += _found(session, lambda: _upkeep(session.store, client, farm))
+        found += _found(session, lambda: findings(session.store, wanted))
     for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:

@@ -7,12 +7,14 @@ from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 
 from ..plain import one_line
 from ..queue import QueueRegistry
 from ..queue.sharded.upkeep.attendance import queues_of, workers_of
 from ..queue.sharded.upkeep.upkeep import election_name
+from .coordination import Barriers, Groups, Limiters, RWLocks, Semaphores, State, Wanted, states
 from .elections import lease_of
 from .options import Client, Farm, checked_every
 from .session import RowsOnTerminal, Session, terminal
@@ -44,8 +46,15 @@ def stats(
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
     rounds: Annotated[int | None, typer.Option(min=1, help="stop after this number of looks")] = None,
     farm: Farm = None,
+    group: Groups = None,
+    semaphore: Semaphores = None,
+    rwlock: RWLocks = None,
+    barrier: Barriers = None,
+    limiter: Limiters = None,
 ) -> None:
     """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.
+
+    Below it a row for each group, semaphore, read-write lock, barrier and rate limiter that is named.
 
     The leader is that of the election CLIENT-sweeper, by lease; of one by ZooKeeper, or of another name, it knows
     nothing.
@@ -54,7 +63,8 @@ def stats(
     """
     session: Session = context.obj
     checked_every(every, least=0)
-    watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm))
+    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter)
+    watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
         _show(session, watcher, client)
     elif sys.stdout.isatty() and not session.json:
@@ -69,25 +79,30 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
     """A table for people; as JSON what `queue stats` says of each queue, and the rates."""
     rows, leader = watcher.look(), watcher.leader()
     told = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
-    session.table(
-        told if session.json else _titled(rows), _title(leader), empty=f"no queues of {client} in {session.where}"
-    )
+    named = [state.row for state in watcher.named()]
+    if session.json:
+        session.table(told + named)
+        return
+    if rows or not named:
+        session.table(_titled(rows), _title(leader), empty=f"no queues of {client} in {session.where}")
+    if named:
+        session.table(named)
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) -> None:
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
-            rows = watcher.look()
-            shown = RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else one_line(empty)
-            live.update(shown, refresh=True)
+            rows, named = watcher.look(), [state.row for state in watcher.named()]
+            queues = RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else one_line(empty)
+            live.update(Group(queues, RowsOnTerminal(named)) if named else queues, refresh=True)
             watcher.seams.sleep(every)
 
 
 class _Watcher:
     """Looks at all queues, and tells rates from one look to the next."""
 
-    def __init__(self, registry: QueueRegistry) -> None:
-        self._registry, self.seams = registry, registry.store.seams
+    def __init__(self, registry: QueueRegistry, wanted: Wanted) -> None:
+        self._registry, self._wanted, self.seams = registry, wanted, registry.store.seams
         self._before: dict[str, tuple[float, int, int]] = {}
 
     def leader(self) -> tuple[str, int] | None:
@@ -102,6 +117,10 @@ class _Watcher:
             for queue in queues_of(member):
                 at_work[queue].append(member.member)
         return [self._row(facts) | {"workers": at_work[facts["queue"]]} for facts in all_rows(registry)]
+
+    def named(self) -> list[State]:
+        """The state of what was named beside the queues."""
+        return list(states(self._registry.store, self._wanted))
 
     def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
         now = self.seams.monotonic()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
     from .sharded.one import Outcome
+    from .sharded.publication import Publication
+    from .sharded.publisher import Publisher
     from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
-    "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "QueueConfig", "QueueDepth",
+    "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
+    "Publisher", "QueueConfig", "QueueDepth",
     "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
     "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
@@ -50,6 +53,8 @@ __getattr__, __dir__ = offer(
         ".sharded.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
         ".sharded.depth": "QueueDepth",
+        ".sharded.publication": "Publication",
+        ".sharded.publisher": "Publisher",
         ".sharded.queue": "QueueGroup ShardedQueue",
         ".sharded.one": "Outcome",
         ".sharded.record": "LastSweep",

@@ -15,6 +15,7 @@ from ..coord.latch.base import TTL
 from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
 from ..coord.latch.layout import MAX_PARTIES as MAX_PARTITIONS
 from ..coord.latch.progress import ProgressBar
+from ..coord.presence import Group, Membership
 from ..errors import InvalidRequest, Misconfigured, NotFound
 from ..inputs import checked_whole
 from ..store.port import RecordStore
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
 
 T = TypeVar("T")
+DRIVER = "driver"
+"""The name of a farm's driver, where it has no other."""
+
+
+class PhaseLatch(CountDownLatch):
+    """The latch underneath. Its parties are partitions; who dies is the driver of a farm's share."""
+
+    def _unfinished(self, group: Group, lost: set[str]) -> set[str]:
+        """The lost drivers whose farm has not counted all of its share, or not brought it; names as "farm/driver"."""
+        remaining = self.counts()
+        deciding = {name for name in lost if self._level is LatchLevel.XDC or _farm_of(name) == group.farm}
+        return {name for name in deciding if remaining.get(_farm_of(name)) != 0}
+
+
+def _farm_of(name: str) -> str:
+    return name.partition("/")[0]
 
 
 class SparkLatch:
@@ -45,6 +62,7 @@ class SparkLatch:
 
     def __init__(self, store: RecordStore, latch: CountDownLatch, phase: JobPhase, partitions: int | None) -> None:
         self._store, self._latch, self._phase, self._partitions = store, latch, phase, partitions
+        self._drivers = Group(store, f"{phase.client_id}/{phase.latch_id}/latch", farm_id=phase.farm)
 
     def __repr__(self) -> str:
         return f"SparkLatch({self._phase.latch_id!r}, farm={self._phase.farm!r}, level={self._phase.level.value})"
@@ -75,7 +93,7 @@ class SparkLatch:
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = CountDownLatch.create(
+        latch = PhaseLatch.create(
             store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
         )
         return cls(store, latch, this, partitions)
@@ -104,7 +122,7 @@ class SparkLatch:
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = CountDownLatch.get_or_create(
+        latch = PhaseLatch.get_or_create(
             store, client_id, this.latch_id, parties=names, farms=farms, farm_id=this.farm, level=level, ttl=ttl
         )
         return cls(store, latch, this, None if latch.expected() is None else partitions)
@@ -127,7 +145,7 @@ class SparkLatch:
         ttl: seconds that each count gives the latch to live; default: what it has left is kept.
         """
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
-        latch = CountDownLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
+        latch = PhaseLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
         return cls(store, latch, this, None)
 
     # ---- in a task
@@ -197,6 +215,21 @@ class SparkLatch:
 
     # ---- in a driver
 
+    def join(self, me: str = DRIVER, *, lease: float = 10.0) -> Membership:
+        """Be known as a driver of this farm's share, so that nobody waits for it in vain where it dies. Two calls.
+
+            with latch.join():
+                df.mapInArrow(latch.count_down_partitions, df.schema).write...
+
+        Its `with` block ends by leaving; by an error, the others hear at once that this driver died. One that was
+        started again joins again, and they wait for it anew.
+
+        me: its name, where several drivers work at one farm's share.  lease: seconds after which a driver that does not
+        renew counts as dead; it must exceed any pause that a live driver makes. It is renewed in the background, for as
+        long as something refers to what this returns. Raises as `Group.join`.
+        """
+        return self._drivers.join(me, lease=lease)
+
     def wait(
         self,
         timeout: float | None = None,
@@ -209,10 +242,12 @@ class SparkLatch:
         `progress=True` draws a bar on stderr that names what is missing, where that is a terminal; a function is
         called with a `LatchProgress` whenever the counters changed. `create_timeout`: seconds to wait for a latch that
         is not there yet to be created, within `timeout`. Raises `NotFound` where it is not created by then, and when it
-        is deleted (and perhaps made again) or expires: that never reads as released. Interruptible.
+        is deleted (and perhaps made again) or expires: that never reads as released. Raises `PartyLost` with the names
+        of drivers, as "farm/driver", that have joined and died before their farm had counted, within their lease; at DC
+        level those of this farm. Wait again once they were started again. Interruptible.
         """
         if progress is not True:
-            return self._latch.wait(timeout, progress=progress, create_timeout=create_timeout)
+            return self._latch.wait(timeout, progress=progress, create_timeout=create_timeout, alive=self._drivers)
         bar = ProgressBar(self, self._store.seams)
         try:
             # missing() names the absent farms already
@@ -220,6 +255,7 @@ class SparkLatch:
                 timeout,
                 progress=lambda now: bar.update(replace(now, absent_farms=())),
                 create_timeout=create_timeout,
+                alive=self._drivers,
             )
         finally:
             bar.close()

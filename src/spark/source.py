@@ -17,9 +17,9 @@ from .offsets import Offsets, created
 from .options import Options
 from .table import Table
 
-LEAST, SLOTS = 5_000, 10_000
-"""Pointers that one task reads: so many at least, where there are any, as a task costs as much as reading thousands;
-and so many at most."""
+LEAST, SLOTS = 15_000, 50_000
+"""Pointers that one task reads: so many at least, where there are any, as a task of Python costs Spark as much as
+reading thousands of messages; and so many at most."""
 TASKS = 16
 """Tasks that what is to be read is shared out to, within these limits."""
 IDLE = 50_000
@@ -57,7 +57,7 @@ class BatchReader(api.DataSourceReader):
         self._options, self._table = options, table
 
     def partitions(self) -> Sequence[Share]:
-        """The unread pointers of the shards, at most 10,000 in a task."""
+        """The unread pointers of the shards, at most 50,000 in a task."""
         states = [state.checked() for state in self._options.open().pointers.states()]
         return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
@@ -66,7 +66,7 @@ class BatchReader(api.DataSourceReader):
         assert isinstance(partition, Share)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
         for shard, after, last in partition.pieces:
-            yield from self._table.batches(shard, ranges.peek(pointers, shard, after, last))
+            yield from self._table.batches(shard, ranges.peek(pointers, shard, after, last, bins=self._table.bins))
 
 
 class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -160,7 +160,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         for shard, boundary in partition.done:
             ranges.acknowledge(pointers, owner, shard, boundary)
         for shard, after, last in partition.pieces:
-            yield from self._table.batches(shard, ranges.read(pointers, shard, after, last, owner))
+            found = ranges.read(pointers, shard, after, last, owner, bins=self._table.bins)
+            yield from self._table.batches(shard, found)
 
     @property
     def _offsets(self) -> Offsets:

@@ -26,9 +26,9 @@ MOST = 1e12
 """Seconds by which a manual clock is moved at once."""
 
 
-def checked_seed(seed: int) -> int:
-    """The seed, where it is a whole number. Raises `InvalidRequest`."""
-    return checked_whole("seed", seed, -(2**63), 2**63)
+def checked_seed(seed: float) -> float:
+    """The seed, where it is a number. Raises `InvalidRequest`."""
+    return checked_number("seed", seed, -(2.0**63), 2.0**63)
 
 
 class ManualClock(Seams):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
 
 from latchwork import connect
 from latchwork.cli import hoist
-from latchwork.coord import Barrier, Group, ReadWriteLock, Semaphore
-from latchwork.errors import BarrierBroken
+from latchwork.coord import Barrier, Group, RateLimiter, ReadWriteLock, Semaphore
+from latchwork.errors import BarrierBroken, WaitTimeout
+from latchwork.store import Exists, Key, Put
 
 
 def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
@@ -139,3 +141,109 @@ def test_who_waits_at_a_barrier_exits_with_1_where_it_is_aborted_or_a_party_died
     thread.join()
     assert told == ["no input"]
     store.close()
+
+
+# ---- doctor and stats
+
+
+@pytest.fixture
+def store(sqlite_url):
+    store = connect(sqlite_url)
+    yield store
+    store.close()
+
+
+def silent(store, key, bin, entry):
+    """A holder that has not renewed since 1970, and a little."""
+    stored = store.get(key).bins[bin]
+    store.operate(key, Put(bin, {**stored, **entry(stored)}))
+
+
+def troubles(lw, *options):
+    done = lw("doctor", "--client", "c", *options, "--json")
+    named = [
+        one for one in done.json if one["what"].split()[0] in ("group", "semaphore", "rwlock", "barrier", "limiter")
+    ]
+    return done.code, [(one["state"], one["what"]) for one in named], [one["remedy"] for one in named]
+
+
+def test_doctor_says_that_all_is_well_with_what_is_named(lw, store):
+    with (
+        Group(store, "g", farm_id="a").join("p"),
+        Semaphore(store, "s", permits=2).acquire(timeout=1),
+        ReadWriteLock(store, "l").read(1),
+    ):
+        RateLimiter(store, "r", 5, 60).try_acquire(2)
+        Barrier(store, "c", "b", parties=["p"], farm_id="a").wait("p", timeout=5)
+        names = ("--group", "g", "--semaphore", "s", "--rwlock", "l", "--limiter", "r", "--barrier", "b")
+        code, found, _ = troubles(lw, *names)
+        assert (code, [state for state, _ in found]) == (0, ["ok"] * 5), found
+        assert [re.sub("[0-9]{9,}", "N", what) for _, what in found] == [
+            "group g: 1 members", "semaphore s: 1 of 2 held", "rwlock l: 1 read, 0 write", "limiter r: 2 in 60 s",
+            "barrier b: generation N, here: nobody",
+        ]  # fmt: skip
+        rows = lw("stats", "--client", "c", *names, "--json").json
+        assert [(row["kind"], row["name"], row["wrong"]) for row in rows[-5:]] == [
+            ("group", "g", None), ("semaphore", "s", None), ("rwlock", "l", None), ("limiter", "r", None),
+            ("barrier", "b", None),
+        ]  # fmt: skip
+        table = lw("stats", "--client", "c", *names).out
+        assert "1 of 2 held" in table
+
+
+def test_doctor_names_members_that_died_or_are_silent(lw, store):
+    group = Group(store, "g", farm_id="a")
+    with pytest.raises(RuntimeError), group.join("p"):
+        raise RuntimeError("no memory")
+    with group.join("q", lease=10):
+        silent(store, Key("latchwork_groups", "g"), "beat#a", lambda beats: {"q": beats["q"] - 60_000})
+        code, found, remedies = troubles(lw, "--group", "g")
+    assert code == 1
+    assert [state for state, _ in found] == ["problem"] * 2
+    assert "a/q was not heard of for 6" in found[0][1]
+    assert found[1][1] == "group g: a/p died"
+    assert all("start it again" in remedy for remedy in remedies)
+
+
+def test_doctor_names_permits_of_dead_holders_and_the_writer_that_died(lw, store):
+    with (
+        Semaphore(store, "s", permits=2, owner="job-1").acquire(timeout=1),
+        ReadWriteLock(store, "l", owner="job-2").write(1),
+    ):
+        for key in (Key("latchwork_semaphores", "s"), Key("latchwork_rwlocks", "l")):
+            silent(store, key, "renewed", lambda stamps: {id: stamp - 60_000 for id, stamp in stamps.items()})
+        code, found, remedies = troubles(lw, "--semaphore", "s", "--rwlock", "l")
+    assert code == 1
+    assert [state for state, _ in found] == ["warning", "problem"]
+    assert "job-1 has 1 of 2 permits, and has not renewed for 6" in found[0][1]
+    assert "job-2 has it to write, and has not renewed for 6" in found[1][1]
+    store.operate(Key("latchwork_rwlocks", "l"), Put("abandoned", 7))
+    code, found, remedies = troubles(lw, "--rwlock", "l")
+    assert (code, found[0][0]) == (1, "problem")
+    assert "fence 7 died before it released" in found[0][1]
+    assert "clear_abandoned()" in remedies[0]
+
+
+def test_doctor_says_why_a_barrier_was_broken_and_what_is_not_there(lw, store):
+    with pytest.raises(WaitTimeout):
+        Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait("p", timeout=1)
+    code, found, remedies = troubles(lw, "--barrier", "b", "--group", "never", "--limiter", "never")
+    assert code == 1
+    assert [state for state, _ in found] == ["warning", "warning", "problem"]
+    assert found[2][1].endswith(" was broken: late p")
+    assert "more time" in remedies[2]
+    assert lw("doctor", "--barrier", "b").code == 2
+
+
+def test_doctor_sees_a_limiter_whose_clock_was_set_back_and_damaged_records(lw, store):
+    RateLimiter(store, "r", 5, 60).try_acquire()
+    key = Key("latchwork_limits", "r")
+    (bin,) = [name for name in store.get(key).bins if name.startswith("per-")]
+    silent(store, key, bin, lambda cells: {max(cells) + 100: 3})
+    code, found, _ = troubles(lw, "--limiter", "r")
+    assert (code, found[0][0]) == (1, "problem")
+    assert "set back" in found[0][1]
+    store.operate(Key("latchwork_semaphores", "s"), Put("holders", "damaged"), exists=Exists.ANY, ttl=60)
+    store.operate(key, Put(bin, "damaged"))
+    code, found, _ = troubles(lw, "--semaphore", "s", "--limiter", "r")
+    assert (code, [state for state, _ in found]) == (1, ["problem"] * 2)

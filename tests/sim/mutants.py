@@ -58,7 +58,7 @@ from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
-from .queue_mutants import GROUP_RULES, ONE_RULES, ORDERED_RULES
+from .queue_mutants import GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -469,6 +469,7 @@ SHARDED_RULES = (
 SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES))
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
+PUBLISHER = tuple(Mutant("publisher", *rule) for rule in PUBLISHER_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -548,6 +549,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + LEDGER
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + PUBLISHER + LEDGER
     + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order, one message (P5), groups (P17)."""
+"""Rules taken out of the queues, one at a time, as `mutants.py` lists them: order, one message, publisher, groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from latchwork.coord.lock import Grant
-from latchwork.errors import LatchworkError
+from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue.sharded import one, shards
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.groups import parting
@@ -19,6 +19,8 @@ from latchwork.queue.sharded.groups.making import MADE
 from latchwork.queue.sharded.groups.members import Members
 from latchwork.queue.sharded.hands import GROUPS, SHARED, hands_of, parting_of
 from latchwork.queue.sharded.pending import Aside
+from latchwork.queue.sharded.publication import Pending
+from latchwork.queue.sharded.publisher import Publisher
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import PointerQueue
 from latchwork.queue.sharded.subqueue import QueueView
@@ -87,6 +89,64 @@ ORDERED_RULES = (
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
      _swap(QueueView, "_stamp", _not_in_order), True),
+)  # fmt: skip
+
+
+# ---- a publisher (P5)
+
+
+def _forgets(self: Any, *, real: Any = Publisher._unanswered) -> Any:
+    return real(self)[:1]
+
+
+def _known_before_the_answer(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:
+    for pending in group:
+        message = pending.message
+        pending.resolve(message.envelope.msg_id)
+        pending.call_back()
+        pending.message = message
+    return real(self, group)
+
+
+def _again(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:
+    outcomes = real(self, group)
+    return real(self, group) if any(isinstance(one, LatchworkError) for one in outcomes) else outcomes
+
+
+def _all_well(self: Any, outcome: Any, *, real: Any = Pending.resolve) -> None:
+    real(self, self.message_id if isinstance(outcome, OutcomeUnknown) else outcome)
+
+
+def _all_failed(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:
+    outcomes = real(self, group)
+    failed = [one for one in outcomes if isinstance(one, LatchworkError)]
+    return [failed[0]] * len(group) if failed else outcomes
+
+
+def _unbounded(self: Any, one: Any, *, real: Any = Publisher._entered) -> Any:
+    self._most = 10**9
+    return real(self, one)
+
+
+def _forgets_who_came_late(self: Any, terms: Any, some: Any) -> Any:
+    del self._waiting[terms]
+    self._sending = [some.popleft()]
+    self._left_by(list(some))
+    return self._sending
+
+
+PUBLISHER_RULES = (
+    ("a flush that forgets", "P5: a flush waits for all that was published before",
+     _swap(Publisher, "_unanswered", _forgets)),
+    ("known before the store has answered", "P5: done only when the store has answered",
+     _swap(Publisher, "_stored", _known_before_the_answer)),
+    ("a group that failed is published again", "P5: a group is stored once", _swap(Publisher, "_stored", _again)),
+    ("what is in doubt counts as published", "P5: unknown stays unknown", _swap(Pending, "resolve", _all_well)),
+    ("one error is that of the whole group", "P5: each message has its own outcome",
+     _swap(Publisher, "_stored", _all_failed)),
+    ("as much waits as is published", "P5: no more waits than may", _swap(Publisher, "_entered", _unbounded)),
+    ("what waits behind the first is dropped", "P5: every future ends",
+     _swap(Publisher, "_taken", _forgets_who_came_late)),
 )  # fmt: skip
 
 

@@ -163,6 +163,9 @@ class SimSeams(Seams):
     def spawn(self, run: Callable[[], None], name: str) -> SimTask:
         return self.process.spawn(run, name)
 
+    def at_exit(self, run: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None  # a simulated process is killed
+
 
 class SimEvent:
     """An event whose waiters are greenlets."""

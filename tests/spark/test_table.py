@@ -8,11 +8,13 @@ from decimal import Decimal
 
 import pytest
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_type
 
 from latchwork.errors import InvalidRequest, Unreadable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.spark.datasource import LatchworkSource
+from latchwork.spark.payload import Payloads
 from latchwork.spark.table import Table
 from latchwork.store.connect import connect
 
@@ -37,7 +39,7 @@ def one_field(kind, *, nullable=True):
 
 def read(table, *payloads):
     messages = [(n, Envelope(payload, f"m{n}")) for n, payload in enumerate(payloads, 1)]
-    return [row["payload"]["x"] for batch in table.batches(7, messages) for row in batch.to_pylist()]
+    return [row["payload"]["x"] for batch in table.batches(7, [messages]) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,69 @@ def test_the_schema_of_the_queue_is_taken_as_spark_gives_it_back(source, kind):
         (without_zone, {"columns": "enqueued_at"}),
     ):
         assert getattr(source(**more), kind)(schema)._table.schema == schema
+
+
+NESTED = t.StructType(
+    [
+        t.StructField("id", LONG, nullable=False),
+        t.StructField("name", t.StringType()),
+        t.StructField("when", t.DateType()),
+        t.StructField("price", t.DecimalType(20, 2)),
+        t.StructField(
+            "lines", t.ArrayType(t.StructType([t.StructField("sku", t.StringType()), t.StructField("n", LONG)]))
+        ),
+        t.StructField("days", t.ArrayType(t.DateType())),
+        t.StructField("by", t.MapType(t.StringType(), t.DoubleType())),
+        t.StructField("at", t.StructType([t.StructField("x", t.DoubleType()), t.StructField("b", t.BinaryType())])),
+    ]
+)
+SAMPLES = [
+    {"id": 1, "name": "a", "when": "2026-07-01", "price": "1.20", "lines": [{"sku": "s", "n": 2}, None, {}], "more": 1},
+    {"id": 2, "days": ["2026-07-02", None], "by": {"x": 1, "y": None}, "at": {"x": 3, "b": "AAE="}},
+    {"id": 3, "at": None, "lines": [], "by": {}, "days": None, "name": "\u00e9\0"},
+    {"id": -(2**63), "at": {}},
+    None,
+]
+
+
+def columns_of(kind, payloads, *, at_once):
+    """The column as it is made in one pass, or as it is made one by one."""
+    payload_type = Payloads(kind)
+    rows = [(n, Envelope(json.dumps(one), f"m{n}")) for n, one in enumerate(payloads)]
+    arrow = to_arrow_type(kind, timezone="UTC")
+    column = payload_type._at_once(arrow, rows) if at_once else payload_type._one_by_one(arrow, 0, rows)
+    return column.to_pylist()
+
+
+def test_a_batch_that_is_decoded_in_one_pass_reads_as_one_that_is_decoded_one_by_one():
+    whole = columns_of(NESTED, SAMPLES, at_once=True)
+    assert whole == columns_of(NESTED, SAMPLES, at_once=False)
+    assert whole[0]["lines"] == [{"sku": "s", "n": 2}, None, {"sku": None, "n": None}]
+    assert whole[1]["at"] == {"x": 3.0, "b": b"\0\1"}
+    assert (whole[3]["id"], whole[4]) == (-(2**63), None)
+
+
+@pytest.mark.parametrize("kind", [LONG, t.ShortType(), t.DoubleType(), t.BooleanType(), t.StringType()], ids=str)
+@pytest.mark.parametrize("within", [lambda k: k, t.ArrayType, lambda k: t.StructType([t.StructField("x", k)])])
+@pytest.mark.parametrize(
+    "value", [True, 1, 1.5, 40_000, 2**63, 2**70, -1, "1", "", [], {}, [1], {"x": 1}, {"y": 1}, None]
+)
+def test_what_is_taken_in_one_pass_is_what_is_taken_one_by_one(kind, within, value):
+    """The one pass may refuse more, as then they are decoded one by one; it must take nothing more."""
+    for payload in (value, [value], {"x": value}):
+        try:
+            at_once = columns_of(within(kind), [payload], at_once=True)
+        except Exception:
+            continue
+        assert at_once == columns_of(within(kind), [payload], at_once=False)
+
+
+def test_a_batch_with_a_value_that_only_the_conversion_takes_is_read_all_the_same():
+    assert read(one_field(LONG), '{"x": 1}', '{"x": 2.0}', "{}") == [1, 2, None]
+
+
+def test_only_the_bins_that_the_columns_need_are_read():
+    payload, ids = OWN["payload"], OWN["message_id"]
+    assert Table(t.StructType([payload]), typed=False).bins == ("data",)
+    assert Table(t.StructType([ids, OWN["shard"], payload]), typed=False).bins == ("data", "msgId")
+    assert set(Table(OWN, typed=False).bins) >= {"data", "msgId", "headers", "reason", "lastError"}

@@ -15,6 +15,7 @@ from latchwork.queue import (
     LargeQueue,
     Outbox,
     PagedQueue,
+    Publication,
     QueueConfig,
     QueueRegistry,
     Schedule,
@@ -49,6 +50,9 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
     queue = registry.create(QueueConfig("orders", shards=1, shovel=ShovelConfig(60)))
     registry.schedule(Schedule("nightly", "orders", {"report": 1}, cron="0 3 * * *"))
     message_id: str = queue.publish({"sku": 7}, key="7", delay=None)
+    with queue.publisher(linger=0) as publisher:
+        publication: Publication = publisher.publish({"sku": 8}, key="8")
+        published: str = publication.result(timeout=5)
     taken: list[Delivery] = queue.receive(10)
     for delivery in taken:
         delivery.ack()
@@ -64,7 +68,7 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
         outbox = Outbox(local, queue, name="web-1")
         outbox.put({"sku": 8})
         outbox.forward()
-    return [str(entry), str(len(message_id) > 0), str(depth)]
+    return [str(entry), str(len(message_id) * len(published) > 0), str(depth)]
 
 
 def main() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
@@ -144,6 +144,22 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
     except (msgspec.ValidationError, UnicodeError):
         return _mended(bins)
     return envelope if all(map(_fits, _texts(envelope))) else _mended(bins)
+
+
+def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
+    """What `from_bins` makes of each of them, in one pass where nothing is damaged."""
+    there = [bins for bins in records if bins.get("data") is not None]
+    try:
+        found = msgspec.convert(there, list[Envelope])
+    except (msgspec.ValidationError, UnicodeError):
+        return [from_bins(bins) for bins in records]
+    texts = "".join([envelope.msg_id for envelope in found])
+    if not _fits(texts) or not all(all(map(_fits, _texts(envelope))) for envelope in found if not envelope.bare):
+        return [from_bins(bins) for bins in records]
+    if len(found) == len(records):
+        return list(found)
+    rest = iter(found)
+    return [None if bins.get("data") is None else next(rest) for bins in records]
 
 
 def _texts(envelope: Envelope) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What is done with messages that are published: stored now, for later, or unless their keys have one (P5, P15, P16).
+"""The storing of messages that are published: now, for later, or unless their keys have one (P5, P15, P16).
 
 A message is prepared first, with all that its publisher gave: that does no I/O, and raises what is wrong with it. Then
 it is stored, alone or with others that are published on equal terms.
@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError
 from ...inputs import checked_choice, checked_each
+from ...plain import shown
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from ..ledger.target import Target
 from .config import QueueConfig
@@ -134,8 +135,8 @@ def ids_or_raise(
         duplicates = [id for id, message in zip(ids, messages, strict=True) if id != message.envelope.msg_id]
         if duplicates:
             raise AlreadyExists(
-                f"{len(duplicates)} of {len(ids)} messages are in queue {queue.name!r} already, by their dedup keys; "
-                "the others were published",
+                f"{len(duplicates)} of {len(ids)} messages are in queue {shown(queue.name)} already, by their dedup "
+                "keys; the others were published",
                 message_id=duplicates[0], message_ids=duplicates,
             )  # fmt: skip
     return ids

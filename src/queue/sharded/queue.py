@@ -9,21 +9,23 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-from ...errors import InvalidRequest, RecordTooBig, Refused
+from ...errors import InvalidRequest, Refused
 from ...forks import renew_in_child
 from ...inputs import checked_each
 from ...plain import shown
 from ...store import RecordStore
-from .config import GroupConfig, QueueConfig, check_concurrency
+from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed import Due, checked_due
 from .delivery import Delivery, lost
 from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .fitting import check_fits
 from .groups.making import end
 from .groups.pointers import GroupPointers, pointer_queues
 from .one import SideView
 from .pointers import ShardState
 from .postponed import DelayedView
+from .publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, with_dedups
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
@@ -32,10 +34,6 @@ from .subqueue import QueueView, Rules
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
-
-
-MAYBE_TOO_BIG, AROUND = 200_000, 2_048
-"""Characters from which a payload is measured, and bytes of a message's record around it."""
 
 
 class Registry(Protocol):
@@ -168,6 +166,17 @@ class ShardedQueue(QueueView):
             outcomes = store_messages(self, messages, terms)
         return ids_or_raise(self, messages, outcomes, on_duplicate)
 
+    def publisher(
+        self, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
+    ) -> Publisher:
+        """A publisher for the threads of a service, which stores what they publish in groups. No I/O; close it.
+
+        linger: seconds or a timedelta, up to 1 s, for which a message waits for others.
+        waiting: messages that may wait, 1 to 1,000,000; where as many do, `publish` waits.
+        waiting_bytes: and bytes of their payloads. One message may always wait.
+        """
+        return Publisher(self, linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
+
     def cancel(self, message_id: str) -> bool:
         """Make sure that a delayed message is never delivered. Two calls.
 
@@ -213,39 +222,32 @@ class ShardedQueue(QueueView):
 
         Raises `InvalidRequest` and `RecordTooBig`.
         """
-        checked_each("message_ids", message_ids, len(payloads), "payloads")
+        checked_each("message ids", message_ids, len(payloads), "payloads")
         seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
+        data = [self.codec.encode(payload) for payload in payloads]
+        for one in data:  # else a pointer would be reserved in vain
+            check_fits(self.store, self.name, one, carried)
         envelopes = [
-            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=carried)
-            for payload, msg_id in zip(payloads, ids, strict=True)
+            Envelope(one, msg_id, enqueued_at=now, headers=carried) for one, msg_id in zip(data, ids, strict=True)
         ]
         places = self._shards(len(envelopes), key, keys)
         return [Prepared(envelope, shard, bound) for envelope, (shard, bound) in zip(envelopes, places, strict=True)]
-
-    def _fitting(self, data: str | bytes) -> str | bytes:
-        """The payload, if a record can hold it: else its pointer would be reserved in vain. Raises `RecordTooBig`."""
-        if len(data) > MAYBE_TOO_BIG:
-            size = len(data.encode() if isinstance(data, str) else data)
-            limit = self.store.describe().record_size_limit - AROUND
-            if size > limit:
-                raise RecordTooBig(
-                    f"a payload of {size} bytes, and records of {self!r} take {limit}: publish a reference",
-                    size=size,
-                    limit=limit,
-                )
-        return data
 
     def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[tuple[int, bool]]:
         """The shard of each message, and whether it has to go there."""
         checked_each("keys", keys, n, "payloads")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
+        return [
+            (following, False) if shard is None else (shard, True)
+            for following, shard in zip(self.next_shards(n), wanted, strict=True)
+        ]
+
+    def next_shards(self, n: int) -> list[int]:
+        """The shards of messages without a key that are stored together: by turns, so that all shards fill alike."""
         with self._lock:
             start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        return [
-            ((start + place // SPREAD) % self.config.shards, False) if shard is None else (shard, True)
-            for place, shard in enumerate(wanted)
-        ]
+        return [(start + place // SPREAD) % self.config.shards for place in range(n)]
 
     def shard_of(self, key: str) -> int:
         """The shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
@@ -378,6 +380,10 @@ class QueueGroup(ShardedQueue):
 
     def publish_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: publish to the queue itself."""
+        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
+
+    def publisher(self, **_: Any) -> NoReturn:
+        """Refused: make it of the queue itself."""
         raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
 
     def group(self, name: str, **_: Any) -> NoReturn:

@@ -19,7 +19,7 @@ from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
-from .envelope import BINS, CONTENT, Envelope, from_bins, kept_for
+from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
 from .groups.parting import Parting, part
 from .hands import ALONE, GROUPS, OWN, letting_go
 from .pointers import FIRE, LOAD, STREAM, ShardState
@@ -34,6 +34,8 @@ TAKEOVERS = 5
 EPOCHS = 2**20
 """An epoch is the last one and a random number up to this: two that take over at once do not choose the same."""
 MAX_STREAM = 256
+Messages = list[tuple[int, Envelope]]
+"""Messages with their pointers, in order."""
 
 _MINE = Bin(STREAM, str).eq(Param("stream", str))
 _NEWER = missing(EPOCH) | (Bin(EPOCH) < Param("epoch"))
@@ -124,22 +126,29 @@ def let_go(queue: PointerQueue, owner: Owner) -> None:
 
 
 def read(
-    queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None
-) -> list[tuple[int, Envelope]]:
-    """The messages of a range with their pointers, the same each time it is read.
+    queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None, *, bins: Sequence[str] = BINS
+) -> Iterator[Messages]:
+    """The messages of a range with their pointers, up to 1,000 at a time, the same each time it is read.
 
-    A slot that is empty is given the grace of 250 ms; then a tombstone refuses its producer, who publishes again. Not
-    promised: the same again once a message has expired.
+    A slot that is empty is given the grace of 250 ms, all slots of the range one grace, as all were reserved before;
+    then a tombstone refuses its producer, who publishes again. Not promised: the same again once a message has expired.
 
     owner: who reads. Raises `FencedOut` where a slot has no message and somebody else has taken the shard over: that
-    one may have acknowledged the range, and what is left of it is not what it held.
+    one may have acknowledged the range, and what is left of it is not what it held.  bins: what is needed of each.
     """
-    pointers = range(after + 1, last + 1)
-    found: dict[int, Envelope | None] = {}
     end = queue.store.seams.monotonic() + GRACE
+    for step in _steps(after, last):
+        yield _whole(queue, shard, step, owner, end=end, bins=bins)
+
+
+def _whole(
+    queue: PointerQueue, shard: int, pointers: Sequence[int], owner: Owner | None, *, end: float, bins: Sequence[str]
+) -> Messages:
+    """The messages of at most 1,000 slots, once each of them has one or never will. end: of the grace."""
+    found: dict[int, Envelope | None] = {}
     absent = list(pointers)
     while absent:
-        found.update(_present(queue, shard, absent))
+        found.update(_present(queue, shard, absent, bins))
         absent = [pointer for pointer in absent if pointer not in found]
         if absent and queue.store.seams.monotonic() >= end:
             _owned(queue, shard, owner)  # or one that was fenced off would litter what others own
@@ -153,13 +162,15 @@ def read(
     return there
 
 
-def peek(queue: PointerQueue, shard: int, after: int, last: int) -> Iterator[tuple[int, Envelope]]:
-    """The messages that a range holds now; changes nothing."""
-    for start in range(after + 1, last + 1, STEP):
-        step = range(start, min(start + STEP, last + 1))
-        for pointer, envelope in _present(queue, shard, step).items():
-            if envelope is not None:
-                yield pointer, envelope
+def peek(queue: PointerQueue, shard: int, after: int, last: int, *, bins: Sequence[str] = BINS) -> Iterator[Messages]:
+    """The messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed of each."""
+    for step in _steps(after, last):
+        found = _present(queue, shard, step, bins)
+        yield [(pointer, envelope) for pointer, envelope in found.items() if envelope is not None]
+
+
+def _steps(after: int, last: int) -> Iterator[range]:
+    return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
 def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
@@ -179,8 +190,8 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
     fired = ShardState.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
     if fired >= boundary:
         return 0
-    for start in range(fired + 1, boundary + 1, STEP):
-        _discard(queue, [Slot(shard, pointer) for pointer in range(start, min(start + STEP, boundary + 1))])
+    for step in _steps(fired, boundary):
+        _discard(queue, [Slot(shard, pointer) for pointer in step])
     forward = Put(FIRE, Bound(_FORWARD, {"to": boundary}))
     try:
         queue.store.operate(
@@ -231,16 +242,13 @@ def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
     )
 
 
-def _present(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> dict[int, Envelope | None]:
-    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out."""
-    found: dict[int, Envelope | None] = {}
-    for start in range(0, len(pointers), STEP):
-        step = pointers[start : start + STEP]
-        records = queue.store.get_many([queue.key(Slot(shard, pointer)) for pointer in step], *BINS)
-        for pointer, record in zip(step, records, strict=True):
-            if record is not None:
-                found[pointer] = from_bins(record.bins)
-    return found
+def _present(
+    queue: PointerQueue, shard: int, pointers: Sequence[int], bins: Sequence[str]
+) -> dict[int, Envelope | None]:
+    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out. One call."""
+    records = queue.store.get_many([queue.key(Slot(shard, pointer)) for pointer in pointers], *bins)
+    there = {pointer: one.bins for pointer, one in zip(pointers, records, strict=True) if one is not None}
+    return dict(zip(there, from_all(list(there.values())), strict=True))
 
 
 def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:

@@ -427,9 +427,9 @@ def test_what_a_stream_has_acknowledged_stays_for_the_groups(simulated):
     queue.publish_many([1, 2], key="a")
     shard = queue.shard_of("a")
     owner = stream.take(queue.pointers, "s")
-    assert len(stream.read(queue.pointers, shard, 0, 2, owner)) == 2
+    assert [len(step) for step in stream.read(queue.pointers, shard, 0, 2, owner)] == [2]
     assert stream.acknowledge(queue.pointers, owner, shard, 2) == 2
-    assert stream.read(queue.pointers, shard, 0, 2, owner) == []
+    assert list(stream.read(queue.pointers, shard, 0, 2, owner)) == [[]]
     assert payloads(audit) == [1, 2]
     assert left(simulated, queue) == {}
 

@@ -53,15 +53,36 @@ def test_a_slot_that_a_stream_found_empty_stays_closed_as_long_as_a_ledger_may_f
     config = QueueConfig("short", shards=1, message_expiry=timedelta(hours=1))
     queue = QueueRegistry(store, "shop").create(config).pointers
     queue.reserve({0: 1})
-    assert ranges.read(queue, 0, 0, 1) == []
+    assert flat(ranges.read(queue, 0, 0, 1)) == []
     clock.advance(LEDGER_TTL - 1)
     assert queue.write([Slot(0, 1)], [Envelope("1", "late")]) == [Written.SPENT]
+
+
+def flat(steps):
+    return [message for step in steps for message in step]
+
+
+def test_a_range_is_read_a_thousand_at_a_time_and_waits_one_grace_however_many_slots_are_empty(
+    store, clock, monkeypatch
+):
+    monkeypatch.setattr(ranges, "STEP", 4)
+    queue = QueueRegistry(store, "shop").create(QueueConfig("one", shards=1)).pointers
+    queue.reserve({0: N})
+    queue.write(
+        [Slot(0, n) for n in range(1, N + 1) if n % 4], [Envelope("1", f"m{n}") for n in range(1, N + 1) if n % 4]
+    )
+    steps = ranges.read(queue, 0, 0, N)
+    assert [pointer for pointer, _ in next(steps)] == [1, 2, 3]
+    assert queue.store.get(queue.key(Slot(0, 8))) is None
+    slept = len(clock.slept)
+    assert [[pointer for pointer, _ in step] for step in steps] == [[5, 6, 7], [9, 10, 11]]
+    assert len(clock.slept) == slept
 
 
 def everything(queue):
     """All that can be read, from where FIRE is."""
     states = queue.pointers.states()
-    return {s.shard: ranges.read(queue.pointers, s.shard, s.fired, s.loaded) for s in states}
+    return {s.shard: flat(ranges.read(queue.pointers, s.shard, s.fired, s.loaded)) for s in states}
 
 
 def numbers(found):
@@ -193,7 +214,7 @@ def test_a_producer_that_sleeps_for_many_sweep_durations_adds_nothing_to_a_repla
 def test_a_producer_within_the_grace_is_waited_for(queue, clock):
     pointer = queue.pointers.reserve({0: 1})[0]
     clock.at(0.2, lambda: queue.pointers.write([Slot(0, pointer)], [envelope_of(7)]))
-    assert [int(envelope.data) for _, envelope in ranges.read(queue.pointers, 0, 0, pointer)] == [7]
+    assert [int(envelope.data) for _, envelope in flat(ranges.read(queue.pointers, 0, 0, pointer))] == [7]
 
 
 def envelope_of(number):
@@ -206,7 +227,7 @@ def test_a_snapshot_changes_nothing(queue):
     fill(queue)
     queue.pointers.reserve({0: 1})
     before = dict(queue.store._records)
-    assert sum(1 for shard in (0, 1) for _ in ranges.peek(queue.pointers, shard, 0, 100)) == N
+    assert sum(1 for shard in (0, 1) for _ in flat(ranges.peek(queue.pointers, shard, 0, 100))) == N
     assert queue.store._records == before
 
 

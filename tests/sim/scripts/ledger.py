@@ -173,9 +173,10 @@ def range_read_twice_while_its_producer_is_slow():
 
     def reader(store):
         queue = queue_on(store).pointers
-        first = ranges.read(queue, 0, 0, 1)
+        (first,) = ranges.read(queue, 0, 0, 1)
         store.seams.sleep(3)
-        return [first, ranges.read(queue, 0, 0, 1), [m.data for _, m in ranges.read(queue, 0, 1, 2)]]
+        (again,), (behind,) = ranges.read(queue, 0, 0, 1), ranges.read(queue, 0, 1, 2)
+        return [first, again, [m.data for _, m in behind]]
 
     stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
     stage.act("r", reader, after=0.3)

@@ -13,6 +13,7 @@ from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
 from .presence import Presence
+from .publisher import Publishers
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -30,6 +31,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ordered,
         Groups,
         Ledgers,
+        Publishers,
         SemaphoreScenario,
         Limiter,
         Presence,

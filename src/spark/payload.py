@@ -1,0 +1,273 @@
+"""JSON payloads as Arrow values of a Spark type.
+
+A batch of payloads is decoded in one pass: msgspec checks each against a type of its own and Arrow makes the column of
+what it gives, both without a step in Python for each value. Only values that JSON has no form for, such as dates, are
+converted one by one.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from ..errors import InvalidRequest, Unreadable
+from ..queue.sharded.envelope import Codec, Envelope
+
+Converter = Callable[[Any], Any]
+Row = tuple[int, Envelope]
+_DECODE = Codec().decode
+_MISFITS = (
+    Unreadable, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, ArithmeticError, AttributeError,
+    RecursionError,
+)  # fmt: skip
+"""What conversions to a type raise for values that are not of it."""
+
+
+class Payloads:
+    """Payloads of one Spark type. Raises `InvalidRequest` for a type that no payload can be read as."""
+
+    def __init__(self, kind: t.DataType) -> None:
+        self._convert = _converter(kind)
+        shape = _shape(kind)
+        self._decode = msgspec.json.Decoder(shape.kind | None).decode
+        self._finish = None if shape.finish is None else _or_null(shape.finish)
+
+    def column(self, kind: pa.DataType, shard: int, rows: Sequence[Row]) -> pa.Array:
+        """The column. Raises `Unreadable`, naming the message whose payload is not of the type."""
+        try:
+            return self._at_once(kind, rows)
+        except _MISFITS:
+            # Which one it was, or none: a number such as 1.0 is a whole one too.
+            return self._one_by_one(kind, shard, rows)
+
+    def _at_once(self, kind: pa.DataType, rows: Sequence[Row]) -> pa.Array:
+        decode, finish = self._decode, self._finish
+        values = [decode(envelope.data) for _, envelope in rows]
+        if finish is not None:
+            values = [finish(value) for value in values]
+        return pa.array(values, kind)
+
+    def _one_by_one(self, kind: pa.DataType, shard: int, rows: Sequence[Row]) -> pa.Array:
+        values = [self._converted(shard, *row) for row in rows]
+        try:
+            return pa.array(values, kind)
+        except _MISFITS:
+            for value, row in zip(values, rows, strict=True):  # Arrow does not say which one
+                _check_fits(value, kind, shard, *row)
+            raise
+
+    def _converted(self, shard: int, pointer: int, envelope: Envelope) -> Any:
+        try:
+            return self._convert(_DECODE(envelope.data))
+        except _MISFITS as failure:
+            raise _unlike(shard, pointer, envelope, failure) from failure
+
+
+def _check_fits(value: Any, kind: pa.DataType, shard: int, pointer: int, envelope: Envelope) -> None:
+    try:
+        pa.array([value], kind)
+    except _MISFITS as failure:
+        raise _unlike(shard, pointer, envelope, failure) from failure
+
+
+def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) -> Unreadable:
+    return Unreadable(
+        f"message {envelope.msg_id!r} at {shard}/{pointer} is not of the type that 'payloadSchema' says "
+        f"({failure}): leave the option out to read payloads as text, and parse them with from_json"
+    )
+
+
+class _Shape(NamedTuple):
+    """What msgspec decodes a payload to, and what is left to do with it then; None = Arrow takes it as it is."""
+
+    kind: Any
+    finish: Converter | None
+
+
+# ---- in one pass
+
+
+def _shape(kind: t.DataType) -> _Shape:
+    """How values of this type are decoded, where they are not null."""
+    if isinstance(kind, t.StructType):
+        return _of_struct(kind)
+    if isinstance(kind, t.ArrayType):
+        element = _shape(kind.elementType)
+        finish = None if element.finish is None else _each(_or_null(element.finish))
+        return _Shape(list[element.kind | None], finish)  # type: ignore[name-defined]  # it is made for a schema
+    as_it_is = _AS_IT_IS.get(type(kind))
+    return _Shape(Any, _inner(kind)) if as_it_is is None else _Shape(as_it_is, None)
+
+
+def _of_struct(kind: t.StructType) -> _Shape:
+    """A dict of the fields that the type names, and that the payload has."""
+    shapes = {field.name: _shape(field.dataType) for field in kind.fields}
+    fields = {name: shape.kind | None for name, shape in shapes.items()}
+    decoded = TypedDict("decoded", fields, total=False)  # type: ignore[misc]  # its fields are those of a schema
+    to_finish = [
+        (field.name, _finishing(field, shapes[field.name].finish))
+        for field in kind.fields
+        if shapes[field.name].finish is not None or not field.nullable
+    ]
+    return _Shape(decoded, _within(to_finish) if to_finish else None)
+
+
+def _within(to_finish: Sequence[tuple[str, Converter]]) -> Converter:
+    def finish(value: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in to_finish:
+            value[name] = convert(value.get(name))
+        return value
+
+    return finish
+
+
+def _finishing(field: t.StructField, finish: Converter | None) -> Converter:
+    of_value = (lambda value: value) if finish is None else _or_null(finish)
+    return of_value if field.nullable else _needed(field, of_value)
+
+
+def _each(convert: Converter) -> Converter:
+    return lambda values: [convert(value) for value in values]
+
+
+def _or_null(convert: Converter) -> Converter:
+    return lambda value: None if value is None else convert(value)
+
+
+# ---- one by one: this is what a type takes
+
+
+def _converter(kind: t.DataType) -> Converter:
+    """From what JSON holds to what Arrow takes for this type; None stays None."""
+    return _or_null(_inner(kind))
+
+
+def _inner(kind: t.DataType) -> Converter:
+    if isinstance(kind, t.StructType):
+        fields = {field.name: _of_field(field) for field in kind.fields}
+        return lambda value: {name: convert(_mapping(value).get(name)) for name, convert in fields.items()}
+    if isinstance(kind, t.ArrayType):
+        element = _converter(kind.elementType)
+        return lambda value: [element(one) for one in _list(value)]
+    if isinstance(kind, t.MapType):
+        of_key, of_value = _of_key(kind.keyType), _converter(kind.valueType)
+        return lambda value: [(of_key(key), of_value(one)) for key, one in _mapping(value).items()]
+    if type(kind) not in _SCALARS:
+        raise InvalidRequest(
+            f"'payloadSchema' has the type {kind.simpleString()}, which no payload can be read as: make it string and "
+            "cast the column, or leave the option out to read payloads as text"
+        )
+    return _SCALARS[type(kind)]
+
+
+def _of_key(kind: t.DataType) -> Converter:
+    """From the text that a key of a JSON object is: of numbers and truths it is their JSON."""
+    if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+        raise InvalidRequest(
+            f"'payloadSchema' has a map with keys of the type {kind.simpleString()}, and in JSON keys are text: use "
+            "another key, or leave the option out to read payloads as text"
+        )
+    convert = _inner(kind)
+    return (lambda key: convert(_DECODE(key))) if isinstance(kind, _UNQUOTED) else convert
+
+
+def _of_field(field: t.StructField) -> Converter:
+    convert = _converter(field.dataType)
+    return convert if field.nullable else _needed(field, convert)
+
+
+def _needed(field: t.StructField, convert: Converter) -> Converter:
+    def needed(value: Any) -> Any:
+        if value is None:
+            raise TypeError(f"the field {field.name!r} is missing or null, and it is 'not null'")
+        return convert(value)
+
+    return needed
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise TypeError(f"{value!r} is no whole number")
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool | str):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _single(value: Any) -> float:
+    """Raises `OverflowError` where only an infinity would be left of it."""
+    number = _number(value)
+    struct.pack("<f", number)  # the native "f" lets it pass
+    return number
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _time(value: Any) -> time:
+    found = time.fromisoformat(value)
+    if found.tzinfo is not None:
+        raise TypeError(f"{value!r} has a time zone, and the type has none")
+    return found
+
+
+_UNQUOTED = (t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType)
+_SCALARS: dict[type[t.DataType], Converter] = {
+    t.StringType: _text,
+    t.NullType: lambda value: value,
+    t.BooleanType: _truth,
+    t.ByteType: _whole,
+    t.ShortType: _whole,
+    t.IntegerType: _whole,
+    t.LongType: _whole,
+    t.FloatType: _single,
+    t.DoubleType: _number,
+    t.DecimalType: lambda value: Decimal(str(value)),
+    t.TimestampType: lambda value: datetime.fromisoformat(value.replace("Z", "+00:00")),
+    t.TimestampNTZType: datetime.fromisoformat,
+    t.DateType: date.fromisoformat,
+    t.TimeType: _time,
+    t.BinaryType: lambda value: base64.b64decode(value, validate=True),
+}
+_AS_IT_IS: dict[type[t.DataType], Any] = {
+    t.StringType: str,
+    t.BooleanType: bool,
+    t.ByteType: int,
+    t.ShortType: int,
+    t.IntegerType: int,
+    t.LongType: int,
+    t.DoubleType: float,
+}
+"""What JSON has a form of its own for; Arrow refuses a number that is too large for its type."""
