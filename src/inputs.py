@@ -138,7 +138,10 @@ def checked_timeout(timeout: float | None, what: str = "timeout") -> float | Non
 def checked_moment(what: str, moment: datetime) -> datetime:
     """The time, where it has a time zone and no calendar ends near it. Raises `InvalidRequest`."""
     if not isinstance(moment, datetime) or moment.tzinfo is None or not 1 < moment.year < 9000:
-        raise InvalidRequest(f"{what} is {shown(moment)}; give a datetime with a time zone, before the year 9000")
+        raise InvalidRequest(
+            f"{what} is {shown(moment)}, which has no time zone, or a year that few calendars have: give an aware "
+            "datetime"
+        )
     return moment
 
 

@@ -24,7 +24,7 @@ from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
 from .progress import ProgressBar
-from .watch import LatchProgress, Looks, by_farm, progress_of
+from .watch import LatchProgress, Looks, by_farm, counts_of, progress_of
 
 TTL = 3600
 """Default time to live of a latch, in seconds."""
@@ -192,7 +192,7 @@ class Latch(Handle):
 
     def counts(self) -> dict[str, int]:
         """Return the counters of all farms, by farm, at either level. One read. Raises `NotFound`."""
-        return by_farm(self._read_record(), layout.COUNT)
+        return counts_of(self._read_record())
 
     def progress(self) -> LatchProgress:
         """Return the counters that decide at this level. One read. Raises `NotFound`."""
