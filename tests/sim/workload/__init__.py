@@ -5,6 +5,7 @@ from __future__ import annotations
 from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
+from .consumer import Prefetching
 from .election import Election
 from .groups import Groups
 from .latch import LatchScenario
@@ -29,6 +30,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Prefetching,
         Groups,
         Ledgers,
         Publishers,
