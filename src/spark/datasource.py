@@ -6,6 +6,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from ..errors import InvalidRequest
+from ..plain import shown
+from ..queue.sharded.queue import QueueGroup
 from .options import Options, parse
 from .sink import BatchWriter, StreamWriter, rows_of
 from .source import BatchReader, StreamReader
@@ -42,7 +44,7 @@ class LatchworkSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""
-        options = self._options()
+        options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: write with .mode('append')")
         if not options.job_id:
@@ -54,10 +56,19 @@ class LatchworkSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
         """Refuses the output mode `complete`, and rows that are no messages."""
-        options = self._options()
+        options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: use .outputMode('append') or 'update'")
         return StreamWriter(options, rows_of(schema, options))
+
+    def _options_of_write(self) -> Options:
+        """The options, for a queue that can be published to."""
+        options = parse(self.options)
+        if isinstance(options.open(), QueueGroup):
+            raise InvalidRequest(
+                f"{shown(options.queue)} is a group, and a group publishes nothing: write to its queue"
+            )
+        return options
 
     def _options(self) -> Options:
         """The options, for a queue that is there."""
