@@ -28,9 +28,15 @@ class LatchworkSource(DataSource):
         return schema_of(options, options.open().codec)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's."""
+        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's, and shards that it has not."""
         options = self._options()
-        return BatchReader(options, table_of(schema, options, options.open().codec))
+        queue = options.open()
+        if options.shards is not None and options.shards[-1] >= queue.pointers.shards:
+            raise InvalidRequest(
+                f"the option 'shards' names shard {options.shards[-1]}, and {shown(options.queue)} has the shards 0 to "
+                f"{queue.pointers.shards - 1}"
+            )
+        return BatchReader(options, table_of(schema, options, queue.codec))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Refuses a stream without `streamId`, and a schema that is not the queue's."""
@@ -40,6 +46,8 @@ class LatchworkSource(DataSource):
                 "the option 'streamId' is missing: a name for this stream, the same when it is started again; the "
                 "queue is its own while it runs"
             )
+        if options.shards is not None:
+            raise InvalidRequest("the option 'shards' is for batch reads: a stream owns all shards of its queue")
         return StreamReader(options, table_of(schema, options, options.open().codec))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

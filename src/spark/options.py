@@ -18,7 +18,7 @@ from ..queue.sharded.stream import MAX_STREAM
 from ..store.connect import VARIABLE, connect
 
 NAMES = (
-    "store", "queue", "group", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns",
+    "store", "queue", "group", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "shards",
     "maxMessagesPerBatch", "maxBytesPerBatch", "minMessagesPerBatch", "maxTriggerDelay", "publishBatch",
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
@@ -48,6 +48,7 @@ class Options:
     max_delay: float
     publish_batch: int
     group: str | None = None
+    shards: tuple[int, ...] | None = None  # None = all
 
     def open(self) -> ShardedQueue:
         """The queue, whose record lives on by that while it is active. One read, seldom a write; raises `NotFound`."""
@@ -83,6 +84,7 @@ def parse(given: Mapping[str, str]) -> Options:
         max_delay=_delay(values),
         publish_batch=_number("publishBatch", values, 1, 1000),
         group=values.get("group"),
+        shards=_shards(values.get("shards")),
     )
 
 
@@ -130,6 +132,15 @@ def _columns(given: str | None) -> tuple[str, ...]:
     if unknown or len(set(columns)) != len(columns):
         raise InvalidRequest(f"the option 'columns' is {shown(given)}; use some of {', '.join(COLUMNS)}, each once")
     return columns
+
+
+def _shards(given: str | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if not all(name.isdecimal() and name.isascii() for name in names) or len(set(map(int, names))) != len(names):
+        raise InvalidRequest(f"the option 'shards' is {shown(given)}; give the numbers of shards, as in 0,3, each once")
+    return tuple(sorted(map(int, names)))
 
 
 def _delay(values: Mapping[str, str]) -> float:

@@ -48,6 +48,27 @@ def test_a_group_is_named_beside_its_queue():
         parse(given | {"queue": "q@audit", "group": "audit"})
 
 
+def test_a_snapshot_of_named_shards_has_these_alone(url, queue):
+    from latchwork.spark.datasource import LatchworkSource
+    from latchwork.spark.options import COLUMNS
+    from tests.spark.test_table import OWN
+
+    for number in range(N):
+        queue.publish(number, key=f"k{number}")
+    for shards in ("1", "2, 0", "0,1,2"):
+        reader = LatchworkSource(options(url, shards=shards)).reader(OWN)
+        rows = [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
+        named = {int(one) for one in shards.split(",")}
+        assert {row["shard"] for row in rows} == named
+        assert len(rows) == sum(state.loaded for state in queue.pointers.states() if state.shard in named)
+        assert list(rows[0]) == list(COLUMNS)
+    for shards in ("", "a", "-1", "1,1", "1.5", "0,3"):
+        with pytest.raises(InvalidRequest, match="the option 'shards'"):
+            LatchworkSource(options(url, shards=shards)).reader(OWN)
+    with pytest.raises(InvalidRequest, match="batch reads"):
+        LatchworkSource(options(url, shards="0", streamId="s")).streamReader(OWN)
+
+
 def test_a_group_that_was_never_made_is_refused_when_the_query_is_planned(spark, url, queue):
     from pyspark.errors import AnalysisException
 
