@@ -84,6 +84,16 @@ def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> 
     return values
 
 
+def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None:
+    """Whether it is some of the numbers from 0 to below `count`, or None, for all. Raises `InvalidRequest`."""
+    if numbers is None:
+        return
+    if isinstance(numbers, str | bytes) or not isinstance(numbers, Collection):
+        raise InvalidRequest(f"{what} is {shown(numbers)}; give a list of numbers, or None for all")
+    for number in numbers:
+        checked_whole(what, number, 0, count - 1)
+
+
 def checked_number(what: str, value: float, low: float = 0.0, high: float = FOR_EVER) -> float:
     """The number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...deadline import Deadline
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
-from ...inputs import checked_timeout, checked_whole
+from ...inputs import checked_some, checked_timeout
 from ...plain import shown
 from ...retry import Poll, may_pass, outlive
 from ..rows import as_one
@@ -117,7 +117,7 @@ class QueueView:
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         checked_count("max_messages", max_messages)
-        _check_shards(shards, self.pointers.shards)
+        checked_some("shards", shards, self.pointers.shards)
         seams = self.store.seams
         with Deadline(seams, checked_timeout(timeout)) as deadline:
             return outlive(
@@ -377,8 +377,7 @@ class QueueView:
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay."""
         raise InvalidRequest(
-            f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}: only a message of a queue itself can "
-            "come again later; leave the delay out"
+            f"{shown(delivery)} with delay={shown(delay)}: only a message of a queue itself can come later"
         )
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
@@ -444,15 +443,6 @@ class QueueView:
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
         return peek_all(self.pointers, self.codec)
-
-
-def _check_shards(shards: Collection[int] | None, count: int) -> None:
-    if shards is None:
-        return
-    if isinstance(shards, str | bytes) or not isinstance(shards, Collection):
-        raise InvalidRequest(f"shards is {shown(shards)}; give a list of numbers of shards, or None for all")
-    for shard in shards:
-        checked_whole("shards", shard, 0, count - 1)
 
 
 def not_begun(envelope: Envelope) -> Envelope:
