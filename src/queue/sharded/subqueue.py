@@ -376,9 +376,8 @@ class QueueView:
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay."""
-        raise InvalidRequest(
-            f"{shown(delivery)} with delay={shown(delay)}: only a message of a queue itself can come later"
-        )
+        asked = f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}"
+        raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.
