@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .barrier import Meetings
 from .base import Scenario
+from .batches import Batches
 from .circular import Circular
 from .consumer import Prefetching
 from .election import Election
@@ -32,6 +33,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ordered,
         Prefetching,
         Groups,
+        Batches,
         Ledgers,
         Publishers,
         SemaphoreScenario,
