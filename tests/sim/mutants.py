@@ -57,6 +57,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
+from .across_mutants import ACROSS_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 
@@ -528,6 +529,7 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
+ACROSS = tuple(Mutant("across", *rule) for rule in ACROSS_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
@@ -550,5 +552,5 @@ BATCHES = tuple(
 
 MUTANTS = (
     STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + GROUPS + PUBLISHER + LEDGER
-    + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
+    + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .across import Across
 from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
@@ -26,6 +27,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         LatchScenario,
         Lock,
         Election,
+        Across,
         Circular,
         Sharded,
         Ordered,
