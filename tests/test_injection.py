@@ -229,6 +229,10 @@ COMMANDS = {
     "queue group create, start": lambda n: ("queue", "group", "create", n, "g", *C, "--start", n),
     "queue group drop": lambda n: ("queue", "group", "drop", "q", n, *C),
     "queue group stats": lambda n: ("queue", "group", "stats", n, n, *C),
+    "queue batch list": lambda n: ("queue", "batch", "list", n, *C),
+    "queue batch show": lambda n: ("queue", "batch", "show", "q", n, *C),
+    "queue batch wait": lambda n: ("queue", "batch", "wait", "q", n, *C, "--timeout", "0"),
+    "queue batch close": lambda n: ("queue", "batch", "close", "q", n, *C),
     "schedule list": lambda n: ("schedule", "list", "--client", n),
     "schedule put": lambda n: ("schedule", "put", n, *C, "--queue", n, "--every", "60", "--payload", json.dumps(n)),
     "schedule put, cron": lambda n: ("schedule", "put", n, *C, "--queue", "q", "--cron", n, "--tz", n, "--missed", n),
@@ -302,8 +306,11 @@ def test_no_text_of_a_program_is_a_command_of_the_server(aerospike_store, canary
     assert canary()
 
 
+NESTED = (("queue", "group"), ("queue", "batch"))
+
+
 def test_every_command_is_tried():
-    names = {" ".join(words("x")[: 3 if words("x")[:2] == ("queue", "group") else 2]) for words in COMMANDS.values()}
+    names = {" ".join(words("x")[: 3 if words("x")[:2] in NESTED else 2]) for words in COMMANDS.values()}
     assert {name.removesuffix(" --client") for name in names} | WITHOUT_A_NAME == set(command_names())
 
 

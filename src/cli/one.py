@@ -10,7 +10,7 @@ import typer
 from ..errors import InvalidRequest, LatchworkError
 from ..plain import shown
 from ..queue import Outcome, ShardedQueue
-from . import queue_group
+from . import queue_batch, queue_group
 from .messages import header_of, row_of
 from .options import Client, Farm
 from .queue import Name, app, queue_of
@@ -123,6 +123,7 @@ def move(
 
 for _command in (search, discard, redrive, move):
     app.command()(_command)
+app.add_typer(queue_batch.app, name="batch")
 app.add_typer(queue_group.app, name="group")
 
 

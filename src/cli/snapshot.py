@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ..errors import LatchworkError
-from ..queue import QueueRegistry, ShardedQueue
+from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..queue.rows import settle
 from ..queue.sharded.peek import sample
 from ..queue.sharded.shards import Slot
@@ -45,6 +45,7 @@ def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
         "sidelined_by_reason": dict(Counter(message.reason or "unknown" for message in sidelined)),
         "sidelined_looked_at": len(sidelined),
         "parked": depth.parked,
+        "batches": 0 if isinstance(queue, QueueGroup) else len(queue.batches.names()),
         "expired": depth.expired,
         "published": depth.loaded,
         "received": depth.fired,

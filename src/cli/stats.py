@@ -32,6 +32,7 @@ COLUMNS = {
     "sideline": "sideline",
     "reasons": "why",
     "parked": "parked",
+    "batches": "batches",
     "expired": "expired",
     "shard_balance": "balance",
     "swept_s_ago": "swept s ago",

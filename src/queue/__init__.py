@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
     from .paged.queue import PagedQueue
     from .paged.reader import PagedEntry
+    from .sharded.batches.batch import BatchProgress, Publish, QueueBatch
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from .sharded.upkeep.sweeper import Sweeper
 
 __all__ = [
-    "Batch", "BatchingConfig", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue", "LastSweep",
-    "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
-    "Publisher", "QueueConfig", "QueueDepth",
-    "QueueGroup", "QueueInfo", "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel",
-    "ShovelConfig", "Sweeper", "SweepReport", "Transaction", "UnopenedQueue", "Worker",
+    "Batch", "BatchingConfig", "BatchProgress", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue",
+    "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
+    "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry",
+    "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport",
+    "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -46,6 +47,7 @@ __getattr__, __dir__ = offer(
         ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
         ".paged.queue": "PagedQueue",
         ".paged.reader": "PagedEntry",
+        ".sharded.batches.batch": "BatchProgress Publish QueueBatch",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",

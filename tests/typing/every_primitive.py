@@ -16,6 +16,8 @@ from latchwork.queue import (
     Outbox,
     PagedQueue,
     Publication,
+    Publish,
+    QueueBatch,
     QueueConfig,
     QueueRegistry,
     Schedule,
@@ -64,11 +66,15 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
 
     with Consumer(queue, handle, concurrency=1, upkeep=False):
         depth: int = queue.depth().ready
+    with queue.batch("load", then=Publish({"done": "load"}, key="7")) as batch:
+        batch.publish_many([{"sku": 1}, {"sku": 2}])
+    same: QueueBatch = queue.batch("load", create=False)
+    left: int = same.progress().waiting
     with PagedQueue.open(folder, "local", codec=bytes) as local:
         outbox = Outbox(local, queue, name="web-1")
         outbox.put({"sku": 8})
         outbox.forward()
-    return [str(entry), str(len(message_id) * len(published) > 0), str(depth)]
+    return [str(entry), str(len(message_id) * len(published) > 0), str(depth), str(left)]
 
 
 def main() -> list[str]:

@@ -6,7 +6,7 @@ from tests.typing import every_primitive
 
 
 def test_the_program_that_touches_every_primitive_runs():
-    waiting, member, facts, entry, published, depth, clock = every_primitive.main()
+    waiting, member, facts, entry, published, depth, left, clock = every_primitive.main()
     assert (waiting, facts, entry) == ("stock", "(True, True, 1, True)", "Entry(offset=0, value='hello')")
-    assert (published, depth, clock) == ("True", "0", "0.0")
+    assert (published, depth, left, clock) == ("True", "0", "2", "0.0")
     assert member.startswith("Membership('workers/w-1'")

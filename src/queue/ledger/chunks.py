@@ -3,7 +3,7 @@
 Set `{client}_ledger_set`, key `{queue}/{scope}/{partition}/{n}` (the queue's name percent-encoded). Bins: `slots`, a
 map from message id to `shard:pointer`, with a `?` behind it while it is examined whether the message there was read,
 or `done` once it is known that it was; `changes`, how often a slot was changed; `written`, once every message is there;
-`v`.
+`batch`, where its one message is in a batch (P18); `v`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ NOBODY_KNOWS = float("-inf")
 _OPEN = missing("written")
 _UNCHANGED = Bin("changes").eq(Param("changes"))
 _STILL = _OPEN & MapValue("slots", Param("id", str), str).eq(Param("old", str))
-_READS = (Read("slots"), Read("changes"), Read("written"))
+_READS = (Read("slots"), Read("changes"), Read("written"), Read("batch"))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock; nobody
-    but the attempt that reserved them knows, as a server's clock may be set.
+    but the attempt that reserved them knows, as a server's clock may be set.  batch: the place of its one message in a
+    batch.
     """
 
     number: int
@@ -38,6 +39,7 @@ class Chunk:
     changes: int
     written: bool
     born: float = NOBODY_KNOWS
+    batch: str | None = None
 
 
 def place(slot: Slot) -> str:
@@ -79,8 +81,8 @@ class LedgerRecords:
         if isinstance(row, LatchworkError):
             raise row
         assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
-        slots, changes, written = row
-        return Chunk(number, slots, changes, written is not None)
+        slots, changes, written, batch = row
+        return Chunk(number, slots, changes, written is not None, batch=batch)
 
     def create(self, number: int, slots: Mapping[str, Slot], born: float) -> Chunk:
         """Make the chunk, or take the one that another attempt has made. One call, or two."""
@@ -95,9 +97,10 @@ class LedgerRecords:
             raise
         return Chunk(number, places, 0, written=False, born=born)
 
-    def creating(self, number: int, places: Mapping[str, str]) -> Update:
+    def creating(self, number: int, places: Mapping[str, str], batch: str | None = None) -> Update:
         """What makes a chunk."""
-        ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION))
+        more = () if batch is None else (Put("batch", batch),)
+        ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION), *more)
         return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
 
     def finishing(self, number: int, changes: int) -> Update:

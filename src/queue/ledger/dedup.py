@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -40,6 +41,13 @@ class Wanted:
     bound: bool = False
 
 
+class Entry(NamedTuple):
+    """The message that a key has: its id, and its place in a batch, which are those of who was first."""
+
+    message_id: str
+    batch: str | None
+
+
 def checked_key(key: str) -> str:
     """The deduplication key, once it is text of 1 to 256 characters. Raises `InvalidRequest`."""
     checked_text("dedup", key)
@@ -61,14 +69,26 @@ def publish_unless_there(
 ) -> list[str | LatchworkError]:
     """Publish each message unless its key has one already; the id of the message that the key has, or the error.
 
+    As `publish_or_find`.
+    """
+    outcomes = publish_or_find(queue, wanted, seconds, scope=scope)
+    return [outcome.message_id if isinstance(outcome, Entry) else outcome for outcome in outcomes]
+
+
+def publish_or_find(
+    queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
+) -> list[Entry | LatchworkError]:
+    """Publish each message unless its key has one already; the message that the key has, or the error.
+
     seconds: how long a key is remembered from its first message on.  scope: keys of other scopes
     are other keys.  Five calls for up to 1,000 messages that are new,
     one where all keys are known. Of equal keys the first one counts.
 
-    A key whose first publisher died between its calls is completed: with the id that it had, and this payload.
+    A key whose first publisher died between its calls is completed: with the id and the place in a batch
+    that it had, and this payload.
     """
     first = {one.key: one for one in reversed(wanted)}
-    ids: dict[str, str | LatchworkError] = {}
+    ids: dict[str, Entry | LatchworkError] = {}
     chosen = list(first.values())
     for begin in range(0, len(chosen), CHUNK):
         ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds, scope).run()
@@ -89,9 +109,9 @@ class _Attempt:
             for one in wanted
         }  # fmt: skip
         self._keep = seconds
-        self._ids: dict[str, str | LatchworkError] = {}
+        self._ids: dict[str, Entry | LatchworkError] = {}
 
-    def run(self) -> dict[str, str | LatchworkError]:
+    def run(self) -> dict[str, Entry | LatchworkError]:
         chunks = self._read()
         absent = [key for key, chunk in chunks.items() if chunk is None]
         mine = self._enter(absent) if absent else {}
@@ -119,13 +139,14 @@ class _Attempt:
         rows = settle(self._store, [self._creating(key, slot) for key, slot in slots.items()])
         entries: dict[str, Chunk] = {}
         for (key, slot), row in zip(slots.items(), rows, strict=True):
-            msg_id = self._wanted[key].envelope.msg_id
+            envelope = self._wanted[key].envelope
             if isinstance(row, AlreadyExists):
                 self._found(key, entries)
             elif isinstance(row, LatchworkError):
                 self._ids[key] = row
             else:
-                entries[key] = Chunk(0, {msg_id: place(slot)}, 0, written=False, born=born)
+                places = {envelope.msg_id: place(slot)}
+                entries[key] = Chunk(0, places, 0, written=False, born=born, batch=envelope.batch)
         return entries
 
     def _reserve(self, keys: Sequence[str]) -> dict[str, Slot]:
@@ -151,8 +172,8 @@ class _Attempt:
         return slots
 
     def _creating(self, key: str, slot: Slot) -> Update:
-        records, msg_id = self._records[key], self._wanted[key].envelope.msg_id
-        return records.creating(0, {msg_id: place(slot)})
+        records, envelope = self._records[key], self._wanted[key].envelope
+        return records.creating(0, {envelope.msg_id: place(slot)}, envelope.batch)
 
     def _found(self, key: str, entries: dict[str, Chunk]) -> None:
         try:
@@ -169,7 +190,9 @@ class _Attempt:
         """Write the messages of entries that were made here, in one call; the keys whose message is there in time."""
         began = {key: chunk for key, chunk in entries.items() if not chunk.written and self._is_ours(key, chunk)}
         slots = [_slot(chunk) for chunk in began.values()]
-        outcomes = self._pointers.write(slots, [self._kept(key) for key in began]) if slots else []
+        outcomes = (
+            self._pointers.write(slots, [self._kept(key, chunk) for key, chunk in began.items()]) if slots else []
+        )
         now = self._store.seams.boottime()
         in_time = {
             key
@@ -192,16 +215,16 @@ class _Attempt:
         (msg_id,) = chunk.places
         try:
             if not (is_written or chunk.written):
-                row = Row(self._kept(key, msg_id), None)
+                row = Row(self._kept(key, chunk), None)
                 ChunkWriter(self._queue, self._records[key]).complete(chunk, [row])
-            self._ids[key] = msg_id
+            self._ids[key] = Entry(msg_id, chunk.batch)
         except LatchworkError as failure:
             self._ids[key] = failure
 
-    def _kept(self, key: str, msg_id: str | None = None) -> Envelope:
-        """The message, marked so that its id outlives it for as long as the key is remembered."""
-        envelope = self._wanted[key].envelope
-        return replace(envelope, msg_id=msg_id or envelope.msg_id, keep_id=self._keep)
+    def _kept(self, key: str, chunk: Chunk) -> Envelope:
+        """The message, as who was first has named it; its id outlives it for as long as the key is remembered."""
+        (msg_id,) = chunk.places
+        return replace(self._wanted[key].envelope, msg_id=msg_id, keep_id=self._keep, batch=chunk.batch)
 
 
 def _slot(chunk: Chunk) -> Slot:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from ...store.model.expr import SERVER_NOW, Bound, MapSize, smallest
 from ...store.model.ops import Op
 from ...store.port import NEVER, Row
 from ..rows import settle
+from .batches.blocks import GONE, Blocks, place_of_text
 from .config import MAX_EXPIRY, QueueConfig, whole_seconds
 from .envelope import Envelope
 
@@ -87,7 +89,7 @@ class DelayedMessages:
     """The entries and buckets of one queue. Safe to share between threads."""
 
     def __init__(self, store: RecordStore, client_id: str, config: QueueConfig) -> None:
-        self.store, self.name, self.config = store, config.name, config
+        self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self._kept = whole_seconds(config.message_expiry) + DAY
         self._k: dict[int, int] = {}
@@ -227,8 +229,7 @@ class DelayedMessages:
         One call. Raises `OutcomeUnknown` and the store's errors.
         """
         by = self.store.seams.unique()
-        mark = (Put("cancelled", by), Put("data", ""))
-        row = settle(self.store, [Update(self.entry(message_id), mark, Bound(WAITS, {"by": by}))])[0]
+        row = settle(self.store, [self.cancelling(message_id, by)])[0]
         if isinstance(row, NotFound | Refused):
             if row.details.get("doubt"):
                 raise OutcomeUnknown(f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again")
@@ -236,7 +237,22 @@ class DelayedMessages:
         if isinstance(row, LatchworkError):
             raise row
         settle(self.store, [Update(self.control, (Add(OUT, 1),))])
+        self.left_batches([row[0]])
         return True
+
+    def cancelling(self, name: str, by: str) -> Update:
+        """What cancels an entry, and reads its place in a batch."""
+        mark = (Put("cancelled", by), Put("data", ""), Read("batch"))
+        return Update(self.entry(name), mark, Bound(WAITS, {"by": by}))
+
+    def left_batches(self, texts: Sequence[object]) -> None:
+        """Let batches wait no more for messages that were cancelled, by their bins `batch` (P18). No call without.
+
+        Where it fails, or nobody is left to do it, the upkeep does it when they would be due.
+        """
+        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
+        with suppress(LatchworkError):
+            Blocks(self.store, self.client_id).take_out(places, GONE)
 
     def count(self) -> int:
         """How many messages wait; about right only, as a lost reply may count one twice. One call."""

@@ -25,9 +25,9 @@ from ..undecodable import why
 VERSION = 1
 """The version of the layout, bin `v`."""
 
-BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId")
+BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch")
 """What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
-CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS")
+CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch")
 """What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
 MAX_ERROR = 1_000
 """Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
@@ -71,7 +71,8 @@ class Envelope(Struct, frozen=True, rename="camel"):
 
     data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
     the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols
-    P6).  groups: those that wait for it too, where it was read (P17); what is written has none of it.
+    P6).  batch: its place in a batch (P18).  groups: those that wait for it too, where it was read (P17); what is
+    written has none of it.
     """
 
     data: Any
@@ -83,6 +84,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
     last_error: str | None = None
     headers: Mapping[str, str] | None = None
     keep_id: Annotated[int, Meta(ge=0, le=MAX_TTL)] = 0
+    batch: str | None = None
     groups: Any = None
 
     def __repr__(self) -> str:
@@ -91,7 +93,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
     @property
     def bare(self) -> bool:
         """Whether it has nothing but what every message has."""
-        return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id)
+        return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id or self.batch)
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """What writes it into a new record. Bins that would be empty are left out."""
@@ -105,7 +107,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
         )
         if self.bare:
             return written
-        optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id)
+        optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id, self.batch)
         return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
 
 
@@ -169,7 +171,8 @@ def _texts(envelope: Envelope) -> Iterable[str]:
     if envelope.bare:
         return (envelope.msg_id,)
     headers = envelope.headers or {}
-    return (envelope.msg_id, envelope.reason or "", envelope.last_error or "", *headers, *headers.values())
+    texts = (envelope.msg_id, envelope.reason or "", envelope.last_error or "", envelope.batch or "")
+    return (*texts, *headers, *headers.values())
 
 
 def _fits(text: str) -> bool:

@@ -178,7 +178,9 @@ def releasing(tag: str) -> tuple[Op, ...]:
     return _parting(tag, "")
 
 
-_DONE_HERE = tuple(Put(bin, None) for bin in ("attempts", "notBefore", "reason", "lastError", "fireTS", "delivery"))
+_DONE_HERE = tuple(
+    Put(bin, None) for bin in ("attempts", "notBefore", "reason", "lastError", "fireTS", "delivery", "batch")
+)
 
 
 def _letting_go(payload: Any, guard: Expr) -> Form:

@@ -11,6 +11,8 @@ from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import is_int, seconds_of
 from ...plain import shown
@@ -19,6 +21,7 @@ from ...store.model.expr import SINCE_UPDATE, Bound
 from ...store.model.ops import ReadAll
 from ..rows import settle
 from .active import ActiveShards
+from .batches.blocks import GONE, Blocks, Place, place_of_text
 from .envelope import CONTENT, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from .peek import CHUNK, unfired, waiting
 from .redrive import anew
@@ -37,7 +40,9 @@ _FREE = missing(TAKEN) | Bin(TAKEN, str).eq(Param("me", str)) | (SINCE_UPDATE > 
 _WAITS = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
 _MAY_TAKE = _WAITS & _FREE
 _STILL_MINE = _WAITS & Bin(TAKEN, str).eq(Param("me", str))
-_DROP = tuple(Put(bin, None) for bin in CONTENT)
+_DROP_ALL = tuple(Put(bin, None) for bin in CONTENT)
+_DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
+"""What leaves its place in a batch, for who has to bring that to its end; of what goes on elsewhere in it none."""
 
 
 class Outcome(str, Enum):
@@ -64,11 +69,12 @@ class Main(Protocol):
 
 
 class Found(NamedTuple):
-    """A message that waits, and the seconds for which its id is to be kept where it goes."""
+    """A message that waits, the seconds for which its id is to be kept where it goes, and its place in a batch."""
 
     slot: Slot
     message_id: str
     keep: int
+    place: Place | None = None
 
 
 class Wish:
@@ -181,8 +187,10 @@ class SideView(QueueView):
         """
         named = checked_ids(ids)
         found = self._found(named)
-        rows = self._drop(found, self.store.seams.unique(), _MAY_TAKE)
-        return told(named, [(one.message_id, row) for one, row in zip(found, rows, strict=True)])
+        rows = self._drop(found, self.store.seams.unique(), _MAY_TAKE, _DROP)
+        return self._left_batches(
+            found, rows, told(named, list(zip([one.message_id for one in found], rows, strict=True)))
+        )
 
     def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
         """Bring messages back to their queue at once, to start again with no attempts; what came to each id.
@@ -194,6 +202,8 @@ class SideView(QueueView):
 
     def move(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
         """Bring messages into another queue of the same codec, to start there with no attempts; as `redrive`.
+
+        A batch that they are of waits for them no more, as where they are discarded.
 
         Raises `Refused` where that queue is known to be deactivated.
         """
@@ -216,19 +226,20 @@ class SideView(QueueView):
         slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
         found: dict[Slot, Found] = {}
         while some := list(islice(slots, CHUNK)):
-            records = self.store.get_many([self.pointers.key(slot) for slot in some], "msgId", "keepId")
+            records = self.store.get_many([self.pointers.key(slot) for slot in some], "msgId", "keepId", "batch")
             for slot, record in zip(some, records, strict=True):
                 name = record.bins.get("msgId") if record else None
                 if record is not None and (name in ids or (name and name == messages.get(slot))):
-                    keep = record.bins.get("keepId", 0)
-                    found[slot] = Found(slot, str(name), keep if is_int(keep) else 0)
+                    keep, batch = record.bins.get("keepId", 0), record.bins.get("batch")
+                    place = place_of_text(batch) if isinstance(batch, str) else None
+                    found[slot] = Found(slot, str(name), keep if is_int(keep) else 0, place)
         return [found[slot] for slot in sorted(found)]
 
     # ---- what is done to them
 
-    def _drop(self, found: Sequence[Found], me: str, when: Any) -> list[Outcome | LatchworkError]:
+    def _drop(self, found: Sequence[Found], me: str, when: Any, drop: Sequence[Put]) -> list[Outcome | LatchworkError]:
         """Leave a tombstone where the message was: its consumers pass it, and whoever repeats this finds it done."""
-        gone = (*_DROP, Put(TAKEN, me), Put("modified_at", self.pointers.now_ms()))
+        gone = (*drop, Put(TAKEN, me), Put("modified_at", self.pointers.now_ms()))
         least = int(self.pointers.sweep) + 1
         updates = [
             Update(
@@ -260,9 +271,10 @@ class SideView(QueueView):
         found, me = self._found(named), self.store.seams.unique()
         rows: list[tuple[str, Outcome | LatchworkError]] = []
         taken: list[tuple[Found, Envelope]] = []
+        away = queue is not self._main
         for one, row in zip(found, self._take(found, me), strict=True):
             if isinstance(row, Envelope):
-                taken.append((one, anew(row)))
+                taken.append((one, replace(anew(row), batch=None) if away else anew(row)))
             else:
                 rows.append((one.message_id, row))
         shards = [queue.pointers.home(one.slot.shard) for one, _ in taken]
@@ -274,13 +286,39 @@ class SideView(QueueView):
                 there.append(one)
             else:
                 rows.append((one.message_id, Outcome.UNKNOWN if isinstance(slot, OutcomeUnknown) else slot))
-        gone = self._drop(there, me, _STILL_MINE)
+        gone = self._drop(there, me, _STILL_MINE, _DROP if away else _DROP_ALL)
         # It is there. Where it may be here as well it may come twice.
         rows += [
             (one.message_id, Outcome.DONE if row is Outcome.DONE else Outcome.UNKNOWN)
             for one, row in zip(there, gone, strict=True)
         ]
-        return told(named, rows)
+        if not away:
+            return told(named, rows)
+        outcomes = dict(zip([one.slot for one in there], gone, strict=True))
+        return self._left_batches(
+            found, [outcomes.get(one.slot, Outcome.NOT_THERE) for one in found], told(named, rows)
+        )
+
+    def _left_batches(
+        self, found: Sequence[Found], rows: Sequence[Outcome | LatchworkError], outcomes: dict[str, Outcome]
+    ) -> dict[str, Outcome]:
+        """Let batches wait no more for messages that are gone for good (P18); the outcomes. No call without batches.
+
+        Also for those of which only the tombstone was there: whoever left that may have died before this. Raises the
+        store's errors, with the outcomes; the same call again completes it.
+        """
+        gone = [one.place for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.DONE]
+        others = [one for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.NOT_THERE]
+        try:
+            records = self.store.get_many([self.pointers.key(one.slot) for one in others], TAKEN, "data", "delivery")
+            for one, record in zip(others, records, strict=True):
+                if one.place and record and record.bins.keys() == {TAKEN}:
+                    gone.append(one.place)
+            Blocks(self.store, self.pointers.client_id).take_out(gone, GONE)
+        except LatchworkError as failure:
+            failure.details["outcomes"] = outcomes
+            raise
+        return outcomes
 
     def _take(self, found: Sequence[Found], me: str) -> list[Envelope | Outcome | LatchworkError]:
         """Keep others who bring messages elsewhere from these for a minute; consumers are kept from nothing."""

@@ -7,13 +7,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import seconds_of
 from ...plain import shown
-from ...store import Add, Compute, Put, Update
-from ...store.model.expr import SERVER_NOW, Bound
+from ...store import Add, Compute, Update
+from ...store.model.expr import SERVER_NOW
 from ..rows import settle
-from .delayed import IDS, OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of
+from .delayed import IDS, OUT, WIDTH, DelayedMessages, Due, bucket_of
 from .envelope import BINS, Codec, Message, date, from_bins, message_of
 from .one import Outcome, Wish, checked_ids, name_of, told
 
@@ -100,6 +102,8 @@ class DelayedView(DelayedMessages):
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
         """Let messages wait in another queue of the same codec, due when they were; what came to each id.
 
+        A batch that they are of waits for them no more.
+
         Three calls, and two a message. Stored there first, then cancelled here: one that was delivered here meanwhile
         is cancelled there, or UNKNOWN where that is too late.  Raises as `SideView.move`; `AlreadyExists` where one of
         that id waits there.
@@ -153,12 +157,12 @@ class DelayedView(DelayedMessages):
     def cancelled(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """What comes to each message that is cancelled, as by `cancel`; one call, and one to count them."""
         by = self.store.seams.unique()
-        mark, guard = (Put("cancelled", by), Put("data", "")), Bound(WAITS, {"by": by})
-        rows = settle(self.store, [Update(self.entry(name), mark, guard) for name in names]) if names else []
+        rows = settle(self.store, [self.cancelling(name, by) for name in names]) if names else []
         outcomes = [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
         done = sum(row is Outcome.DONE for _, row in outcomes)
         if done:
             settle(self.store, [Update(self.control, (Add(OUT, done),))])
+            self.left_batches([row[0] for row in rows if not isinstance(row, LatchworkError)])
         return outcomes
 
     def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
@@ -171,7 +175,8 @@ class DelayedView(DelayedMessages):
             if not _waits(bins) or envelope is None or not isinstance(due, int):
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
-            (failure,) = target.publish([envelope], [None], Due(due, absolute=True), names=[name])
+            away = structs.replace(envelope, batch=None)
+            (failure,) = target.publish([away], [None], Due(due, absolute=True), names=[name])
             outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
         return outcomes
 

@@ -13,6 +13,8 @@ from ...errors import InvalidRequest, RecordTooBig, Refused
 from ...forks import renew_in_child
 from ...plain import shown
 from ...store import RecordStore
+from .batches.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
+from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed import Due, checked_due
 from .delivery import Delivery, lost
@@ -48,6 +50,7 @@ class Registry(Protocol):
     records: QueueRecords
 
     def refresh_if_due(self) -> None: ...
+    def get(self, name: str) -> ShardedQueue: ...
     def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
     def resume(self, queue: ShardedQueue) -> None: ...
     def last_sweep(self, name: str) -> LastSweep: ...
@@ -75,6 +78,7 @@ class ShardedQueue(QueueView):
         self.delayed = DelayedView(registry.store, registry.client_id, config)
         self.sideline = SideView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff), self)
         self.parked = SideView(parked, codec, Rules(parked, None, config.max_deliveries, None), self)
+        self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False
@@ -317,6 +321,36 @@ class ShardedQueue(QueueView):
         """The groups of this queue, by name. Two calls."""
         return self.registry.groups_of(self)
 
+    # ---- batches
+
+    def batch(
+        self, name: str, then: Publish | None = None, *, life: Span | None = None, create: bool = True
+    ) -> QueueBatch:
+        """The batch of this name: messages that are counted as they are done. Made if need be; one call, or two.
+
+        name: 1 to 128 characters; another one for each run, as with the date in it.
+        then: what is published once the batch is closed and all of it is done, exactly once, while a worker or a
+            consumer runs in some process of the client. At most 64 KiB. None: nothing, or what it was made with.
+        life: seconds or a timedelta, 1 min to 730 days, default twice the queue's expiry: so long after it was made its
+            records expire, done or not, and the name is free.
+        create: False = `NotFound` where there is none.
+
+        Raises `AlreadyExists` where it has another follow-up; `Refused` where the queue has 1,000 batches that have not
+        ended; `NotFound` where the queue of `then` is not there.
+        """
+        target = self if then is None or then.queue is None else self.registry.get(then.queue)
+        kept = stored_follow_up(then, target.codec, target.name)
+        seconds = checked_life(life, self.config)
+        state = (
+            self.batches.make(checked_name(name), kept, seconds) if create else self.batches.read(checked_name(name))
+        )
+        check_alike(self.name, state, kept)
+        return QueueBatch(self, self.batches, state)
+
+    def list_batches(self) -> list[QueueBatch]:
+        """The batches of this queue that have not ended, by name. Two calls."""
+        return [QueueBatch(self, self.batches, state) for state in self.batches.states()]
+
     # ---- the number of consumers
 
     @property
@@ -398,6 +432,10 @@ class QueueGroup(ShardedQueue):
     def publish_many(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: publish to the queue itself."""
         raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
+
+    def batch(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a batch is of the queue itself."""
+        raise InvalidRequest(f"{self.name!r} is a group: a batch is of the queue {self.queue_name!r}, which it reads")
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from ...errors import InvalidRequest, LatchworkError
 from ...retry import Poll
+from .batches.blocks import Blocks, place_of
 from .delivery import Delivery, lost
 from .envelope import Envelope, kept_error
-from .shards import Held, PointerQueue
+from .shards import Held, PointerQueue, Slot
 
 Outcome = bool | LatchworkError
 """True = settled; False = somebody else's or gone by now; an error = not settled, or perhaps."""
@@ -35,10 +36,26 @@ def _removed(deliveries: Sequence[Delivery]) -> tuple[list[Delivery], list[Outco
     outcomes: list[Outcome] = []
     for group in queues.values():
         queue = group[0].view.pointers
-        rows = queue.remove([delivery.held for delivery in group])
+        rows = acknowledged(queue, [delivery.held for delivery in group])
         tell(queue, rows, "acked")
         outcomes += rows
     return [delivery for group in queues.values() for delivery in group], outcomes
+
+
+def acknowledged(queue: PointerQueue, held: Sequence[Held]) -> list[Outcome]:
+    """Delete messages that were handled. One call; one more where any is of a batch, which counts it first (P18).
+
+    A message that its batch could not count is not deleted: it comes again.
+    """
+    counted = {one.slot: place for one in held if (place := place_of(one.envelope)) is not None}
+    if not counted:
+        return list(queue.remove(held))
+    marks = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
+    failures = {slot: failure for slot, failure in zip(counted, marks, strict=True) if failure is not None}
+    safe = [one for one in held if one.slot not in failures]
+    outcomes: dict[Slot, Outcome] = dict(failures)
+    outcomes.update(zip((one.slot for one in safe), queue.remove(safe) if safe else (), strict=True))
+    return [outcomes[one.slot] for one in held]
 
 
 def tell(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:

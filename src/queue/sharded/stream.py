@@ -18,6 +18,7 @@ from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
+from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
 from .groups.parting import Parting, part
 from .hands import ALONE, GROUPS, OWN, letting_go
@@ -265,10 +266,16 @@ def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]
 def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     """Delete messages, another library's too, which carry no id; tombstones stay (P5).
 
-    Of those that were published exactly once the id stays (P6). For what groups wait for, two calls more (P17).
+    Those of a batch count first (P18), one call more. Of those that were published exactly once the id stays (P6).
+    For what groups wait for, two calls more (P17).
     """
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId", GROUPS)
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId", GROUPS, "batch")
     there = {slot: record for slot, record in zip(slots, records, strict=True) if record is not None}
+    batches = [record.bins.get("batch") for record in there.values()]
+    places = [place for text in batches if isinstance(text, str) and (place := place_of_text(text))]
+    for failure in Blocks(queue.store, queue.client_id).mark(places):
+        if failure is not None:
+            raise failure
     ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
     plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
     outcomes: list[object] = list(delete_rows(queue.store, [Removal(queue.key(slot), _ALONE) for slot in plain]))

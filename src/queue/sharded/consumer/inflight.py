@@ -14,7 +14,7 @@ from ....seams import Seams
 from ..delivery import Delivery, extend_all
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
-from ..settlement import Outcome, remember, tell
+from ..settlement import Outcome, acknowledged, remember, tell
 from ..transfer import CHUNK
 
 log = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class Runs:
         """Each message counts by itself, while `ack_many` says of a batch only what came first."""
         rows: list[Outcome]
         try:
-            rows = self._queue.pointers.remove([delivery.held for delivery in done])
+            rows = acknowledged(self._queue.pointers, [delivery.held for delivery in done])
         except LatchworkError as failure:
             rows = [failure] * len(done)
         remember(done, rows)

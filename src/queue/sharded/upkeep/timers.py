@@ -215,6 +215,9 @@ class QueueTimers:
                 wanted[one] = Wanted(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
         outcomes = publish_unless_there(self._queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
         moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
+        if cancelled:  # whoever cancelled them may have died before their batches knew of it
+            records = self._store.get_many([delayed.entry(one) for one in sorted(cancelled)], "batch")
+            delayed.left_batches([record.bins.get("batch") for record in records if record])
         over = moved | expired | gone | cancelled
         if moved or expired:
             delete_rows(self._store, [Removal(delayed.entry(one)) for one in sorted(moved | expired)])

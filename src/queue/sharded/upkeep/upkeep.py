@@ -21,6 +21,7 @@ from ....retry import Poll
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .attendance import Attendance, workers_of
+from .ending import Ending
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
@@ -82,7 +83,13 @@ class Upkeep:
         group = workers_of(self.registry.store, self.registry.client_id, self.registry.farm_id)
         self._attendance = Attendance(group, _short(candidate), lambda: list(filter(None, self._members.values())))
         farms = Farms(self.registry, self.election)
-        self._duties: list[Duty] = [Sweeping(farms, self.election), Shoveling(farms), Scheduling(farms), Timers(farms)]
+        self._duties: list[Duty] = [
+            Sweeping(farms, self.election),
+            Shoveling(farms),
+            Scheduling(farms),
+            Timers(farms),
+            Ending(farms),
+        ]
 
     def __repr__(self) -> str:
         return f"Upkeep({self.registry.client_id!r}, farm_id={self.registry.farm_id!r}, leads={self.leads})"

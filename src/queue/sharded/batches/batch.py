@@ -1,0 +1,327 @@
+"""A batch of messages that ends: published into, closed, waited for, and followed by one more message (P18)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from ....deadline import Deadline
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown
+from ....inputs import checked_text, checked_timeout, seconds_of
+from ....retry import Poll, may_pass, outlive
+from ...ledger.dedup import Entry, Wanted, publish_or_find
+from ..config import QueueConfig
+from ..envelope import Codec, checked_headers
+from ..peek import CHUNK, unfired
+from ..publishing import Outcome, Prepared, Publishable, Terms, checked_terms, ids_or_raise, store_messages, with_dedups
+from ..record import lifetime
+from ..shards import PointerQueue
+from .blocks import OUT, Place, place_of, place_of_text
+from .records import BatchRecords, BatchState, Tally
+
+MAX_NAME = 128
+"""Characters in the name of a batch."""
+MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=365)
+MAX_FOLLOW_UP = 65_536
+"""Bytes, as the record of a batch is written by each call that publishes."""
+LOOKS = Poll(low=0.02, high=2.0, factor=1.5)
+"""How often `wait` looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A message that is published once a batch has ended.
+
+    queue: the name of the queue, None = that of the batch.  key, headers: as of `ShardedQueue.publish`.
+    """
+
+    payload: Any = field(repr=False)
+    queue: str | None = None
+    key: str | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far a batch has come.
+
+    published: messages in it; while it is open about right, as calls that publish may fail.  done: acknowledged.
+    discarded: discarded, cancelled, or moved to another queue.  parked: waiting among the parked messages.
+    waiting: all others: ready, delayed, in somebody's hands, in the sideline, or expired.
+    closed: no more will come.  complete: closed, and none is waited for.  ended: and the follow-up is published.
+    """
+
+    published: int
+    done: int
+    discarded: int
+    parked: int
+    waiting: int
+    closed: bool
+    complete: bool
+    ended: bool
+
+
+class Main(Publishable, Protocol):
+    """A queue as far as its batches need it: `ShardedQueue` is one."""
+
+    @property
+    def parked(self) -> Parked: ...
+    def prepare(
+        self,
+        payloads: Collection[Any],
+        *,
+        key: str | None,
+        keys: Sequence[str | None] | None,
+        headers: dict[str, str] | None,
+        message_ids: Sequence[str] | None,
+    ) -> list[Prepared]: ...
+
+
+class Parked(Protocol):
+    """The parked messages of a queue: `QueueView` is such."""
+
+    pointers: PointerQueue
+
+
+class QueueBatch:
+    """Messages of a queue that are counted as they are done, each once, however often it is delivered.
+
+    Made by `ShardedQueue.batch`. Safe to share between threads; other processes ask for it by its name.  `with` closes
+    it, unless the block raises: then it stays open, to go on with.
+
+    A message is done once the queue's own consumers have acknowledged it; where an acknowledgement raised `LeaseLost`
+    it may be done as well. Whose publishing raised is not waited for, though it may be delivered.
+    """
+
+    def __init__(self, queue: Main, records: BatchRecords, state: BatchState) -> None:
+        self._queue, self._records, self._state = queue, records, state
+        self.store = queue.store
+
+    @property
+    def name(self) -> str:
+        """Its name within the queue."""
+        return self._state.name
+
+    def __repr__(self) -> str:
+        return f"QueueBatch({self._queue.name!r}, {self.name!r})"
+
+    def __enter__(self) -> QueueBatch:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+
+    # ---- publishing
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        dedup: str | None = None,
+        dedup_for: timedelta | None = None,
+        on_duplicate: str = "keep",
+    ) -> str:
+        """Publish one message into the batch, as `ShardedQueue.publish` does. Four calls: publish in hundreds.
+
+        As `publish_many`.
+        """
+        ids = None if message_id is None else [message_id]
+        dedups = None if dedup is None else [dedup]
+        return self.publish_many(
+            [payload], key=key, headers=headers, message_ids=ids,
+            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
+        )[0]  # fmt: skip
+
+    def publish_many(
+        self,
+        payloads: Sequence[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        dedups: Sequence[str] | None = None,
+        dedup_for: timedelta | None = None,
+        on_duplicate: str = "keep",
+    ) -> list[str]:
+        """Publish messages into the batch, as `ShardedQueue.publish_many` does. Two calls more than that, in all.
+
+        dedups: a message whose key has one already counts where that one does: here, if it is of this batch. So a
+            publisher that died is run again with its keys.
+
+        Raises as that does, and `Refused` once the batch is closed; where it was closed meanwhile `Refused`, and
+        `OutcomeUnknown` where nobody knows whether these count, whose `details["published"]` has the ids of what will
+        be delivered all the same.
+        """
+        if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
+            raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads")
+        terms = checked_terms(
+            self._queue.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for,
+            on_duplicate=on_duplicate,
+        )  # fmt: skip
+        common = checked_headers(headers)
+        with self.store.seams.span(
+            "publish", [common] if common else [], queue=self._queue.name, messages=len(payloads)
+        ):
+            messages = self._queue.prepare(payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
+            if dedups is not None:
+                messages = with_dedups(messages, dedups)
+            if not messages:
+                return []
+            self._queue.open_for_publishing()
+            me, ordinals = self._records.begin(self._state, len(messages))
+            places = [self._records.place(self._state, ordinal) for ordinal in ordinals]
+            messages = [
+                one._replace(envelope=replace(one.envelope, batch=place.text))
+                for one, place in zip(messages, places, strict=True)
+            ]
+            outcomes = self._stored(messages, terms)
+            self._count(me, places, outcomes)
+        ids: list[Outcome] = [one.message_id if isinstance(one, Entry) else one for one in outcomes]
+        return ids_or_raise(self._queue, messages, ids, on_duplicate)
+
+    def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[Entry | LatchworkError]:
+        """Store them; the message that each came to be, and the place in a batch that this one has."""
+        if terms.remembered is not None:
+            wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
+            return publish_or_find(self._queue, wanted, terms.remembered)
+        return [
+            outcome if isinstance(outcome, LatchworkError) else Entry(outcome, message.envelope.batch)
+            for message, outcome in zip(messages, store_messages(self._queue, messages, terms), strict=True)
+        ]
+
+    def _count(self, me: str, places: Sequence[Place], outcomes: Sequence[Entry | LatchworkError]) -> None:
+        """Wait for those that are safe: take the ordinals of the others out first, then confirm the call."""
+        unused: list[Place] = []
+        found: dict[str, None] = {}
+        for place, outcome in zip(places, outcomes, strict=True):
+            if isinstance(outcome, LatchworkError):
+                unused.append(place)
+            elif outcome.batch != place.text:
+                unused.append(place)
+                found |= {outcome.batch: None} if outcome.batch else {}
+        try:
+            self._vouch(list(found))
+            self._records.blocks.take_out(unused, OUT)
+            self._records.confirm(self._state, me)
+        except LatchworkError as failure:
+            safe = [one.message_id for one in outcomes if isinstance(one, Entry)]
+            known = failure.code in ("REFUSED", "NOT_FOUND") or not safe
+            raised = failure if known else OutcomeUnknown(f"{self!r}: whether what was published counts: {failure}")
+            raised.details["published"] = safe
+            raise raised from failure
+
+    def _vouch(self, found: Sequence[str]) -> None:
+        """Vouch for messages that were published before, where they are of this batch. One call, or none."""
+        batch = self._records.place(self._state, 0).batch
+        places = [place_of_text(text) for text in found]
+        mine = [place for place in places if place is not None and place.batch == batch]
+        for failure in self._records.blocks.vouch(mine) if mine else ():
+            if failure is not None:
+                raise failure
+
+    # ---- its end
+
+    def close(self) -> None:
+        """No more will come: once all that was published is done, the follow-up is published. Two calls.
+
+        Of calls that publish at this moment nothing counts that was not confirmed, and they raise `Refused`. Harmless
+        when repeated. Raises `NotFound`, and the store's errors: then close it again.
+        """
+        self._state = self._records.close(self._state)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the batch is closed and all of it is done, up to `timeout` seconds (None = for ever); whether so.
+
+        It looks each 20 ms at first, each 2 s later, with two calls, and one more for each further 500,000 messages
+        not done yet. The follow-up may come up to 5 s later. Raises `NotFound` once the batch's life is over.
+        """
+        seams, tally = self.store.seams, Tally(self._records)
+
+        def complete() -> bool | None:
+            state = self._records.read(self.name, self._state.tag)
+            return (state.complete and tally.counts(state).settled >= state.given) or None
+
+        with Deadline(seams, checked_timeout(timeout)) as deadline:
+            return bool(
+                outlive(
+                    seams, deadline, lambda: LOOKS.until(seams, complete, timeout=deadline.left()), passing=may_pass
+                )
+            )
+
+    def progress(self) -> BatchProgress:
+        """How far it has come. Three calls, and one for each 500,000 messages and each 1,000 parked ones."""
+        state = self._records.read(self.name, self._state.tag)
+        counts, parked = Tally(self._records).counts(state), len(self.missing())
+        published = max(0, state.given - counts.out)
+        waiting = max(0, published - counts.done - counts.gone)
+        return BatchProgress(
+            published, counts.done, counts.gone, min(parked, waiting), max(0, waiting - parked),
+            closed=bool(state.closed), complete=state.complete and not waiting, ended=bool(state.ended),
+        )  # fmt: skip
+
+    def missing(self) -> list[str]:
+        """The ids of its messages that are parked: they hold it up until they are redriven or discarded.
+
+        One call, and one for each 1,000 parked messages of the queue.
+        """
+        parked = self._queue.parked.pointers
+        batch = self._records.place(self._state, 0).batch
+        slots, ids = list(unfired(parked)), list[str]()
+        for begin in range(0, len(slots), CHUNK):
+            for envelope in parked.look(slots[begin : begin + CHUNK]):
+                place = place_of(envelope) if envelope else None
+                if envelope and place and place.batch == batch:
+                    ids.append(envelope.msg_id)
+        return ids
+
+
+def checked_name(name: str) -> str:
+    """The name of a batch, once it is text of 1 to 128 characters. Raises `InvalidRequest`."""
+    if len(checked_text("batch name", name)) > MAX_NAME:
+        raise InvalidRequest(f"a batch name has {len(name)} characters; give at most {MAX_NAME}")
+    return name
+
+
+def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
+    """The seconds that a batch lives. Raises `InvalidRequest`."""
+    seconds = lifetime(config) if life is None else seconds_of(life)
+    least, most = (1 if config.unsafe_limits else MIN_LIFE.total_seconds()), MAX_LIFE.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= 2 * most:
+        raise InvalidRequest(f"life is {life!r}; give a timedelta of 1 min to 730 days, or None")
+    return round(seconds)
+
+
+def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str, Any] | None:
+    """What the record of a batch keeps of its follow-up. Raises `InvalidRequest`."""
+    if then is None:
+        return None
+    headers = checked_headers(then.headers)
+    if then.key is not None:
+        checked_text("key", then.key)
+    kept = {"queue": queue, "data": codec.encode(then.payload), "key": then.key, "headers": headers}
+    size = len(str(kept).encode(errors="replace"))
+    if size > MAX_FOLLOW_UP:
+        raise InvalidRequest(f"the follow-up has about {size} bytes; give at most {MAX_FOLLOW_UP}, as a reference")
+    return {name: value for name, value in kept.items() if value is not None}
+
+
+def check_alike(queue: str, state: BatchState, then: Mapping[str, Any] | None) -> None:
+    """Raises `AlreadyExists` where a batch has another follow-up than is asked for."""
+    if then is not None and then != state.then:
+        raise AlreadyExists(
+            f"batch {state.name!r} of queue {queue!r} is there, with another follow-up: give that, or another name"
+        )

@@ -1,0 +1,261 @@
+"""The records of a queue's batches: how many messages each has, who publishes into it, and its end (P18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....inputs import is_int
+from ....store import NEVER, Add, Bin, Exists, Key, MapPut, MapRemove, Param, Put, Read, RecordStore, Update, missing
+from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
+from ....store.port import MAX_TTL
+from ...rows import settle
+from .blocks import BLOCK, OUT, Blocks, Counts, Place, batch_id
+
+MOST = 1_000
+"""Batches of a queue that have not ended, and calls that publish into one batch at the same moment."""
+FORGOTTEN = 3_600_000
+"""Milliseconds by the server's clock after which a name without a record is no batch that is being made."""
+NAMES = "names"
+
+_SAME = Bin("tag", str).eq(Param("tag", str))
+_OPEN = _SAME & missing("closed")
+_ME = Param("me", str)
+_FEW = missing("open") | (MapSize("open") < MOST)
+_MAY_BEGIN = _OPEN & lacks("open", _ME) & _FEW
+_MAY_END = _OPEN & has("open", _ME)
+_SPAN = ListOf((Bin("next"), Param("n")))
+_LISTED = missing(NAMES) | (MapSize(NAMES) < MOST) | has(NAMES, Param("name", str))
+_AS_LISTED = has(NAMES, Param("name", str)) & MapValue(NAMES, Param("name", str)).eq(Param("since"))
+_FORGOTTEN = _AS_LISTED & (Param("since") + FORGOTTEN < SERVER_NOW)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """A batch as it was read.
+
+    given: ordinals that were given out.  open: the ordinals of calls that publish, by call.  then: the follow-up.
+    closed, ended: ms by the server's clock, 0 = not.  settled: nothing of what was open counts any more.
+    """
+
+    name: str
+    tag: str
+    life: int
+    given: int
+    open: Mapping[str, range] = field(default_factory=dict)
+    then: Mapping[str, Any] | None = None
+    closed: int = 0
+    settled: bool = False
+    ended: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether no ordinal is given out any more, nor counts later."""
+        return bool(self.closed) and (self.settled or not self.open)
+
+
+class BatchRecords:
+    """The batches of one queue. Safe to share between threads."""
+
+    def __init__(self, store: RecordStore, client_id: str, queue: str) -> None:
+        self.store, self.queue = store, queue
+        self.blocks = Blocks(store, client_id)
+        self._set, self._queue = f"{client_id}_batch_set", quote(queue, safe="")
+
+    @property
+    def index(self) -> Key:
+        """Where the names of those are that have not ended."""
+        return Key(self._set, f"I/{self._queue}")
+
+    def key(self, name: str) -> Key:
+        """Where a batch is."""
+        return Key(self._set, f"B/{self._queue}/{quote(name, safe='')}")
+
+    def place(self, state: BatchState, ordinal: int) -> Place:
+        """The place of a message."""
+        return Place(batch_id(self.queue, state.name, state.tag), state.life, ordinal)
+
+    # ---- made, found
+
+    def make(self, name: str, then: Mapping[str, Any] | None, life: int) -> BatchState:
+        """Make the batch, or find it. One call, two where it is there. Raises `Refused` where there are too many."""
+        tag = self.store.seams.unique()
+        bins = {"tag": tag, "life": life, "next": 0, "then": then}
+        create = tuple(Put(bin, value) for bin, value in bins.items() if value is not None)
+        rows = settle(self.store, [self._listing(name), Update(self.key(name), create, exists=Exists.CREATE, ttl=life)])
+        for row in rows:
+            if isinstance(row, Refused):
+                raise Refused(f"queue {self.queue!r} has {MOST} batches that have not ended: close some, or wait")
+            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
+                raise row
+        return self.read(name) if isinstance(rows[1], AlreadyExists) else BatchState(name, tag, life, 0, then=then)
+
+    def read(self, name: str, tag: str | None = None) -> BatchState:
+        """The batch; `tag`: this very one. One call. Raises `NotFound`, `Corrupt`."""
+        record = self.store.get(self.key(name))
+        if record is None or tag not in (None, record.bins.get("tag")):
+            raise self._gone(name)
+        return self.state(name, record.bins)
+
+    def state(self, name: str, bins: Mapping[str, Any]) -> BatchState:
+        """The batch in these bins. Raises `Corrupt`."""
+        calls = bins.get("open") or {}
+        try:
+            spans = {call: range(int(end) - int(n), int(end)) for call, (end, n) in calls.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise self._damaged(name, "open") from None
+        tag, life, given = bins.get("tag"), _time(bins.get("life")), _time(bins.get("next"))
+        if not isinstance(tag, str) or not 0 < life <= MAX_TTL:
+            raise self._damaged(name, "tag or life")
+        then = bins.get("then")
+        return BatchState(
+            name, tag, life, given, spans, then if isinstance(then, Mapping) else None,
+            _time(bins.get("closed")), "settled" in bins, _time(bins.get("ended")),
+        )  # fmt: skip
+
+    def names(self) -> dict[str, int]:
+        """The batches that have not ended, and when each was listed last (ms, server). One call."""
+        record = self.store.get(self.index, NAMES)
+        return names_in(record.bins if record else {})
+
+    def states(self) -> list[BatchState]:
+        """The batches that have not ended, by name. Two calls. Raises `Corrupt`."""
+        names = sorted(self.names())
+        records = self.store.get_many([self.key(name) for name in names])
+        found = [self.state(name, record.bins) for name, record in zip(names, records, strict=True) if record]
+        return [state for state in found if not state.ended]
+
+    # ---- published into
+
+    def begin(self, state: BatchState, n: int) -> tuple[str, range]:
+        """Give out `n` ordinals to a call that publishes; its name, and which they are. One call.
+
+        Raises `Refused` once the batch is closed, or where too many publish at this moment; `NotFound`.
+        """
+        me = self.store.seams.unique()
+        ops = (Add("next", n), MapPut("open", me, Bound(_SPAN, {"n": n})), Read("next"))
+        guard = Bound(_MAY_BEGIN, {"tag": state.tag, "me": me})
+        try:
+            (end,) = self.store.operate(self.key(state.name), *ops, when=guard, repeatable=True)
+        except (Refused, NotFound) as failure:
+            try:
+                now = self.read(state.name, state.tag)
+            except LatchworkError as other:
+                if failure.details.get("doubt"):
+                    raise OutcomeUnknown(f"batch {state.name!r}: {other}; nothing was published") from other
+                raise
+            if me in now.open:  # an attempt whose reply was lost
+                return me, now.open[me]
+            raise self._refused(now) from None
+        return me, range(end - n, end)
+
+    def confirm(self, state: BatchState, me: str) -> None:
+        """Let the messages of a call count from now on. One call. Raises `Refused` where the batch was closed before.
+
+        A repeat after a lost reply is refused, and finds the call gone: only its own end removes it.
+        """
+        guard = Bound(_MAY_END, {"tag": state.tag, "me": me})
+        try:
+            self.store.operate(self.key(state.name), MapRemove("open", (me,)), when=guard, repeatable=True)
+        except (Refused, NotFound):
+            now = self.read(state.name, state.tag)
+            if me in now.open:
+                raise self._refused(now) from None
+
+    # ---- ended
+
+    def close(self, state: BatchState) -> BatchState:
+        """Give out no more ordinals, and let what was not confirmed count no more. One call, some more for the rest."""
+        guard = Bound(_OPEN, {"tag": state.tag})
+        closing = Update(self.key(state.name), (Put("closed", SERVER_NOW),), guard)
+        closed, listed = settle(self.store, [closing, self._listing(state.name)])
+        for row in (closed, listed):
+            if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
+                raise row
+        now = self.read(state.name, state.tag)
+        if not now.complete:
+            self.settle_open(now)
+        return now
+
+    def settle_open(self, state: BatchState) -> None:
+        """Take out what calls have published that had not ended at the close. Three calls, or some more."""
+        self.blocks.take_out([self.place(state, n) for span in state.open.values() for n in span], OUT)
+        guard = Bound(_SAME, {"tag": state.tag})
+        self.store.operate(self.key(state.name), Put("settled", 1), when=guard, repeatable=True)
+
+    def end(self, state: BatchState, since: int) -> None:
+        """Note that the follow-up is published, and list the batch no more. One call.
+
+        since: when it was listed, as read: one that was closed again meanwhile stays listed for another look.
+        """
+        noted = Update(self.key(state.name), (Put("ended", SERVER_NOW),), Bound(_SAME & missing("ended"), _tag(state)))
+        rows = settle(self.store, [noted, self._unlisting(state.name, since, _AS_LISTED)])
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
+                raise row
+
+    def forget(self, name: str, since: int) -> None:
+        """List a name no more that has no record, unless somebody may be making it. One call."""
+        settle(self.store, [self._unlisting(name, since, _FORGOTTEN)])
+
+    def _listing(self, name: str) -> Update:
+        put = MapPut(NAMES, name, SERVER_NOW)
+        guard = Bound(_LISTED, {"name": name})
+        return Update(self.index, (put,), guard, exists=Exists.ANY, or_absent=True, ttl=NEVER)
+
+    def _unlisting(self, name: str, since: int, when: Any) -> Update:
+        return Update(self.index, (MapRemove(NAMES, (name,)),), Bound(when, {"name": name, "since": since}))
+
+    # ---- what is wrong
+
+    def _refused(self, now: BatchState) -> Refused:
+        if now.closed:
+            return Refused(
+                f"batch {now.name!r} of queue {self.queue!r} is closed: publish into one of another name; what it has "
+                "stays as it is"
+            )
+        return Refused(f"{MOST} calls publish into batch {now.name!r} at this moment: publish in hundreds, from fewer")
+
+    def _gone(self, name: str) -> NotFound:
+        return NotFound(f"no batch {name!r} of queue {self.queue!r}: its time may be over", name=name)
+
+    def _damaged(self, name: str, bins: str) -> Corrupt:
+        return Corrupt(f"{self.key(name)}: {bins} cannot be read: delete the record, and begin another batch")
+
+
+class Tally:
+    """The counts of one batch, again and again: blocks in which all is done are asked once. For one thread."""
+
+    def __init__(self, records: BatchRecords) -> None:
+        self._records = records
+        self._whole = 0
+        self._over = Counts()
+
+    def counts(self, state: BatchState) -> Counts:
+        """What is done by now. One call for each 500,000 ordinals of blocks that are not; none without any."""
+        blocks = range(self._whole, -(-state.given // BLOCK))
+        batch = self._records.place(state, 0).batch
+        found = self._records.blocks.counts(batch, blocks) if blocks else []
+        total = self._over
+        for number, counts in zip(blocks, found, strict=True):
+            total = total.plus(counts)
+            if state.complete and number == self._whole and counts.settled >= BLOCK:
+                self._whole, self._over = number + 1, total
+        return total
+
+
+def names_in(bins: Mapping[str, Any]) -> dict[str, int]:
+    """The batches that an index lists."""
+    names = bins.get(NAMES)
+    return {name: _time(since) for name, since in names.items()} if isinstance(names, Mapping) else {}
+
+
+def _time(value: Any) -> int:
+    return value if is_int(value) else 0
+
+
+def _tag(state: BatchState) -> dict[str, Any]:
+    return {"tag": state.tag}
