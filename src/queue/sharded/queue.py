@@ -435,7 +435,7 @@ class QueueGroup(ShardedQueue):
 
     def batch(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: a batch is of the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: a batch is of the queue {self.queue_name!r}, which it reads")
+        raise InvalidRequest(f"{self!r} is a group: a batch is of the queue {shown(self.queue_name)}, which it reads")
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from latchwork.coord.lease import FENCE
@@ -23,7 +24,7 @@ def epochs_grow_over_all_farms(run: Across) -> None:
     """Each epoch that ZooKeeper keeps is above all before it, and no two terms have one."""
     kept = run.ensemble.kept
     run.require(
-        all(before < after for before, after in zip(kept, kept[1:], strict=False)),
+        all(before < after for before, after in pairwise(kept)),
         "epochs grow over all farms",
         f"{kept}",
     )

@@ -74,16 +74,15 @@ class Across(Scenario):
         self.farm_of: dict[str, str] = {}
         self.no_zookeeper: set[str] = set()
         self.no_store: set[str] = set()
+        self.apart: set[str] = set()
         self.elected: list[tuple[int, int, str, frozenset[str]]] = []
         self.left: list[str] = []
         self.final: list[tuple[str, frozenset[str], str | None]] = []
 
     def is_cut(self, process: Process, farm: str) -> bool:
-        """Whether the process cannot reach the farm's store: within a farm that is only so where the store is away."""
-        return farm in self.no_store or (self.farm_of[process.name] in self.no_store and farm != self._home(process))
-
-    def _home(self, process: Process) -> str:
-        return self.farm_of[process.name]
+        """Whether the process cannot reach the farm's store: it is away, or one of the two farms is apart."""
+        home = self.farm_of[process.name]
+        return farm in self.no_store or (farm != home and not {farm, home}.isdisjoint(self.apart | self.no_store))
 
     # ---- people
 
@@ -97,7 +96,9 @@ class Across(Scenario):
 
     def _plan_a_cut(self) -> None:
         farm, begin = self.rng.choice(list(self.servers)), self.world.now + self.rng.random() * self.span
-        which = self.rng.choice(([self.no_zookeeper], [self.no_store], [self.no_zookeeper, self.no_store]))
+        which = self.rng.choice(
+            ([self.no_zookeeper], [self.no_store], [self.no_zookeeper, self.no_store], [self.apart], [self.apart])
+        )
 
         def cut() -> None:
             if not self.plan.calm:
@@ -150,6 +151,7 @@ class Across(Scenario):
     def settle(self) -> None:
         self.no_zookeeper.clear()
         self.no_store.clear()
+        self.apart.clear()
         self.operator.seams.sleep(3 * LEASE)
         for farm in self.servers:
             process = self.world.process(f"last-{farm}")
