@@ -6,6 +6,8 @@ same guards and bins, and of ours with the token of the claim too, which no Pyth
 3.00 calls a message and 0.85 of the raw loop singly, at most 0.05 calls and 0.6 of it in hundreds, 2.00 calls for a
 publish, and for thousands at most 0.03 and 0.6 of a raw batch. A publisher that 8 threads share: 5 x what they publish
 each alone, and at most 0.4 calls a message where each waits for each of its messages.
+A consumer's worker with a handler that does nothing stands beside the raw loop of single messages: at most 0.2 calls a
+message.
 """
 
 from __future__ import annotations
@@ -33,11 +35,12 @@ from benchmarks._harness import (
 )  # fmt: skip
 from benchmarks._raw_claim import RawClaim
 from benchmarks.targets import Verdict, judged
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.store.aerospike.store import AerospikeStore
 
 PAYLOAD = b"x" * 256
 HUNDRED, THOUSAND = 100, 1000
+HANDLER = "consumer, function handler"
 WHOLE, GUARDED = "raw 3 calls, whole protocol", "raw, in hundreds, guarded envelope"
 SEND = {"key": aerospike.POLICY_KEY_SEND, "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL, "max_retries": 0}
 CREATE = {**SEND, "exists": aerospike.POLICY_EXISTS_CREATE, "ttl": 172_800}
@@ -162,6 +165,13 @@ class Ours:
     def drain_batch(self) -> None:
         self.queue.ack_many(self.queue.receive(HUNDRED))
 
+    def worker(self, prefetch: int | None):
+        """What a worker of a consumer does for one message, once it knows that its handler is quick."""
+        turns = Consumer(self.queue, lambda _: None, upkeep=False, prefetch=prefetch)._turns
+        turns.pace.handled(0.0)
+        turns.pace.claimed(16, 16)
+        return turns.take
+
 
 class Eight:
     """Eight threads that publish through one queue: each alone, or all through one publisher."""
@@ -213,6 +223,7 @@ class Supplied:
 
 def drains(store, raw_of) -> tuple[list[Case], list[Supplied]]:
     ours, batched = Ours(a_queue(store, "drain")), Ours(a_queue(store, "drain100"))
+    single, handled = Ours(a_queue(store, "single")), Ours(a_queue(store, "handled"))
     shapes = [
         ("Java 1.x pattern, singly", *_raw(raw_of, "drain_1x"), 1),
         ("Java 2.0 pattern, singly", *_raw(raw_of, "drain_2"), 1),
@@ -223,6 +234,8 @@ def drains(store, raw_of) -> tuple[list[Case], list[Supplied]]:
         ("raw, in hundreds", *_raw(raw_of, "drain_batch"), HUNDRED),
         (GUARDED, *_raw(raw_of, "drain_batch_guarded"), HUNDRED),
         ("queue, in hundreds", batched.drain_batch, batched.publish_batch, HUNDRED),
+        ("consumer, one by one", single.worker(1), single.publish_batch, 1),
+        (HANDLER, handled.worker(None), handled.publish_batch, 1),
     ]
     supplied = [Supplied(drain, supply, units) for _, drain, supply, units in shapes]
     return [Case(shape[0], runs, shape[3]) for shape, runs in zip(shapes, supplied, strict=True)], supplied
@@ -336,7 +349,7 @@ def _draining(store, client, namespace: str, seconds: float) -> list[Verdict]:
     for source in sources:
         source.fill(8_000)
     found, calls = Rates(rates), calls_of(counted, store, client, namespace)
-    _show(cases, found, calls, against=(2, 2, 2, 2, 2, 2, 6, 6, 6))
+    _show(cases, found, calls, against=(2, 2, 2, 2, 2, 2, 6, 6, 6, 2, 2))
     single, batch = cases[5], cases[8]
     for source in (supplied[5], supplied[8]):
         source.left = 0
@@ -353,6 +366,9 @@ def _draining(store, client, namespace: str, seconds: float) -> list[Verdict]:
         Verdict("drain in hundreds / raw, guarded", 0.6, found.ratio(batch.name, GUARDED)),
         Verdict("drain in hundreds / Java 2.0 pattern", 15, found.ratio(batch.name, "Java 2.0 pattern, singly")),
         Verdict("drain in hundreds: calls a message", 0.05, calls[8][0], at_least=False),
+        Verdict("function handler / raw 3 calls, whole protocol", 2, found.ratio(HANDLER, WHOLE)),
+        Verdict("function handler / without prefetch", 2, found.ratio(HANDLER, "consumer, one by one")),
+        Verdict("function handler: calls a message", 0.2, calls[10][0], at_least=False),
     ]
 
 

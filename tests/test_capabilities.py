@@ -144,7 +144,8 @@ def work_queue(store, name):
     return payloads(made) == ["m"]
 
 
-def ordered(store, name):
+def handled(store, name, **options):
+    """What a consumer has handled of five messages of one key."""
     made, seen, over = queue_on(store, name), [], threading.Event()
     for n in range(5):
         made.publish(n, key="k")
@@ -154,9 +155,17 @@ def ordered(store, name):
         if len(seen) == 5:
             over.set()
 
-    with Consumer(made, handle, ordered=True, upkeep=False):
+    with Consumer(made, handle, upkeep=False, **options):
         assert over.wait(60)
-    return seen == list(range(5))
+    return seen
+
+
+def consumer(store, name):
+    return sorted(handled(store, name)) == list(range(5))
+
+
+def ordered(store, name):
+    return handled(store, name, ordered=True) == list(range(5))
 
 
 def publisher(store, name):
@@ -220,7 +229,7 @@ PROGRAMS = {
     "count-down latch": latch, "count-up-down latch": latch_up, "presence": group, "barrier": barrier,
     "fenced lock": lock, "semaphore": semaphore, "read-write lock": rwlock, "rate limiter": limiter,
     "election by lease": election, "circular queue": circular, "work queue": work_queue,
-    "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
+    "handlers, several messages at a time": consumer, "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
     "deduplication": dedup, "schedules": schedules, "groups": groups, "one message at a time": one_message,
     "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
@@ -234,7 +243,7 @@ ELSEWHERE = {
 """Rows that need ZooKeeper or Spark, and the tests that run them there."""
 HANDED_OUT = ("Leadership", "QueueRegistry", "ConsumerGroup")
 """What takes a store and is no primitive: a term of an election, where queues are made, readers of a circular queue."""
-UNDECIDED = ("order within a key", "batches that end")
+UNDECIDED = ("handlers, several messages at a time", "order within a key", "batches that end")
 """Rows in whose program a background thread, or several calls, make it a matter of chance which reply is lost."""
 
 

@@ -107,6 +107,14 @@ class RateLimiter:
         (limit, per), *also = [(one.most, one.per) for one in self.limits]
         return _made, (self._store, self.name, limit, per, also)
 
+    def of_key(self, key: str) -> RateLimiter:
+        """The limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
+
+        Raises `InvalidRequest` if the key is no text that a name may have in it.
+        """
+        (limit, per), *also = [(one.most, one.per) for one in self.limits]
+        return RateLimiter(self._store, f"{self.name}/{checked_name(key)}", limit, per, also=also)
+
     def try_acquire(self, n: int = 1) -> Decision:
         """Ask for `n` calls, all or none; they are counted exactly once. Does not wait.
 

@@ -101,7 +101,10 @@ EVENTS: Mapping[str, Event] = _named(
         "handled",
         Kind.COUNTER,
         "Messages handed out and settled: acknowledged, into the sideline or parked by reason, lost, or not settled",
-        {"queue": QUEUE, "outcome": ("acked", *(reason.value for reason in Reason), "lost", "unsettled")},
+        {
+            "queue": QUEUE,
+            "outcome": ("acked", *(reason.value for reason in Reason), "handed_back", "lost", "unsettled"),
+        },
     ),
     Event(
         "handling",

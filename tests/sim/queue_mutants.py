@@ -11,8 +11,11 @@ from unittest import mock
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import one, shards
+from latchwork.queue.sharded import one, shards, subqueue, transfer
+from latchwork.queue.sharded.consumer.inflight import Runs
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
+from latchwork.queue.sharded.consumer.prefetch import Prefetched
+from latchwork.queue.sharded.consumer.settlements import Settlements
 from latchwork.queue.sharded.groups import parting
 from latchwork.queue.sharded.groups import pointers as group_pointers
 from latchwork.queue.sharded.groups.making import MADE
@@ -89,6 +92,45 @@ ORDERED_RULES = (
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
      _swap(QueueView, "_stamp", _not_in_order), True),
+)  # fmt: skip
+
+
+# ---- consumers that prefetch (P5)
+
+
+def _acknowledged_first(self: Any, delivery: Any, *, real: Any = Runs.begin) -> Any:
+    run = real(self, delivery)
+    if run is not None:
+        delivery.view.pointers.remove([delivery.held])
+    return run
+
+
+def _only_what_is_late(self: Any, waited: float = 0.0, *, real: Any = Prefetched.hand_back, **rest: Any) -> None:
+    if waited:
+        real(self, waited)
+
+
+def _only_by_the_keeper(self: Any, age: float = 0.0, *, real: Any = Settlements.send) -> None:
+    if age:
+        real(self, age)
+
+
+def _gone_here_first(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
+    removed = source.remove(held)
+    transfer.load(target, envelopes, [target.home(h.slot.shard) for h in held], moved=True)
+    return removed
+
+
+CONSUMER_RULES = (
+    ("acknowledged before its handler has ended", "P5: acknowledged after its handler",
+     _swap(Runs, "begin", _acknowledged_first)),
+    ("what was not begun counts an attempt", "P5: create with attempts - 1",
+     _swap(subqueue, "not_begun", lambda envelope: envelope)),
+    ("nothing is handed back at a stop", "P5: all of it goes back at once where the consumer stops",
+     _swap(Prefetched, "hand_back", _only_what_is_late)),
+    ("a stop forgets what is done", "P5: acknowledged before a stop hands anything back",
+     _swap(Settlements, "send", _only_by_the_keeper)),
+    ("gone before it is handed back", "P5: create, then delete", _swap(subqueue, "move", _gone_here_first)),
 )  # fmt: skip
 
 

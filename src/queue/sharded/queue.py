@@ -30,11 +30,10 @@ from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, w
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import failed, raise_first, remember, tell
-from .subqueue import QueueView, Rules
+from .subqueue import QueueView, Rules, not_begun
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
-
 
 MAYBE_TOO_BIG, AROUND = 200_000, 2_048
 """Characters from which a payload is measured, and bytes of a message's record around it."""
@@ -193,18 +192,23 @@ class ShardedQueue(QueueView):
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay: store it for later first, then delete it here."""
+        self._postpone(delivery, failed(self.pointers, delivery.held, None, reason_of(reason), error), delay, reason)
+
+    def put_off(self, delivery: Delivery, delay: float) -> None:
+        """Let a message that nobody has begun come again after `delay` seconds, its attempt uncounted. Four calls."""
+        self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
+
+    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, outcome: str) -> None:
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
         held = delivery.held
-        envelope = failed(self.pointers, held, None, reason_of(reason), error)
         if delivery.settled:
             raise lost([delivery])
         name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
-        place = self.pointers.home(held.slot.shard)
-        failure = self.delayed.publish([envelope], [place], due, names=[name])[0]
+        failure = self.delayed.publish([envelope], [self.pointers.home(held.slot.shard)], due, names=[name])[0]
         if failure is not None:
             raise failure
         outcomes = self.pointers.remove([held])
-        tell(self.pointers, outcomes, reason)
+        tell(self.pointers, outcomes, outcome)
         remember([delivery], outcomes)
         raise_first([delivery], outcomes)
 

@@ -49,10 +49,12 @@ class Ask:
     """From which shards messages are wanted, None = from all; in each shard's order, where they are named.
 
     turn: as the holder of the one shard's lock.
+    one_shard: no more than the first shard has that has any: one claim, however many are wanted.
     """
 
     shards: Collection[int] | None = None
     turn: Turn | None = None
+    one_shard: bool = False
 
     @property
     def in_order(self) -> bool:
@@ -124,14 +126,21 @@ class QueueView:
             )
 
     def await_messages(
-        self, max_messages: int, timeout: float | None, shards: Collection[int] | None, turn: Turn | None = None
+        self,
+        max_messages: int,
+        timeout: float | None,
+        shards: Collection[int] | None,
+        turn: Turn | None = None,
+        *,
+        one_shard: bool = False,
     ) -> list[Delivery]:
         """What `receive` does, but each store call has the store's own time, and the first error of the store ends it.
 
         For workers, whom a call that hangs keeps from nothing: a claim that is cut short may have been made.
         turn: as who holds the lock of the one shard: nothing, once a later holder has taken the shard over.
+        one_shard: no more than the first shard has that has any, so that it costs one claim.
         """
-        ask, seams = Ask(shards, turn), self.store.seams
+        ask, seams = Ask(shards, turn, one_shard), self.store.seams
         began = seams.monotonic()
         while True:
             opened, now = self._open(), timeout == 0 and not self.awaits(shards)
@@ -225,7 +234,7 @@ class QueueView:
                 self.active.claimed(shard, claim, news)
             if claim is not None:
                 slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
-            if len(slots) >= wanted:
+            if len(slots) >= wanted or (slots and ask.one_shard):
                 break
         return slots
 
@@ -362,22 +371,39 @@ class QueueView:
         outcomes: list[Outcome] = []
         for begin in range(0, len(deliveries), CHUNK):
             part = slice(begin, begin + CHUNK)
-            outcomes += self._sidelined(deliveries[part], envelopes[part])
+            outcomes += self._moved(deliveries[part], self.rules.sideline, envelopes[part])
         tell_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
-    def _sidelined(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+    def _moved(
+        self, deliveries: Sequence[Delivery], target: PointerQueue, envelopes: Sequence[Envelope]
+    ) -> list[Outcome]:
         """One move of those that are not settled, as they may be by now, while others were moved."""
         open_ = [not delivery.settled for delivery in deliveries]
         held = [delivery.held for delivery in compress(deliveries, open_)]
         rows: list[Outcome]
         try:
-            rows = move(self.pointers, held, self.rules.sideline, list(compress(envelopes, open_))) if held else []
+            rows = move(self.pointers, held, target, list(compress(envelopes, open_))) if held else []
         except LatchworkError as failure:
             rows = [failure] * len(held)
         left = iter(rows)
         outcomes = [next(left) if one else False for one in open_]
         remember(deliveries, outcomes)
+        return outcomes
+
+    def hand_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Let others have messages that nobody has begun to handle: a `move` to the tail, each attempt uncounted.
+
+        For each: True = done; False = it is there, but was somebody else's or gone by now, so that it may come twice;
+        an error = it is still in hand, or may come twice. Raises no error of the store.
+        """
+        envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
+        outcomes: list[Outcome] = []
+        for begin in range(0, len(deliveries), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            outcomes += self._moved(deliveries[part], self.pointers, envelopes[part])
+        tell(self.pointers, outcomes, "handed_back")
+        self.active.loaded({self.pointers.home(delivery.shard) for delivery in deliveries})
         return outcomes
 
     # ---- looking
@@ -393,3 +419,8 @@ class QueueView:
     def peek_all(self) -> list[Message]:
         """Every message that nobody has received yet, by shard; nothing changes. A batch read per 1,000 slots."""
         return peek_all(self.pointers, self.codec)
+
+
+def not_begun(envelope: Envelope) -> Envelope:
+    """The message without its latest attempt, which nobody has begun."""
+    return replace(envelope, attempts=max(0, envelope.attempts - 1))

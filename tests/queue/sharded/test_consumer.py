@@ -129,7 +129,7 @@ def test_each_message_of_a_batch_counts_by_itself():
     remove([deliveries[0].held])  # as the sweeper would
     queue.pointers.remove = shaky
     consumer = Consumer(queue, lambda deliveries: None)
-    consumer._handle(consumer._runs.open(deliveries))
+    consumer._turns._handle(consumer._runs.open(deliveries))
     assert {name: consumer.stats[name] for name in ("acked", "lost", "unsettled")} == {
         "acked": 2, "lost": 1, "unsettled": 1,
     }  # fmt: skip
@@ -187,7 +187,7 @@ def test_a_consumer_that_is_scaled_down_while_handlers_hang_keeps_no_worker_too_
 
 
 def test_a_saturated_consumer_takes_nothing_until_a_handler_returns(consumers, monkeypatch):
-    monkeypatch.setattr("latchwork.queue.sharded.consumer.consumer.ASK", 0.01)
+    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.ASK", 0.01)
     queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.05))
     released = threading.Event()
     consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
@@ -331,9 +331,9 @@ def test_a_run_is_closed_whatever_leaves_its_worker(monkeypatch):
     queue = made(MemoryStore())
     queue.publish("a")
     consumer = Consumer(queue, lambda delivery: True)
-    monkeypatch.setattr(consumer._calls, "verdicts", lambda deliveries: 1 / 0)
+    monkeypatch.setattr(consumer._turns.calls, "verdicts", lambda deliveries: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        consumer._handle(consumer._gather(None))
+        consumer._turns._handle(consumer._turns._gather(None))
     assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
 
 
@@ -550,7 +550,7 @@ def test_a_consumer_is_started_once(consumers):
 
 
 def test_with_starts_a_consumer_and_stops_it(monkeypatch):
-    monkeypatch.setattr("latchwork.queue.sharded.consumer.consumer.ASK", 0.01)
+    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.ASK", 0.01)
     queue = made(MemoryStore())
     queue.publish("a")
     with Consumer(queue, lambda delivery: True) as consumer:

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.consumer.inflight import extend
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
@@ -74,6 +75,11 @@ def kept(queue):
     return sorted((message.payload, message.reason) for message in queue.sideline.peek(100))
 
 
+def waiting(queue):
+    """What waits in the queue, each with the attempt at which it comes next."""
+    return sorted((delivery.payload, delivery.attempts) for delivery in queue.receive(100))
+
+
 def test_a_batch_that_is_given_up_while_it_fills_goes_back_once_and_is_not_handled(batches):
     seen = []
     consumer = Consumer(batches, seen.append)
@@ -84,10 +90,10 @@ def test_a_batch_that_is_given_up_while_it_fills_goes_back_once_and_is_not_handl
 
     batches.publish("had come")
     meanwhile(batches, 2, stops)
-    consumer._once()
+    consumer._turns.take()
     assert seen == []
-    assert kept(batches) == [("came while it stopped", "timeout"), ("had come", "timeout")]
-    assert consumer.stats["failed"] == consumer.stats["timed_out"] == 2
+    assert kept(batches) == []
+    assert waiting(batches) == [("came while it stopped", 1), ("had come", 1)]
     assert not consumer._runs._runs
 
 
@@ -100,20 +106,21 @@ def test_what_comes_to_a_worker_after_the_consumer_has_stopped_goes_back(queue):
         queue.publish("late")
 
     meanwhile(queue, 1, stops)
-    consumer._once()
+    consumer._turns.take()
     assert seen == []
-    assert kept(queue) == [("late", "timeout")]
+    assert waiting(queue) == [("late", 1)]
+    assert consumer.stats == {"handed_back": 1}
     assert not consumer._runs._runs
 
 
-def test_what_comes_to_a_worker_within_the_grace_is_handled(queue):
+def test_what_comes_to_a_worker_within_the_grace_goes_back(queue):
     seen = []
     consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload))
     queue.publish("in time")
     meanwhile(queue, 1, consumer._stopping.set)
-    consumer._once()
-    assert seen == ["in time"]
-    assert kept(queue) == []
+    consumer._turns.take()
+    assert seen == []
+    assert waiting(queue) == [("in time", 1)]
 
 
 def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batches):
@@ -121,7 +128,7 @@ def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batche
     consumer = Consumer(batches, lambda deliveries: seen.append(len(deliveries)))
     batches.publish_many([1, 2])
     meanwhile(batches, 2, lambda: {}["nothing"])
-    consumer._once()
+    consumer._turns.take()
     assert seen == [2]
     assert consumer.stats["acked"] == 2
     assert consumer.stats["troubles"] == 1
@@ -131,7 +138,7 @@ def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batche
 def test_a_handler_may_take_its_list_apart(batches):
     consumer = Consumer(batches, lambda deliveries: deliveries.clear())
     batches.publish_many([1, 2])
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats["acked"] == 2
 
 
@@ -148,7 +155,7 @@ def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(end
 
     queue.publish_many(range(1500))
     consumer = Consumer(queue, handler)
-    consumer._once()
+    consumer._turns.take()
     assert store.total <= 2 * 4
     assert consumer.stats["failed"] == queue.depth().sideline == 1500
     assert {message.reason for message in queue.sideline.peek_all()} == {"rejected" if ends == "fails" else "timeout"}
@@ -158,7 +165,7 @@ def test_what_the_consumer_acknowledged_nobody_brings_back(queue):
     taken = []
     consumer = Consumer(queue, taken.append)
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     assert queue.fail_many(taken, [("rejected", None)]) == [False]
     assert kept(queue) == []
 
@@ -168,7 +175,7 @@ def test_what_the_consumer_acknowledged_nobody_brings_back(queue):
 def test_what_a_handler_settles_by_itself_is_settled_whatever_it_answers(queue, itself, answer, caplog):
     consumer = Consumer(queue, lambda delivery: [getattr(delivery, itself)(), answer][1])
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats == {"handled": 1}
     assert kept(queue) == ([] if itself == "ack" else [("a", "rejected")])
     assert not caplog.records
@@ -181,7 +188,7 @@ def test_what_a_handler_settled_before_it_was_given_up_does_not_go_back(queue, c
 
     consumer = Consumer(queue, handler)
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats == {"handled": 1}
     assert kept(queue) == []
     assert not caplog.records
@@ -209,12 +216,11 @@ def test_each_delivery_that_cannot_be_extended_counts_by_itself(queue, caplog):
     deliveries = queue.receive(4)
     queue.pointers.remove([deliveries[1].held])
     queue.store.seams.advance(1)
-    consumer = Consumer(queue, lambda delivery: None)
-    consumer._runs._extend(deliveries)
+    extend(deliveries)
     assert "1 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
     assert deliveries[1].message_id in caplog.text
     queue.store.seams.advance(600)
-    consumer._runs._extend(deliveries)
+    extend(deliveries)
     assert "4 deliveries could not be extended; the first (LEASE_LOST)" in caplog.text
     assert "more than 10 sweep durations" in caplog.text
 
@@ -237,7 +243,7 @@ def test_two_workers_that_count_at_once_both_count(queue):
     consumer._tally.counts = counts = Slow()
     counts.meanwhile = lambda: consumer._tally.add("handled")
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     counts.other.join()
     assert counts["handled"] == 2
 
@@ -258,7 +264,7 @@ def test_a_child_forked_while_a_handler_runs_does_not_hand_back_its_parents_mess
 
     consumer = Consumer(queue, handler).start()
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     assert left == [0]
     assert consumer.stats["acked"] == 1
     assert consumer.stop(0)
@@ -271,16 +277,16 @@ def test_an_ordered_batch_whose_shard_is_lost_takes_nothing_more_and_goes_to_the
     )
 
     def loses():
-        (grant,) = consumer._locks._busy.values()
+        (grant,) = consumer._turns.locks._busy.values()
         grant.lost.set()
 
     batches.publish("before")
     meanwhile(batches, 2, loses)
     batches.store.seams.at(0.5, lambda: batches.publish("after"))
-    consumer._once()
+    consumer._turns.take()
     assert seen == []
     while not seen:
-        consumer._once()
+        consumer._turns.take()
     assert seen == [["before", "after"]]
 
 
@@ -296,6 +302,6 @@ def test_a_signal_takes_no_lock(queue):
 def test_one_exception_type_or_any_collection_of_them_is_ignorable(queue, ignorable):
     consumer = Consumer(queue, lambda delivery: {}["nothing"], ignorable=ignorable)
     queue.publish("a")
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats["acked"] == 1
     assert kept(queue) == []

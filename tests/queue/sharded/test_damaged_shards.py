@@ -158,7 +158,7 @@ def test_who_has_the_turn_is_forgotten_where_it_cannot_be_read(simulated, bin, b
     process.queue.active.begin_anew()
     consumer = Consumer(process.queue, lambda delivery: seen.append(delivery.payload), ordered=True, upkeep=False)
     for _ in range(4):
-        consumer._once()
+        consumer._turns.take()
         process.queue.active.begin_anew()
     assert seen == list(range(3, 10))
     process.queue.take_over(0, 7)

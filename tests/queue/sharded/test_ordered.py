@@ -57,7 +57,7 @@ def test_nothing_that_is_behind_a_message_on_its_way_is_given_before_it(queues, 
     there.pointers.reserve({0: 1})
     there.publish("other")
     clock.at(0.05, lambda: arrive(there, 1))
-    Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)._once()
+    Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)._turns.take()
     assert seen == ["first", "other", "second"]
 
 
@@ -67,10 +67,10 @@ def test_what_is_behind_a_message_that_never_comes_is_given_once_that_was_given_
     there.pointers.reserve({0: 1})
     there.publish("other")
     consumer = Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)
-    consumer._once()
+    consumer._turns.take()
     assert seen == ["other"]
     assert not here.awaits({0})
-    assert consumer._locks._busy == {}
+    assert consumer._turns.locks._busy == {}
 
 
 def test_a_message_that_could_not_be_read_is_asked_for_again_though_its_shard_has_nothing_else(clock):
@@ -80,7 +80,7 @@ def test_a_message_that_could_not_be_read_is_asked_for_again_though_its_shard_ha
     consumer = Consumer(here, lambda delivery: seen.append(delivery.payload), ordered=True)
     here.store.torn = True
     clock.at(LEASE / 2, lambda: setattr(here.store, "torn", False))
-    consumer._once()
+    consumer._turns.take()
     assert seen == ["m"]
     assert consumer.stats["troubles"]
 
@@ -95,7 +95,7 @@ def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):
     consumer = Consumer(here, handler, ordered=True)
     here.publish_many(["a", "b", "c"])
     others = [consumer._runs.open([]) for _ in range(2 * here.concurrency)]
-    consumer._once()
+    consumer._turns.take()
     assert consumer.saturated
     assert here.depth().ready == 2
     assert consumer.stats["acked"] == 1
@@ -105,7 +105,7 @@ def one_turn(consumer, clock):
     """Seconds and calls that it takes a worker to find nothing for it."""
     began, store = clock.monotonic(), consumer.queue.store
     store.reset()
-    consumer._once()
+    consumer._turns.take()
     return clock.monotonic() - began, store.total
 
 
@@ -123,7 +123,7 @@ def test_a_worker_of_a_paused_queue_waits_and_asks_the_store_for_nothing(clock):
     assert one_turn(consumer, clock) == (ASK, 0)
     assert queue.used, "or its record would expire while it is paused"
     queue.resume()
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats["acked"] == 2
 
 
@@ -132,10 +132,12 @@ def test_a_message_for_a_free_shard_that_comes_while_the_others_are_asked_for_is
     there.publish("a")
     with ShardLocks(there).hold_one(clock.event()) as held:
         consumer = Consumer(here, lambda delivery: None, ordered=True)
-        consumer._once()
-        take = consumer._locks._take_one
+        consumer._turns.take()
+        take = consumer._turns.locks._take_one
         free = 1 - held.shard
-        monkeypatch.setattr(consumer._locks, "_take_one", lambda shards: (take(shards), here.active.loaded([free]))[0])
+        monkeypatch.setattr(
+            consumer._turns.locks, "_take_one", lambda shards: (take(shards), here.active.loaded([free]))[0]
+        )
         seconds, _ = one_turn(consumer, clock)
     assert seconds < 0.2
 
@@ -146,12 +148,12 @@ def test_a_worker_whose_shards_are_all_worked_elsewhere_asks_for_them_once_a_sec
     locks = ShardLocks(there)
     with locks.hold_one(clock.event()) as held:
         consumer = Consumer(here, lambda delivery: None, ordered=True)
-        consumer._once()
+        consumer._turns.take()
         seconds, calls = one_turn(consumer, clock)
         assert held.mine()
     assert seconds == ASK
     assert calls <= 3, "a look, and an attempt at the lock"
-    consumer._once()
+    consumer._turns.take()
     assert consumer.stats["acked"] == 1
 
 
@@ -198,7 +200,7 @@ def turns(consumers, until, clock):
     while clock.monotonic() < end:
         for consumer in consumers:
             try:
-                consumer._once()
+                consumer._turns.take()
             except LatchworkError:
                 clock.advance(0.1)
 
@@ -216,7 +218,7 @@ def test_nothing_passes_a_message_whose_claim_or_stamp_is_in_doubt(clock, kind, 
     here.store.among, here.store.kind = among, kind
     clock.at(seconds, lambda: setattr(here.store, "among", None))
     for second_turn in (0.2, 0.9, 2.0, 4.0, 8.0):
-        clock.at(second_turn, second._once)
+        clock.at(second_turn, second._turns.take)
     turns([first, second], 3 * LEASE, clock)
     assert list(dict.fromkeys(seen)) == [1, 2, 3, 4, 5]
     here.store.deliver()
@@ -296,7 +298,7 @@ def test_a_consumer_that_stops_while_a_message_is_on_its_way_leaves_it_to_the_ne
     consumer = ordered(here, seen)
     clock.at(GRACE / 2, consumer._stopping.set)
     here._open = lambda: not consumer._stopping.is_set()
-    consumer._once()
+    consumer._turns.take()
     assert seen == []
     assert not here.awaits()
     there.pointers.write([slot], [Envelope('"first"', "m1")])
@@ -315,7 +317,7 @@ def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_messag
         consumer._runs.abandon(run, "hangs")
 
     consumer = Consumer(here, hangs, ordered=True, upkeep=False)
-    consumer._once()
+    consumer._turns.take()
     turns([ordered(there, seen)], LEASE + 2, clock)
     assert seen == [1, 2]
 
@@ -325,10 +327,10 @@ def test_a_worker_does_not_release_what_somebody_else_is_still_giving_up(clock):
     there.publish_many([1, 2], key="k")
     seen = []
     consumer = ordered(here, seen)
-    with consumer._locks.hold_one(clock.event()) as held:
-        run = consumer._gather(held)
+    with consumer._turns.locks.hold_one(clock.event()) as held:
+        run = consumer._turns._gather(held)
         run.abandoned = True  # as at the end of a stop's grace: its message is about to be put into the sideline
-        consumer._handle(run, held)
+        consumer._turns._handle(run, held)
         assert not held.mine()
     turns([ordered(there, seen)], 2, clock)
     assert seen == []
@@ -343,7 +345,7 @@ def test_a_message_costs_no_call_more_than_its_lock_a_claim_a_stamp_an_acknowled
     for message in range(3):
         queue.publish(message)
         queue.store.reset()
-        consumer._once()
+        consumer._turns.take()
     assert queue.store.calls == {"operate": 4, "delete": 1, "get_many": 1}
 
 

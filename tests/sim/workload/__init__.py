@@ -6,6 +6,7 @@ from .across import Across
 from .barrier import Meetings
 from .base import Scenario
 from .circular import Circular
+from .consumer import Prefetching
 from .election import Election
 from .groups import Groups
 from .latch import LatchScenario
@@ -31,6 +32,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Circular,
         Sharded,
         Ordered,
+        Prefetching,
         Groups,
         Ledgers,
         Publishers,

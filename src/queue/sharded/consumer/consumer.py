@@ -8,31 +8,35 @@ from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from ....background import TROUBLE, Activity, Troubles
+from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
-from ....errors import InvalidRequest, LatchworkError
+from ....errors import InvalidRequest
 from ....inputs import checked_kind
 from ....plain import shown
 from ....seams import Task
-from ..config import BatchingConfig, check_concurrency
+from ..config import check_concurrency
 from ..delivery import Delivery
-from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
-from ..subqueue import MAX_RECEIVE
 from ..upkeep.upkeep import upkeep_of
-from .inflight import Calls, Run, Runs, Tally, Verdict, check_handler, kinds_of
-from .ordering import HeldShard, ShardLocks
+from .handler import Calls, check_handler, kinds_of
+from .inflight import Runs
+from .ordering import ShardLocks
+from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
+from .rate import checked_rate
+from .settlements import Settlements, Tally
 from .signals import Signals
+from .turn import Standing, Turns
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
-ASK = 1.0
-"""Seconds for which an idle worker waits for a message before it looks around."""
 KEEP = 0.5
 """Seconds at the most between two looks of the keeper."""
+ATTEND = 0.05
+"""The same while messages wait that were not begun, or acknowledgements."""
 HEED = 0.1
-"""Seconds between two looks of `run` at what a signal has said, and of a worker, while its batch fills, at its lock."""
+"""Seconds between two looks of `run` at what a signal has said."""
 
 
 class Consumer:
@@ -47,7 +51,7 @@ class Consumer:
     nothing.
     Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
     twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
-    returns; what it still had goes to the sideline as `saturated`.
+    returns; what it had not begun goes back to the queue, in batches and in order to the sideline, as `saturated`.
 
     concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
     on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
@@ -56,9 +60,18 @@ class Consumer:
     What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
     where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
     whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
-    sweeps what dead consumers had, and brings back what failed.  `with` starts and stops it.
+    sweeps what dead consumers had, and brings back what failed.  prefetch: how many messages a worker claims at once,
+    at the most, 1 (no prefetch) to 1,000; None = 16. It claims that many only while the queue has them and the handler
+    is quick, some 20 ms for all, and they are acknowledged together. What is claimed and not begun is extended; it goes
+    back to the queue after 0.1 s, or when the consumer stops or is paused, without counting an attempt. A consumer with
+    `ordered` takes one message at a time.  rate: a limiter that is asked before each handler begins, over all processes
+    that use it.  per_key: a function from a delivery to text; then each key has the limits of `rate` for itself. What
+    may not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
+    waits with its shard.  `with` starts and stops it.
 
-    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again.
+    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again;
+    so do messages that were handled in the last 20 ms before it died. Each message that it had claimed then, begun or
+    not, has one attempt more.
     """
 
     def __init__(
@@ -71,6 +84,9 @@ class Consumer:
         ordered: bool = False,
         grace: float = 10.0,
         upkeep: bool = True,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[Delivery], str] | None = None,
     ) -> None:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
@@ -84,8 +100,6 @@ class Consumer:
         self._troubles = Troubles(queue.store.seams, log)
         self._wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
-        self._calls = Calls(queue, handler, kinds_of(ignorable), self._tally)
-        self._runs = Runs(queue, self._tally)
         self._stopping = self._seams.event()
         self.signals = Signals(self._stopping.is_set)
         self._gave_up = False
@@ -93,8 +107,25 @@ class Consumer:
         self._pid = 0
         self._workers = 0
         self._keeper: Activity | None = None
+        self._attention, self._dozes = self._seams.event(), False
         self._tasks: list[Task] = []
-        self._locks = ShardLocks(queue) if ordered else None
+        most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
+        self._settlements = Settlements(queue, self._tally)
+        self._prefetched = Prefetched(queue, self._settlements)
+        self._runs = Runs(queue, self._settlements, self._tally)
+        self._turns = Turns(
+            Standing(
+                self._stopping, self._ends, self._takes, lambda: self.saturated, self._attend, self._report, self._pause
+            ),
+            queue,
+            Calls(queue, handler, kinds_of(ignorable), self._tally),
+            self._runs,
+            self._settlements,
+            self._prefetched,
+            Pace(most),
+            ShardLocks(queue) if ordered else None,
+            checked_rate(rate, per_key, batching=queue.config.batching is not None, seams=self._seams),
+        )
 
     def __repr__(self) -> str:
         return f"Consumer({self.queue.name!r}, workers={self._workers}, stuck={self._runs.stuck})"
@@ -116,7 +147,7 @@ class Consumer:
     @property
     def busy(self) -> bool:
         """Whether messages are being handled here, or are believed to be there. No I/O."""
-        return self._runs.open_runs > 0 or self.queue.active.believed
+        return self._runs.open_runs > 0 or len(self._prefetched) > 0 or self.queue.active.believed
 
     # ---- life
 
@@ -145,13 +176,14 @@ class Consumer:
         self.stop()
 
     def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, give handlers `grace` seconds to finish, then hand back what is still running.
+        """Take no more messages, give handlers `grace` seconds to finish, then give up what is still running.
 
-        True where all had finished; False where some were given up: their messages are in the sideline as `timeout`,
-        and so is what a worker that was just asking for messages gets after that: no handler is called any more. Where
-        the store does not answer they come back through the sweeper. It ends a second after the grace at the latest.
-        When called again it says False once it has. Not to be called by a handler, which it would wait for. In a child
-        that was forked since the start it does nothing: what runs is the parent's.
+        What was claimed and not begun goes back to the queue at once, and so does what a worker that was just asking
+        for messages gets after that: no handler is called any more. True where all had finished; False where some were
+        given up: their messages are in the sideline as `timeout`. Where the store does not answer messages come back
+        through the sweeper. It ends a second after the grace at the latest. When called again it says False once it
+        has. Not to be called by a handler, which it would wait for. In a child that was forked since the start it does
+        nothing: what runs is the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
@@ -169,10 +201,15 @@ class Consumer:
         """Take no more messages; let handlers finish until then, and give up those that do not."""
         self._stopping.set()
         self.queue.active.wake()
+        with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
+            self._settlements.send()
+            self._prefetched.hand_back()
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
         with Deadline(self._seams, 0):
+            self._settlements.send()
+            self._prefetched.hand_back(last=True)
             self._runs.abandon_all("was still running when the consumer's grace period ended")
         soon = min(end, self._seams.monotonic()) + KEEP
         for task in filter(None, (*self._tasks, self._keeper)):
@@ -181,6 +218,7 @@ class Consumer:
     def _end(self, timeout: float) -> None:
         """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
         self._stopping.set()
+        self._attention.set()
         if self._keeper is not None:
             self._keeper.cancel()
         if self._upkeep is not None:
@@ -200,8 +238,12 @@ class Consumer:
             return self.stop()
 
     def _ends(self) -> bool:
-        """Whether no more messages are to be taken."""
+        """Whether no more messages are to be taken, for good."""
         return self.signals.drains or self._stopping.is_set()
+
+    def _takes(self) -> bool:
+        """Whether handlers may begin: not while it is paused or saturated, nor once it ends."""
+        return not (self._ends() or self.saturated or self.concurrency == 0)
 
     # ---- the keeper
 
@@ -211,20 +253,47 @@ class Consumer:
         pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
         saturated = False
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
-            self._survive(self._runs.keep)
+            self._survive(self._keep_alive)
+            self._survive(self._move_on)
             if not self._ends():
                 self._survive(self.queue.registry.refresh_if_due)
                 self._survive(self._staff)
             if self.saturated and not saturated:
                 log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
             saturated = self.saturated
-            self._seams.sleep(pause) if self._stopping.is_set() else self._stopping.wait(pause)
+            self._doze(pause)
+
+    def _keep_alive(self) -> None:
+        self._runs.keep()
+        self._prefetched.keep()
+
+    def _move_on(self) -> None:
+        """Acknowledge what no worker has in time, and hand back what waits for too long, or may not begin."""
+        self._settlements.send(SPAN)
+        self._prefetched.hand_back(WAIT if self._takes() else 0.0)
+
+    def _doze(self, pause: float) -> None:
+        """Until the next look, which is sooner while something waits that workers may not come to."""
+        if self._stopping.is_set():
+            self._seams.sleep(pause)
+            return
+        self._dozes = True  # before it is asked whether anything waits: what comes later wakes
+        if len(self._prefetched) + self._settlements.collected:
+            self._dozes, pause = False, min(pause, ATTEND)
+        self._attention.wait(pause)
+        self._dozes = False
+        self._attention.clear()
+
+    def _attend(self) -> None:
+        """Let the keeper look soon at what waits: messages that were not begun, and acknowledgements."""
+        if self._dozes:
+            self._attention.set()
 
     def _survive(self, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
-            self._troubled(failure)
+            self._report(failure)
 
     def _staff(self) -> None:
         """As many workers as are wanted."""
@@ -269,7 +338,7 @@ class Consumer:
         troubles = 0
         while not self._retires():
             try:
-                self._once()
+                self._turns.take()
                 troubles = 0
             except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 troubles += 1
@@ -277,94 +346,14 @@ class Consumer:
             except BaseException:
                 self._count(-1)
                 raise
-
-    def _once(self) -> None:
-        if self._locks is None:
-            self._handle(self._gather(None))
-            return
-        with self._locks.hold_one(self._stopping) as held:
-            troubles = 0
-            while held is not None and held.mine() and self._may_take(held):
-                try:
-                    run = self._gather(held)
-                    troubles = 0
-                except LatchworkError as failure:
-                    if not held.awaits():
-                        raise
-                    troubles += 1  # whoever is next would handle what is behind that: the shard is kept
-                    self._pause(failure, troubles)
-                    continue
-                if run is None and not held.awaits():
-                    return
-                self._handle(run, held)
-
-    def _gather(self, held: HeldShard | None) -> Run | None:
-        """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
-        batching = self.queue.config.batching
-        most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
-        first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
-        if not first:
-            return None
-        run = self._runs.open(first, None if held is None else held.given_up)
-        if batching is not None:
-            self._fill(run, batching, held)
-        return run
-
-    def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
-        ask = ASK if held is None else HEED
-        while len(run.deliveries) < batching.max_size and self._may_take(held):
-            left = run.received + batching.max_wait.total_seconds() - self._seams.monotonic()
-            if left <= 0:
-                return
-            wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
-            try:
-                more = self._receive(wanted, held, more=True, timeout=min(left, ask))
-            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
-                self._troubled(failure)
-                return  # what has come is handled; the next look meets the same trouble
-            self._runs.add(run, more)
-
-    def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
-        if held is None:
-            return self.queue.await_messages(most, timeout, None)
-        return held.receive(most, more=more, timeout=timeout)
-
-    def _may_take(self, held: HeldShard | None) -> bool:
-        """Whether more messages may be taken; in order, not once others may have the shard."""
-        return not ((held is not None and held.lost) or self.saturated or self._ends())
-
-    def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
-        if run is None:
-            return
-        if held is not None and held.lost:
-            self._leave(run, held)
-            return
-        verdicts: list[Verdict] = []
-        try:
-            if self.saturated:
-                verdicts = [(Reason.SATURATED, f"{self._runs.stuck} handlers hang")] * len(run.deliveries)
-            elif self._runs.start(run):
-                verdicts = self._calls.verdicts(run.deliveries)
-        finally:  # a run that nobody closes counts as a handler that hangs, for ever
-            ours = self._runs.close(run)
-        if ours:
-            self._runs.settle(run.deliveries, verdicts)
-        elif held is not None:
-            held.is_given_up = True
-
-    def _leave(self, run: Run, held: HeldShard) -> None:
-        """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""
-        held.leave()
-        if self._runs.close(run):
-            log.warning(
-                "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
-            )
+        self._survive(self._move_on)
 
     def _pause(self, failure: Exception, troubles: int) -> None:
-        """After so many failures in a row."""
-        self._troubled(failure)
+        """Report a failure, and wait for as long as is due after so many in a row."""
+        self._report(failure)
         self._stopping.wait(TROUBLE.pause(troubles, self._seams))
 
-    def _troubled(self, failure: Exception) -> None:
+    def _report(self, failure: Exception) -> None:
+        """Count and log a failure."""
         self._tally.add("troubles")
         self._troubles.tell(failure, f"{self!r} met trouble")

@@ -16,14 +16,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ....background import Background, Troubles
+from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
 from ....plain import shown
 from ..config import MAX_CONSUMERS, check_concurrency
+from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
-from .inflight import check_handler
+from .handler import check_handler
+from .prefetch import checked_prefetch
+from .rate import checked_rate
 from .signals import Signals
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,9 @@ class Handled:
     ordered: bool
     start_at: int | None
     stop_at: int
+    prefetch: int | None
+    rate: RateLimiter | None
+    per_key: Callable[[Delivery], str] | None
 
 
 class Worker:
@@ -99,11 +106,14 @@ class Worker:
         ordered: bool = False,
         start_at: int | None = None,
         stop_at: int = 0,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[Delivery], str] | None = None,
     ) -> Callable[[H], H]:
         """Handle the messages of a queue by the decorated function, as `Consumer` does. One handler a queue.
 
         queue: its name.  concurrency: threads, where the worker has no weights; default what the queue's record says.
-        ignorable, ordered: as for `Consumer`.
+        ignorable, ordered, prefetch, rate, per_key: as for `Consumer`.
         start_at, stop_at: work only once so many messages are ready, and then until so few are left; for work that
             pays in bulk. The depth is looked at each 2 s, one call.
 
@@ -120,10 +130,14 @@ class Worker:
         if concurrency is not None:
             check_concurrency(concurrency)
         _check_thresholds(start_at, stop_at)
+        checked_prefetch(prefetch, batching=False, ordered=ordered)
+        checked_rate(rate, per_key, batching=False, seams=self._seams)
 
         def add(handler: H) -> H:
             check_handler(handler)
-            self._handlers[queue] = Handled(handler, concurrency, ignorable, ordered, start_at, stop_at)
+            self._handlers[queue] = Handled(
+                handler, concurrency, ignorable, ordered, start_at, stop_at, prefetch, rate, per_key
+            )
             return handler
 
         return add
@@ -159,6 +173,9 @@ class Worker:
             ordered=handled.ordered,
             grace=self.grace or 0.0,
             upkeep=self.upkeep,
+            prefetch=handled.prefetch,
+            rate=handled.rate,
+            per_key=handled.per_key,
         )
         consumer.signals = self._signals  # one signal ends them all
         return consumer

@@ -1,0 +1,90 @@
+"""The rate of a consumer: a limiter that is asked before a handler begins (docs/protocols P5, P13)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ....coord.limiter import RateLimiter
+from ....errors import InvalidRequest
+from ....plain import shown
+from ....seams import Seams
+from ..delivery import Delivery
+
+MOST_KEYS = 10_000
+"""Keys whose limiter and next turn a process remembers."""
+
+
+class Rate:
+    """At most as many handlers as `limiter` allows, over all processes; with `per_key`, as many of each key.
+
+    Safe between the workers of a consumer.
+    """
+
+    def __init__(self, limiter: RateLimiter, per_key: Callable[[Delivery], str] | None, seams: Seams) -> None:
+        self._limiter, self._per_key, self._seams = limiter, per_key, seams
+        self._limiters: dict[str, RateLimiter] = {}
+        self._turns: dict[str, float] = {}
+        # Room comes back a tenth of the window late (P13).
+        self._between = max(1.1 * limit.per / limit.most for limit in limiter.limits)
+        self._closed_until = 0.0
+
+    @property
+    def keyed(self) -> bool:
+        """Whether messages of other keys may begin while those of one may not."""
+        return self._per_key is not None
+
+    def key_of(self, delivery: Delivery) -> str:
+        """The key of a message. Raises what `per_key` raises, and `InvalidRequest` for what cannot be a key."""
+        if self._per_key is None:
+            return ""
+        key = self._per_key(delivery)
+        if key not in self._limiters:
+            if len(self._limiters) >= MOST_KEYS:
+                self._limiters.clear()
+            self._limiters[key] = self._limiter.of_key(key)
+        return key
+
+    def ask(self, key: str) -> float:
+        """Seconds until a handler may begin; 0 = it may now, and is counted. Raises the store's errors."""
+        limiter = self._limiters.get(key) or (self._limiter.of_key(key) if key else self._limiter)
+        decision = limiter.try_acquire()
+        return 0.0 if decision.allowed else max(decision.retry_after, 0.001)
+
+    def turn_of(self, key: str, wait: float) -> float:
+        """Seconds after which a message of the key should come again, behind those that this process has put off."""
+        now = self._seams.monotonic()
+        turn = max(now + wait, self._turns.get(key, 0.0))
+        if len(self._turns) >= MOST_KEYS:
+            self._turns = {one: until for one, until in self._turns.items() if until > now}
+        self._turns[key] = turn + self._between
+        return turn - now
+
+    # ---- without keys: nothing may begin
+
+    def close(self, seconds: float) -> None:
+        """Take note that nothing may begin for so long."""
+        self._closed_until = self._seams.monotonic() + seconds
+
+    @property
+    def closed(self) -> float:
+        """Seconds for which nothing may begin."""
+        return max(0.0, self._closed_until - self._seams.monotonic())
+
+
+def checked_rate(rate: Any, per_key: Any, *, batching: bool, seams: Seams) -> Rate | None:
+    """The rate that was asked for, None where there is none. Raises `InvalidRequest`."""
+    if rate is None:
+        if per_key is not None:
+            raise InvalidRequest("per_key without rate: give rate=RateLimiter(store, name, limit, per)")
+        return None
+    if not isinstance(rate, RateLimiter):
+        raise InvalidRequest(f"rate is {shown(rate)}; give a latchwork.coord.RateLimiter, or None")
+    if per_key is not None and (not callable(per_key) or inspect.iscoroutinefunction(per_key)):
+        raise InvalidRequest(f"per_key is {shown(per_key)}; give a function from a delivery to text, or None")
+    if batching:
+        raise InvalidRequest(
+            "rate for a queue with batching: call limiter.acquire(n=len(deliveries)) in the handler instead"
+        )
+    return Rate(rate, per_key, seams)

@@ -1,0 +1,278 @@
+"""A turn of a worker: what it takes, handles and settles before it asks anew whether it is still wanted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ....errors import LatchworkError
+from ....seams import Event
+from ..config import BatchingConfig
+from ..delivery import Delivery
+from ..envelope import MAX_ERROR, Reason
+from ..queue import ShardedQueue
+from ..subqueue import MAX_RECEIVE
+from .handler import Calls, text_of
+from .inflight import Run, Runs
+from .ordering import HeldShard, ShardLocks
+from .prefetch import SPAN, Pace, Prefetched, survived_its_consumer
+from .rate import Rate
+from .settlements import Settlements, Verdict
+
+log = logging.getLogger(__name__)
+
+ASK = 1.0
+"""Seconds for which an idle worker waits for a message before it looks around."""
+HEED = 0.1
+"""Seconds between two looks of a worker at its shard's lock, and at whether it is still wanted, while it waits."""
+HOLD = 1.0
+"""Seconds for which a message may wait in hand for the rate to allow its handler."""
+LONGEST = 3600.0
+"""Seconds for which a message of a key is put off at the most; then the limiter is asked anew."""
+UNKNOWN = 0.1
+"""Seconds until a limiter that could not be asked is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How things stand with the consumer that a worker belongs to.
+
+    stopping: set once it takes no more messages.  ends: whether it takes none, for good.
+    takes: whether handlers may begin: not while it is paused or saturated, nor once it ends.
+    saturated: whether so many handlers hang that no more messages are taken.
+    attend: lets the keeper look soon at what waits: messages that were not begun, and acknowledgements.
+    report: counts and logs a failure.  pause: the same, and waits for as long as is due after so many in a row.
+    """
+
+    stopping: Event
+    ends: Callable[[], bool]
+    takes: Callable[[], bool]
+    saturated: Callable[[], bool]
+    attend: Callable[[], None]
+    report: Callable[[Exception], None]
+    pause: Callable[[Exception, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of all workers of one consumer. Safe between them.
+
+    locks: of an ordered consumer, else None.  rate: what is asked before a handler begins, None = nothing.
+    """
+
+    consumer: Standing
+    queue: ShardedQueue
+    calls: Calls
+    runs: Runs
+    settlements: Settlements
+    prefetched: Prefetched
+    pace: Pace
+    locks: ShardLocks | None
+    rate: Rate | None
+
+    def take(self) -> None:
+        """Take and handle one message, or one batch; in order, all of one shard until the turn of the shard is over."""
+        if self.locks is not None:
+            self._shard(self.locks)
+        elif self.queue.config.batching is not None:
+            self._handle(self._gather(None))
+        else:
+            self._message()
+
+    # ---- one message
+
+    def _message(self) -> None:
+        # 1. Where none is in hand: acknowledge what is done, then claim as many as the pace allows.
+        if not self.prefetched:
+            self.settlements.send()
+            if self.rate is not None and self.rate.closed:
+                self.consumer.stopping.wait(min(self.rate.closed, HEED))
+                return
+            size = self.pace.size
+            found = self.queue.await_messages(size, ASK, None, one_shard=True)
+            self.pace.claimed(size, len(found))
+            self.prefetched.put(found)
+        delivery = self.prefetched.take()
+        if delivery is None:
+            return
+        # 2. A message whose consumer died is handled with nothing else in hand, as it may have been the cause.
+        if survived_its_consumer(delivery):
+            self.settlements.send()
+            self.prefetched.hand_back()
+            self.pace.one_by_one()
+        # 3. Ask the limiter; what may not begin soon comes again later, its attempt uncounted.
+        if self.rate is not None and not self._admitted(delivery, self.rate):
+            return
+        # 4. Begin; where nothing may begin, what is in hand goes back at once.
+        run = self.runs.begin(delivery) if self.consumer.takes() else None
+        if run is None:
+            self.prefetched.put([delivery])
+            self.prefetched.hand_back()
+            return
+        if self.prefetched or self.settlements.collected:
+            self.consumer.attend()
+        # 5. Call the handler. A run that nobody closes counts as a handler that hangs, for ever.
+        try:
+            verdicts = self.calls.verdicts(run.deliveries)
+        finally:
+            ours = self.runs.close(run)
+        self.pace.handled(self.runs.now() - run.received)
+        # 6. Settle; acknowledge now where nothing else is in hand, else together with what is done within SPAN.
+        if ours:
+            self.settlements.settle(run.deliveries, verdicts)
+        self.settlements.send(SPAN if self.prefetched and not self.consumer.ends() else 0.0)
+
+    # ---- at a rate
+
+    def _admitted(self, delivery: Delivery, rate: Rate) -> bool:
+        """Whether the handler of this message may begin now; where it may not, the message is not in hand any more."""
+        key, failed = self._key_of(delivery, rate)
+        if failed:
+            self.settlements.fail([delivery], [failed])
+            return False
+        end = self.runs.now() + self.runs.patience(HOLD)
+        while (wait := self._asked(rate, key)) and self.runs.now() + wait <= end and self._waited(wait):
+            pass
+        if not wait:
+            return True
+        self.pace.one_by_one()
+        if rate.keyed and self.consumer.takes():
+            try:  # messages of other keys may begin meanwhile: it comes again when it is its turn
+                self.queue.put_off(
+                    delivery,
+                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, LONGEST),
+                )
+                return False
+            except LatchworkError as failure:
+                self.consumer.report(failure)
+                wait = UNKNOWN
+        rate.close(wait)
+        self.prefetched.put([delivery])
+        self.prefetched.hand_back()
+        return False
+
+    def _key_of(self, delivery: Delivery, rate: Rate) -> tuple[str, Verdict]:
+        """The key of a message, and why it fails where the user's function does."""
+        try:
+            return rate.key_of(delivery), None
+        except Exception as failure:  # noqa: BLE001 - as what a handler raises
+            return "", (Reason.EXCEPTION, f"per_key raised {type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR])
+
+    def _asked(self, rate: Rate, key: str) -> float:
+        """Seconds until a handler may begin, 0 = it may; where the limiter cannot be asked it may not."""
+        try:
+            return rate.ask(key)
+        except LatchworkError as failure:
+            self.consumer.report(failure)
+            return UNKNOWN
+
+    def _waited(self, seconds: float) -> bool:
+        """Wait so long; False, at once, where nothing may begin any more."""
+        end = self.runs.now() + seconds
+        while (left := end - self.runs.now()) > 0:
+            if not self.consumer.takes():
+                return False
+            self.consumer.stopping.wait(min(left, HEED))
+        return self.consumer.takes()
+
+    def _in_turn(self, run: Run, held: HeldShard, rate: Rate) -> Verdict | bool:
+        """Wait with a message in hand, as nothing may pass it, until its handler may begin; False where it may not.
+
+        Else why the message fails: because the user's function does.
+        """
+        key, failed = self._key_of(run.deliveries[0], rate)
+        while not failed and (wait := self._asked(rate, key)):
+            if not self._waited(min(wait, ASK)) or held.lost:
+                return False
+        return failed or True
+
+    # ---- in order
+
+    def _shard(self, locks: ShardLocks) -> None:
+        """Handle the messages of one shard alone."""
+        with locks.hold_one(self.consumer.stopping) as held:
+            troubles = 0
+            while held is not None and held.mine() and self._may_take(held):
+                try:
+                    run = self._gather(held)
+                    troubles = 0
+                except LatchworkError as failure:
+                    if not held.awaits():
+                        raise
+                    troubles += 1  # whoever is next would handle what is behind that: the shard is kept
+                    self.consumer.pause(failure, troubles)
+                    continue
+                if run is None and not held.awaits():
+                    return
+                self._handle(run, held)
+
+    # ---- a batch, or one message in order
+
+    def _gather(self, held: HeldShard | None) -> Run | None:
+        """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
+        batching = self.queue.config.batching
+        most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
+        first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
+        if not first:
+            return None
+        run = self.runs.open(first, None if held is None else held.given_up)
+        if batching is not None:
+            self._fill(run, batching, held)
+        return run
+
+    def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
+        ask = ASK if held is None else HEED
+        while len(run.deliveries) < batching.max_size and self._may_take(held):
+            left = run.received + batching.max_wait.total_seconds() - self.runs.now()
+            if left <= 0:
+                return
+            wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
+            try:
+                more = self._receive(wanted, held, more=True, timeout=min(left, ask))
+            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
+                self.consumer.report(failure)
+                return  # what has come is handled; the next look meets the same trouble
+            self.runs.add(run, more)
+
+    def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
+        if held is None:
+            return self.queue.await_messages(most, timeout, None)
+        return held.receive(most, more=more, timeout=timeout)
+
+    def _may_take(self, held: HeldShard | None) -> bool:
+        """Whether more messages may be taken; in order, not once others may have the shard."""
+        return not ((held is not None and held.lost) or self.consumer.saturated() or self.consumer.ends())
+
+    def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
+        if run is None:
+            return
+        may: Verdict | bool = True
+        if held is not None and self.rate is not None and not self.consumer.saturated():
+            may = self._in_turn(run, held, self.rate)
+        if held is not None and (held.lost or may is False):
+            self._leave(run, held)
+            return
+        verdicts: list[Verdict] = []
+        try:
+            if self.consumer.saturated():
+                verdicts = [(Reason.SATURATED, f"{self.runs.stuck} handlers hang")] * len(run.deliveries)
+            elif isinstance(may, tuple):
+                verdicts = [may]
+            elif self.runs.start(run):
+                verdicts = self.calls.verdicts(run.deliveries)
+        finally:  # a run that nobody closes counts as a handler that hangs, for ever
+            ours = self.runs.close(run)
+        if ours:
+            self.settlements.settle(run.deliveries, verdicts)
+            self.settlements.send()
+        elif held is not None:
+            held.is_given_up = True
+
+    def _leave(self, run: Run, held: HeldShard) -> None:
+        """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""
+        held.leave()
+        if self.runs.close(run):
+            log.warning(
+                "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
+            )
