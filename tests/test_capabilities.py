@@ -229,7 +229,8 @@ PROGRAMS = {
     "count-down latch": latch, "count-up-down latch": latch_up, "presence": group, "barrier": barrier,
     "fenced lock": lock, "semaphore": semaphore, "read-write lock": rwlock, "rate limiter": limiter,
     "election by lease": election, "circular queue": circular, "work queue": work_queue,
-    "handlers, several messages at a time": consumer, "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
+    "handlers, several messages at a time": consumer,
+    "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
     "deduplication": dedup, "schedules": schedules, "groups": groups, "one message at a time": one_message,
     "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
