@@ -34,7 +34,7 @@ demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, 
 	@$(PYTHON) examples/flights/run.py
 
 test: java $(STAMP) ## every test, with a table of what was proved
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
 QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/test_local.py \

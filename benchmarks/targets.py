@@ -30,7 +30,7 @@ GUARDS = (
 )
 SPARK = (
     "Every query starts a Python process to plan it, and every task goes through Spark's Python worker and Arrow, as "
-    "plain Python does not. Mend: more messages a query (the table shows the rate without the start), several cores."
+    "plain Python does not. Mend: more messages a query (the table shows the rate without the start), fewer columns."
 )
 ROUND = (
     "24 us a message of Python while caches are warm, and some 50 more than the loop by hand between calls of the "

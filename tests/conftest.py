@@ -103,11 +103,16 @@ def proved(record_property):
 
 LONGEST_FIRST = ("test_flights.py", "test_exhaustive_faults.py", "test_random_mixes.py", "test_mutants.py")
 """Files that take long, begun first: a worker that begins one at the end keeps all others waiting."""
+SPREAD = Path(__file__).parent / "sim"
+"""Tests that need no server and take long each: any worker takes any of them. All others stay together by file."""
 
 
 def pytest_collection_modifyitems(items):
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    for item in items:
+        if item.path.parent != SPREAD:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.hookimpl(tryfirst=True)

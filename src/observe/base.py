@@ -138,6 +138,9 @@ class ObservedStore(PolicyView):
     def with_policy(self, policy: RetryPolicy) -> RecordStore:
         return PolicyView(self, policy)
 
+    def together(self) -> AbstractContextManager[None]:
+        return RecordStore.together(self)  # each call is reported when it is done, so none may be undone later
+
     def _told(self, verb: str, attempt: Callable[..., T], *arguments: Any) -> T:
         began, outcome = self._now(), "failed"
         try:

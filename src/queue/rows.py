@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from ..errors import LatchworkError, OutcomeUnknown
 from ..store.port import RecordStore, Removal, Row, Update
+
+T = TypeVar("T")
 
 
 def settle(store: RecordStore, updates: Sequence[Update]) -> list[Row]:
@@ -32,6 +35,20 @@ def delete_rows(store: RecordStore, removals: Sequence[Removal]) -> list[bool | 
         return [store.delete(removals[0].key, when=removals[0].when, repeatable=True)]
     except LatchworkError as failure:
         return [failure]
+
+
+def as_one(together: AbstractContextManager[None], calls: Callable[[], T]) -> T:
+    """What `calls` returns: all its store calls as one transaction, where the store has any (`RecordStore.together`).
+
+    Where that was begun and came to nothing, as over one damaged page, the calls are made again, each by itself.
+    """
+    try:
+        with together:
+            return calls()
+    except LatchworkError as failure:
+        if not failure.details.get("rolled_back"):
+            raise
+    return calls()
 
 
 _ABSENT_AFTER_DOUBT = object()

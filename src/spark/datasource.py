@@ -6,6 +6,8 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from ..errors import InvalidRequest
+from ..plain import shown
+from ..queue.sharded.queue import QueueGroup
 from .options import Options, parse
 from .sink import BatchWriter, StreamWriter, rows_of
 from .source import BatchReader, StreamReader
@@ -26,9 +28,15 @@ class LatchworkSource(DataSource):
         return schema_of(options, options.open().codec)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's."""
+        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's, and shards that it has not."""
         options = self._options()
-        return BatchReader(options, table_of(schema, options, options.open().codec))
+        queue = options.open()
+        if options.shards is not None and options.shards[-1] >= queue.pointers.shards:
+            raise InvalidRequest(
+                f"the option 'shards' names shard {options.shards[-1]}, and {shown(options.queue)} has the shards 0 to "
+                f"{queue.pointers.shards - 1}"
+            )
+        return BatchReader(options, table_of(schema, options, queue.codec))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """Refuses a stream without `streamId`, and a schema that is not the queue's."""
@@ -38,11 +46,13 @@ class LatchworkSource(DataSource):
                 "the option 'streamId' is missing: a name for this stream, the same when it is started again; the "
                 "queue is its own while it runs"
             )
+        if options.shards is not None:
+            raise InvalidRequest("the option 'shards' is for batch reads: a stream owns all shards of its queue")
         return StreamReader(options, table_of(schema, options, options.open().codec))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""
-        options = self._options()
+        options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: write with .mode('append')")
         if not options.job_id:
@@ -54,10 +64,19 @@ class LatchworkSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
         """Refuses the output mode `complete`, and rows that are no messages."""
-        options = self._options()
+        options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: use .outputMode('append') or 'update'")
         return StreamWriter(options, rows_of(schema, options))
+
+    def _options_of_write(self) -> Options:
+        """The options, for a queue that can be published to."""
+        options = parse(self.options)
+        if isinstance(options.open(), QueueGroup):
+            raise InvalidRequest(
+                f"{shown(options.queue)} is a group, and a group publishes nothing: write to its queue"
+            )
+        return options
 
     def _options(self) -> Options:
         """The options, for a queue that is there."""

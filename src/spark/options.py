@@ -12,14 +12,14 @@ from urllib.parse import quote
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default
 from ..plain import shown
-from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.queue import OF, ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stream import MAX_STREAM
 from ..store.connect import VARIABLE, connect
 
 NAMES = (
-    "store", "queue", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "maxMessagesPerBatch",
-    "maxBytesPerBatch", "minMessagesPerBatch", "maxTriggerDelay", "publishBatch",
+    "store", "queue", "group", "clientId", "farmId", "jobId", "streamId", "payloadSchema", "columns", "shards",
+    "maxMessagesPerBatch", "maxBytesPerBatch", "minMessagesPerBatch", "maxTriggerDelay", "publishBatch",
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 MAX_JOB = 500
@@ -35,7 +35,7 @@ class Options:
     """What the user has set; None or 0 where nothing was."""
 
     store: str = field(repr=False)  # it may hold a password
-    queue: str
+    queue: str  # of a group as `QueueGroup.name` says it
     client_id: str
     farm_id: str
     job_id: str | None
@@ -47,6 +47,8 @@ class Options:
     min_messages: int
     max_delay: float
     publish_batch: int
+    group: str | None = None
+    shards: tuple[int, ...] | None = None  # None = all
 
     def open(self) -> ShardedQueue:
         """The queue, whose record lives on by that while it is active. One read, seldom a write; raises `NotFound`."""
@@ -69,7 +71,7 @@ def parse(given: Mapping[str, str]) -> Options:
         )
     return Options(
         store=_reachable(values.get("store") or os.environ.get(VARIABLE)),
-        queue=values.get("queue") or _needed("queue", "the queue's name"),
+        queue=_queue(values),
         client_id=values.get("clientId") or _needed("clientId", "the client that the queue belongs to"),
         farm_id=farm_or_default(values.get("farmId")),  # here, as executors may have another environment
         job_id=_short("jobId", values.get("jobId"), MAX_JOB, "bytes, percent-encoded", _quoted),
@@ -81,7 +83,19 @@ def parse(given: Mapping[str, str]) -> Options:
         min_messages=min_messages,
         max_delay=_delay(values),
         publish_batch=_number("publishBatch", values, 1, 1000),
+        group=values.get("group"),
+        shards=_shards(values.get("shards")),
     )
+
+
+def _queue(values: Mapping[str, str]) -> str:
+    """The name of what is read or written: of the queue, or of its group."""
+    queue = values.get("queue") or _needed("queue", "the queue's name")
+    if "group" not in values:
+        return queue
+    if OF in queue:
+        raise InvalidRequest(f"the option 'queue' is {shown(queue)}, a group, and 'group' is given too: name the queue")
+    return f"{queue}{OF}{values['group']}"
 
 
 def _reachable(store: str | None) -> str:
@@ -118,6 +132,15 @@ def _columns(given: str | None) -> tuple[str, ...]:
     if unknown or len(set(columns)) != len(columns):
         raise InvalidRequest(f"the option 'columns' is {shown(given)}; use some of {', '.join(COLUMNS)}, each once")
     return columns
+
+
+def _shards(given: str | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if not all(name.isdecimal() and name.isascii() for name in names) or len(set(map(int, names))) != len(names):
+        raise InvalidRequest(f"the option 'shards' is {shown(given)}; give the numbers of shards, as in 0,3, each once")
+    return tuple(sorted(map(int, names)))
 
 
 def _delay(values: Mapping[str, str]) -> float:

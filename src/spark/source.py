@@ -58,7 +58,7 @@ class BatchReader(api.DataSourceReader):
 
     def partitions(self) -> Sequence[Share]:
         """The unread pointers of the shards, at most 50,000 in a task."""
-        states = [state.checked() for state in self._options.open().pointers.states()]
+        states = [state.checked() for state in self._options.open().pointers.states(self._options.shards)]
         return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:

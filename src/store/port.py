@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -45,6 +46,9 @@ from .once import TokenClock, operate_once
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
 """What an attempt may end with after another in doubt; any other failure would say that nothing was written."""
+
+
+_EACH_BY_ITSELF = nullcontext()
 
 
 class RecordStore(ABC):
@@ -172,6 +176,22 @@ class RecordStore(ABC):
     def describe(self) -> StoreInfo:
         """What this store is and what it can promise."""
 
+    def together(self) -> AbstractContextManager[None]:
+        """One transaction of all calls that this thread makes in the `with` block, on a store that has transactions.
+
+        There the calls are written together when the block ends, or not at all: an error that leaves the block leaves
+        nothing, and neither does an error of a call that is none of its answers (`NotFound`, `AlreadyExists`,
+        `Refused`, `InvalidRequest`), which the end of the block raises again even where it was caught;
+        `details["rolled_back"]` then says that nothing was written. `OutcomeUnknown` from the end of the block: all or
+        nothing was. What a call has read or answered holds only once the block has ended. A block within another is a
+        part of it. It waits for nothing but the store, and not for long: other writers wait for its end.
+
+        Everywhere else it does nothing, and each call is by itself: on Aerospike, in memory, and through a store that
+        counts, observes or fails calls, which must see what came of each. So it is for calls that are right one by one,
+        and only cheaper together (P0).
+        """
+        return _EACH_BY_ITSELF
+
     def data_version(self) -> object:
         """A value that is another one after each write of anybody; None where the store cannot tell without a read.
 
@@ -270,6 +290,9 @@ class PolicyView(RecordStore):
 
     def describe(self) -> StoreInfo:
         return self.inner.describe()
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.inner.together()
 
     def data_version(self) -> object:
         return self.inner.data_version()

@@ -51,8 +51,8 @@ def _never_more(self: Any, shard: int, n: int, turn: Any = None, *, real: Any = 
     return real(self, shard, n, turn and turn._replace(more=False), **rest)
 
 
-def _not_in_order(self: Any, claimed: Any, *, in_order: bool, real: Any = QueueView._stamp) -> Any:
-    return real(self, claimed, in_order=False)
+def _not_in_order(self: Any, claimed: Any, found: Any, *, in_order: bool, real: Any = QueueView._classify) -> Any:
+    return real(self, claimed, found, in_order=False)
 
 
 def _always_given_back() -> Any:
@@ -91,7 +91,7 @@ ORDERED_RULES = (
      _swap(PointerQueue, "claim", _never_more)),
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
-     _swap(QueueView, "_stamp", _not_in_order), True),
+     _swap(QueueView, "_classify", _not_in_order), True),
 )  # fmt: skip
 
 

@@ -77,10 +77,12 @@ def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: boo
     for name, failure in world.failures:
         scenario.complain("no error but the package's own", f"{name}: {failure!r}")
     scenario.check()
-    return Outcome(
+    outcome = Outcome(
         kind.name, seed, scenario.violations, plan.fired, scenario.histories, scenario.undecided, plan.point,
         world.steps, scenario, plan.describe(), _senseless(scenario),
     )  # fmt: skip
+    world.forget()
+    return outcome
 
 
 def _senseless(scenario: Scenario) -> bool:

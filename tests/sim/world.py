@@ -98,6 +98,15 @@ class World(Hub):
         for process in self.processes:
             process.exit()
 
+    def forget(self) -> None:
+        """Let go of all that the run has made: what still refers to one lock of it must not keep all alive."""
+        for process in self.processes:
+            process.actors.clear()
+            process.on_death = lambda: None
+        self.processes.clear()
+        self._heap.clear()
+        self.failures.clear()
+
 
 class ServerClock(Seams):
     """The clock of the server, which somebody may set."""

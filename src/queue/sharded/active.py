@@ -127,6 +127,11 @@ class ActiveShards:
         """Let those that wait ask again now; not even a look that hangs keeps this waiting."""
         self._wake.set()
 
+    def look_soon(self) -> None:
+        """Believe nothing longer than to the next call: claims that dropped shards may have been undone."""
+        with self._lock:
+            self._heard, self._version, self._next_glance = None, None, 0.0
+
     def put_back(self) -> None:
         """Take note that what was claimed went to the tail again, where a look at once would find just that."""
         with self._lock:

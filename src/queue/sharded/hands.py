@@ -173,6 +173,19 @@ def parting_of(tag: str) -> Form:
 
 
 @lru_cache(maxsize=256)
+def adopting(tag: str) -> Form:
+    """What names a group in a message that does not, so that nobody deletes it before the group is done with it."""
+    return Form(MapPut(GROUPS, tag, ""), when=_PAYLOAD & lacks(ACKED, tag) & lacks(GROUPS, tag))
+
+
+@lru_cache(maxsize=256)
+def passing(tag: str) -> Form:
+    """What a group's stream, which stamps nothing, does with a message that it is done with; how many wait for it."""
+    named = MapPut(GROUPS, tag, _ME)  # so that there is something to take it out of
+    return Form(named, *_parting(tag, _ME), when=_PAYLOAD & lacks(ACKED, tag))
+
+
+@lru_cache(maxsize=256)
 def releasing(tag: str) -> tuple[Op, ...]:
     """What takes a group that was dropped out of a message; how many wait for it then."""
     return _parting(tag, "")

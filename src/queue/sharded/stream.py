@@ -16,12 +16,14 @@ from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
+from ...store.model.ops import Op
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import delete_rows, settle
 from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
 from .groups.parting import Parting, part
-from .hands import ALONE, GROUPS, OWN, letting_go
+from .groups.pointers import GroupPointers, SharedPointers
+from .hands import ALONE, GROUPS, OWN, SHARED, letting_go
 from .pointers import FIRE, LOAD, STREAM, ShardState
 from .shards import PointerQueue, Slot
 from .subqueue import GRACE
@@ -42,6 +44,7 @@ _NEWER = missing(EPOCH) | (Bin(EPOCH) < Param("epoch"))
 _TAKE = (missing(STREAM) | _MINE) & _NEWER
 _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
+_SEEN_LOADED = largest(Bin(LOAD), Param("to"))
 _ALONE = exists("data") & ALONE
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
 
@@ -81,10 +84,7 @@ def take(queue: PointerQueue, stream: str) -> Owner:
         owner = Owner(stream, epoch)
         guard = Bound(_TAKE, owner.params)
         ops = (Put(STREAM, stream), Put(EPOCH, epoch), Add(LOAD, 0), Add(FIRE, 0))
-        rows = [
-            Update(queue.pointers_key(n), ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
-            for n in range(queue.shards)
-        ]
+        rows = [_taking(queue, n, ops, guard) for n in range(queue.shards)]
         for row in settle(queue.store, rows):
             if isinstance(row, LatchworkError) and not isinstance(row, Refused):
                 raise row
@@ -97,6 +97,13 @@ def take(queue: PointerQueue, stream: str) -> Owner:
     raise FencedOut(f"{queue.name}: other queries of the stream {stream!r} take it over all the time: start only one")
 
 
+def _taking(queue: PointerQueue, shard: int, ops: tuple[Op, ...], guard: Bound) -> Update:
+    key = queue.pointers_key(shard)
+    if isinstance(_part(queue, shard)[0], SharedPointers):  # where they are not, the group was dropped
+        return Update(key, ops, guard, ttl=NEVER)
+    return Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
+
+
 def current(queue: PointerQueue, stream: str) -> Owner:
     """The owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
     found = set(_owners(queue))
@@ -106,7 +113,13 @@ def current(queue: PointerQueue, stream: str) -> Owner:
 
 
 def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
-    """The pointers of all shards. One call. Raises `FencedOut` where another query has taken one over."""
+    """The pointers of all shards. One call, of a group two. Raises `FencedOut` where another has taken one over."""
+    if isinstance(queue, GroupPointers):
+        found_states = [state.checked() for state in queue.states()]
+        for shard, one in enumerate(_owners(queue)):  # after them, so that they were its own when they were read
+            if one != (owner.stream, owner.epoch):
+                raise _fenced(queue, shard, owner)
+        return found_states
     records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], LOAD, FIRE, STREAM, EPOCH)
     found = [record.bins if record else {} for record in records]
     for shard, bins in enumerate(found):
@@ -147,7 +160,7 @@ def _whole(
     found: dict[int, Envelope | None] = {}
     absent = list(pointers)
     while absent:
-        found.update(_present(queue, shard, absent, bins))
+        found.update(_present(queue, shard, absent, bins, adopt=True))
         absent = [pointer for pointer in absent if pointer not in found]
         if absent and queue.store.seams.monotonic() >= end:
             _owned(queue, shard, owner)  # or one that was fenced off would litter what others own
@@ -164,8 +177,8 @@ def _whole(
 def peek(queue: PointerQueue, shard: int, after: int, last: int, *, bins: Sequence[str] = BINS) -> Iterator[Messages]:
     """The messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed of each."""
     for step in _steps(after, last):
-        found = _present(queue, shard, step, bins)
-        yield [(pointer, envelope) for pointer, envelope in found.items() if envelope is not None]
+        found = _present(queue, shard, step, bins, adopt=False)
+        yield [(pointer, envelope) for pointer in step if (envelope := found.get(pointer)) is not None]
 
 
 def _steps(after: int, last: int) -> Iterator[range]:
@@ -174,8 +187,8 @@ def _steps(after: int, last: int) -> Iterator[range]:
 
 def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
     """The bytes of the payloads in these slots, 0 where there is none. One call; none for no slots."""
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "data")
-    found = [record.bins.get("data") if record else None for record in records]
+    records = queue.store.get_many([queue.key(slot) for slot in slots], "data", SHARED)
+    found = [record.bins.get("data", record.bins.get(SHARED)) if record else None for record in records]
     texts = [data.encode() if isinstance(data, str) else data for data in found]
     return [len(data) if isinstance(data, bytes) else 0 for data in texts]
 
@@ -190,11 +203,13 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
     if fired >= boundary:
         return 0
     for step in _steps(fired, boundary):
-        _discard(queue, [Slot(shard, pointer) for pointer in step])
-    forward = Put(FIRE, Bound(_FORWARD, {"to": boundary}))
+        _discard(queue, shard, step)
+    forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary}))]
+    if isinstance(_part(queue, shard)[0], SharedPointers):
+        forward.append(Put(LOAD, Bound(_SEEN_LOADED, {"to": boundary})))  # which is the queue's, as the group knows it
     try:
         queue.store.operate(
-            queue.pointers_key(shard), forward, when=Bound(_HELD, owner.params), ttl=NEVER, repeatable=True
+            queue.pointers_key(shard), *forward, when=Bound(_HELD, owner.params), ttl=NEVER, repeatable=True
         )
     except Refused:
         raise _fenced(queue, shard, owner) from None
@@ -241,10 +256,22 @@ def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
     )
 
 
+def _part(queue: PointerQueue, shard: int) -> tuple[PointerQueue, int]:
+    """Whose slots a shard is of: a group has shards of its own beside those of the queue."""
+    return queue.part_of(shard) if isinstance(queue, GroupPointers) else (queue, shard)
+
+
 def _present(
-    queue: PointerQueue, shard: int, pointers: Sequence[int], bins: Sequence[str]
+    queue: PointerQueue, shard: int, pointers: Sequence[int], bins: Sequence[str], *, adopt: bool
 ) -> dict[int, Envelope | None]:
-    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out. One call."""
+    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out. One call.
+
+    adopt: messages that do not name the group yet are to be there when they are read again.
+    """
+    part_, inner = _part(queue, shard)
+    if isinstance(part_, SharedPointers):
+        shared = part_.present([Slot(inner, pointer) for pointer in pointers], bins, adopt=adopt)
+        return {slot.pointer: envelope for slot, envelope in shared.items()}
     records = queue.store.get_many([queue.key(Slot(shard, pointer)) for pointer in pointers], *bins)
     there = {pointer: one.bins for pointer, one in zip(pointers, records, strict=True) if one is not None}
     return dict(zip(there, from_all(list(there.values())), strict=True))
@@ -263,7 +290,14 @@ def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]
     return [pointer for pointer, buried in zip(pointers, outcomes, strict=True) if not buried]
 
 
-def _discard(queue: PointerQueue, slots: Sequence[Slot]) -> None:
+def _discard(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> None:
+    """Be done with what is at these pointers."""
+    part_, inner = _part(queue, shard)
+    slots = [Slot(inner, pointer) for pointer in pointers]
+    part_.discard(slots) if isinstance(part_, SharedPointers) else _delete(part_, slots)
+
+
+def _delete(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     """Delete messages, another library's too, which carry no id; tombstones stay (P5).
 
     Those of a batch count first (P18), one call more. Of those that were published exactly once the id stays (P6).

@@ -14,6 +14,7 @@ from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, U
 from ...inputs import checked_timeout
 from ...plain import shown
 from ...retry import Poll, may_pass, outlive
+from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .delivery import Delivery
 from .envelope import Codec, Envelope, Message, Reason, reason_of
@@ -202,11 +203,26 @@ class QueueView:
         return self._deliverable(held)
 
     def _fresh(self, wanted: int, ask: Ask, *, now: bool) -> _Stamped:
+        """Claim slots and stamp what is there: one transaction, on a store that has any; but not in order, where a
+        claim in doubt is gone on with by its own token, which the end of a transaction does not tell.
+        """
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
-        claimed = [Claimed(slot, me, end) for slot in self._claim(wanted, ask, now=now)]
+
+        claimed: list[Claimed] = []
+
+        def claim_and_stamp() -> list[Envelope | Found | LatchworkError]:
+            claimed[:] = [Claimed(slot, me, end) for slot in self._claim(wanted, ask, now=now)]
+            return self._read(claimed[:wanted])
+
+        try:
+            found = claim_and_stamp() if ask.in_order else as_one(self.store.together(), claim_and_stamp)
+        except BaseException:
+            if claimed:
+                self.active.look_soon()  # a shard that this has drained is not, if it was undone
+            raise
         if len(claimed) > wanted:  # a claim that was in doubt may have been for more
             self.aside.add(claimed[wanted:])
-        return self._stamp(claimed[:wanted], in_order=ask.in_order)
+        return self._classify(claimed[:wanted], found, in_order=ask.in_order)
 
     def _claim(self, wanted: int, ask: Ask, *, now: bool) -> list[Slot]:
         """Up to so many slots; `now`: look for them rather than believe that there is nothing."""
@@ -253,15 +269,23 @@ class QueueView:
             raise
 
     def _stamp(self, claimed: Sequence[Claimed], *, in_order: bool) -> _Stamped:
-        """The messages at claimed slots, and what kept one from being read. One call.
+        """The messages at claimed slots, and what kept one from being read. One call."""
+        return self._classify(claimed, self._read(claimed), in_order=in_order)
+
+    def _read(self, claimed: Sequence[Claimed]) -> list[Envelope | Found | LatchworkError]:
+        """What the stamps of claimed slots found. One call, or none."""
+        slots, ids = [entry.slot for entry in claimed], [entry.me for entry in claimed]
+        return self.pointers.stamp(slots, ids) if claimed else []
+
+    def _classify(
+        self, claimed: Sequence[Claimed], found: Sequence[Envelope | Found | LatchworkError], *, in_order: bool
+    ) -> _Stamped:
+        """The messages among what was found, and the first error.
 
         Slots that are empty are set aside, and those that could not be read as long as no sweep looks for them; in
         order, what is behind such a slot of its shard as well. A slot keeps its delivery id, so that a first stamp
         that lands after a later one is refused (P5).
         """
-        if not claimed:
-            return [], None
-        found = self.pointers.stamp([entry.slot for entry in claimed], [entry.me for entry in claimed])
         held: list[Held] = []
         again: list[Claimed] = []
         failure: LatchworkError | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
 from ...store.model.values import taken
+from ..rows import as_one
 from .envelope import Envelope
 from .shards import Held, PointerQueue, Slot, Written
 
@@ -41,8 +43,30 @@ def load(
     outcomes: list[Loaded] = []
     for chunk in _chunks(envelopes):
         here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
-        outcomes += _load(queue, envelopes[chunk], shards[chunk], moved=moved, bound=here)
+        outcomes += _load_as_one(queue, envelopes[chunk], shards[chunk], moved=moved, bound=here)
     return outcomes
+
+
+def _load_as_one(
+    queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool, bound: Collection[int]
+) -> list[Loaded]:
+    """Where each message now is, or why it is not; in one transaction, on a store that has any."""
+    try:
+        return as_one(_undone_in(queue), lambda: _load(queue, envelopes, shards, moved=moved, bound=bound))
+    except LatchworkError as failure:  # of the transaction as a whole, or of its commit
+        return [failure] * len(envelopes)
+
+
+@contextmanager
+def _undone_in(queue: PointerQueue) -> Iterator[None]:
+    """One transaction; where it is undone, what the reservations told is forgotten, as LOAD is lower than they said."""
+    try:
+        with queue.store.together():
+            yield
+    except BaseException:
+        queue.members.forget()
+        queue.bell.owe()  # it may have been owed for others
+        raise
 
 
 def move(

@@ -89,7 +89,7 @@ class TextContract(Contract):
             raises(InvalidRequest, store.repeat, form.fill(key, v=text))
         assert bins(store, key) == {"n": 1, "m": {"k": 1}, "l": [1]}
         failure = raises(InvalidRequest, store.operate, key, Put("v", "a\0b"))
-        assert "text with a NUL cannot be stored; give bytes" in str(failure)
+        assert "cannot be stored; give bytes" in str(failure)
 
     def test_an_expression_holds_only_text_that_can_be_sent(self, store: RecordStore) -> None:
         key = make(store, Put("s", "a"), MapPut("m", "k", 1))

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, astuple
 
 from ...errors import InvalidRequest
 from ...plain import shown
 from .expr import Bound, Expr, Param
 from .once import Once
 from .ops import Compute, MapPut, Op, Put, check_kinds, is_computed
-from .record import KEEP, NO_PARAMS, Exists, Key, Update, checked
+from .record import KEEP, Exists, Key, Update, checked
 
 _ANY_KEY = Key("set", "name")
 
@@ -28,10 +28,10 @@ class Form:
     """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
 
     once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and
-    `aerospike_form.py` have made of it, kept here for the next call.
+    `aerospike/prepared.py` have made of it, kept here for the next call.  parts: the operations, ready to be filled in.
     """
 
-    __slots__ = ("exists", "once", "ops", "or_absent", "ready", "tokened", "ttl", "when")
+    __slots__ = ("exists", "once", "ops", "or_absent", "parts", "ready", "tokened", "ttl", "when")
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class Form:
             _check_params(op)
         self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
         self.once = once
+        self.parts = tuple(map(_part, ops))
         self.tokened: Form | None = None
         self.ready: Any = None
 
@@ -77,18 +78,42 @@ def plain(update: Update) -> Update:
     """The update as if it had been made without a form: every parameter of its operations replaced by its value."""
     if update.form is None:
         return update
-    ops = tuple([_filled(op, update.params) for op in update.ops])
-    return update._replace(ops=ops, form=None, params=NO_PARAMS)
+    form: Form = update.form
+    parts = form.parts if update.ops is form.ops else tuple(map(_part, update.ops))
+    ops = tuple([part.filled(update.params) if isinstance(part, _Part) else part for part in parts])
+    return Update(update.key, ops, update.when, update.exists, update.or_absent, update.ttl)
 
 
-def _filled(op: Op, params: dict[str, Any]) -> Op:
-    computes = isinstance(op, MapPut) and is_computed(op.key)  # then its value is to stay an expression
-    changed = {
-        name: param_of(value, params) if isinstance(value, Param) and not computes else Bound(value, params)
-        for name, value in asdict(op).items()
-        if isinstance(value, Expr)
-    }
-    return replace(op, **changed) if changed else op
+class _Part:
+    """An operation with parameters, made ready: its fields, and where the values of each call go."""
+
+    __slots__ = ("_computed", "_fields", "_kind", "_params")
+
+    def __init__(self, op: Op) -> None:
+        computes = isinstance(op, MapPut) and is_computed(op.key)  # then its value is to stay an expression
+        self._kind, self._fields = type(op), astuple(op)
+        places = [(place, field) for place, field in enumerate(self._fields) if isinstance(field, Expr)]
+        self._params = [(place, field) for place, field in places if isinstance(field, Param) and not computes]
+        self._computed = [one for one in places if one not in self._params]
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether no call puts anything in."""
+        return not (self._params or self._computed)
+
+    def filled(self, params: dict[str, Any]) -> Op:
+        """The operation with the values of one call. Raises `InvalidRequest` where one is missing."""
+        fields = list(self._fields)
+        for place, param in self._params:
+            fields[place] = param_of(param, params)
+        for place, expression in self._computed:
+            fields[place] = Bound(expression, params)
+        return self._kind(*fields)
+
+
+def _part(op: Op) -> Op | _Part:
+    part = _Part(op)
+    return op if part.is_constant else part
 
 
 def param_of(param: Param, params: dict[str, Any]) -> Any:

@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...deadline import call_time
-from ...errors import AlreadyExists, InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
+from ...errors import Misconfigured, Unavailable
 from ...retry import Poll
 from ...seams import Lock, Seams
-from .file import FAILURES, is_busy, meaning, never_commits, open_file
+from .file import FAILURES, is_busy, meaning, open_file
+from .transaction import ANSWERS, Group, Mine, Together, finish, write
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
 """Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
 FORK_PATIENCE = 1.0
 """Seconds that a fork waits for a write of another thread, and for connections to come back: it takes milliseconds."""
-_ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
-"""Errors that say nothing against the connection."""
 
 
 class SQLitePool:
@@ -41,6 +40,11 @@ class SQLitePool:
         self._watcher: sqlite3.Connection | None = None
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
+        self._queue: set[object] = set()
+        """Threads that wait for their turn to write."""
+        self.left_open: Group | None = None
+        """A transaction that the next writer goes on with."""
+        self.mine = Mine()
         _POOLS.add(self)
 
     def data_version(self) -> object:
@@ -70,33 +74,27 @@ class SQLitePool:
             self._lent.discard(loan)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What `ask` returns; it may be called again while another connection is in its way."""
+        """What `ask` returns; it may be called again while another connection is in its way.
+
+        Within `together` it sees what was written there.
+        """
+        together = self.mine.together
+        if together is not None and together.has_begun:
+            return together.run(ask)
         with self._connection() as connection:
-            return self._patiently(lambda: ask(connection))
+            return self.patiently(lambda: ask(connection))
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """What `change` returns, once it is committed; an error leaves nothing of it behind."""
-        taken = False
-        try:
-            time = self._time()
-            taken = self._writing.acquire(timeout=time)
-            if not taken:
-                message = f"{self.path}: other threads were writing for {time:.1f} s; try again later"
-                raise Unavailable(message)
-            with self._connection() as connection:
-                self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-                try:
-                    result = change(connection)
-                except BaseException:
-                    if connection.in_transaction:  # SQLite has rolled back by itself after some errors
-                        connection.execute("ROLLBACK")
-                    raise
-                self._commit(connection)
-                return result
-        finally:
-            # An interrupt that came while the lock was taken has left no word of that.
-            if taken or self._writing._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks
-                self._writing.release()
+        """What `change` returns, once it is committed; an error leaves nothing of it behind.
+
+        Within `together`, once that is committed.
+        """
+        together = self.mine.together
+        return write(self, change) if together is None else together.run(change)
+
+    def together(self) -> Together:
+        """One transaction of this thread's calls: the one that it is in, or a new one."""
+        return self.mine.together or Together(self)
 
     def close(self) -> None:
         """Close the connections that are not lent at the moment."""
@@ -117,6 +115,8 @@ class SQLitePool:
         for lock in (self._writing, self._lending):
             if lock.acquire(timeout=FORK_PATIENCE):
                 paused.append(lock)  # noqa: PERF401 - each by itself
+        if self.left_open is not None and self.has_turn:
+            finish(self, self.left_open)
         _WAIT.until(self.seams, lambda: None if self._lent else True, timeout=FORK_PATIENCE)
         self.close()
 
@@ -126,18 +126,57 @@ class SQLitePool:
             _INHERITED.setdefault(self.path, []).append([*self._idle, *filter(None, [self._watcher])])
         self._idle, self._lent, self._watcher = [], set(), None
         self._writing, self._lending = threading.RLock(), threading.RLock()
+        self._queue, self.left_open, self.mine = set(), None, Mine()
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
+    # ---- what a write transaction needs (transaction.py)
+
+    def take_turn(self) -> bool:
+        """Wait for this process's other writers. Raises `Unavailable` where that takes too long."""
+        place, time = object(), self._time()
+        self._queue.add(place)
         try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as failure:  # the connection is closed after it, which undoes what can be undone
-            if never_commits(failure):
-                raise
-            raise OutcomeUnknown(
-                f"{self.path}: {failure} at the commit; read the record before going on", path=str(self.path)
-            ) from failure
+            if self._writing.acquire(timeout=time):
+                return True
+        finally:
+            self._queue.discard(place)
+        raise Unavailable(f"{self.path}: other threads were writing for {time:.1f} s; try again later")
 
-    def _patiently(self, attempt: Callable[[], T]) -> T:
+    def turn_within(self, seconds: float) -> bool:
+        """Whether this thread has got the turn within this time."""
+        return self._writing.acquire(timeout=seconds)
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether it is this thread's turn: an interrupt that came while it was taken has left no word of that."""
+        return bool(self._writing._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks
+
+    def end_turn(self) -> None:
+        """Let the next one write."""
+        self._writing.release()
+
+    @property
+    def shares_commits(self) -> bool:
+        """Whether a commit is to be for all that wait: it waits for the disk, and some do."""
+        return self.synchronous == "full" and bool(self._queue)
+
+    def lend(self, group: Group) -> sqlite3.Connection:
+        """A connection for a transaction."""
+        with self._lending:  # which a fork holds
+            self._lent.add(group)
+        group.connection = connection = self._borrow()
+        return connection
+
+    def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None:
+        """End a loan; one that has failed is not used again."""
+        if connection is not None and sound:
+            self._idle.append(connection)
+        elif connection is not None:
+            connection.close()
+        self._lent.discard(group)
+
+    # ---- patience
+
+    def patiently(self, attempt: Callable[[], T]) -> T:
         """What `attempt` returns, once nobody is in its way any more, or its error where its time is over."""
         try:
             return attempt()
@@ -177,7 +216,7 @@ class SQLitePool:
             sound = True
         except FAILURES as failure:
             raise meaning(failure, self.path) from failure
-        except _ANSWERS:
+        except ANSWERS:
             sound = True
             raise
         finally:
@@ -196,7 +235,7 @@ class SQLitePool:
                     f"{self.path}: this process was forked while a call of another thread had lasted for more than "
                     f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
                 ) from None
-            return self._patiently(lambda: open_file(self.path, self.synchronous))
+            return self.patiently(lambda: open_file(self.path, self.synchronous))
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()

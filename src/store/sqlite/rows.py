@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from ...errors import Corrupt
+from ...errors import Corrupt, LatchworkError
 from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
-from ..port import Key, Removal, Update, Values
+from ..port import Exists, Key, Removal, Update, Values
 from .file import FAILURES, only_damage
 from .seal import Row, opened, sealed
 
@@ -28,6 +28,7 @@ _ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
 _EVERY = "SELECT set_name, name, id, generation, updated, expires, bins FROM records NOT INDEXED"
 _LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
+_CREATE_IF_ABSENT = f"{_CREATE} ON CONFLICT (set_name, name) DO NOTHING"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
 _WHOLE = (
     "SELECT CAST(set_name AS BLOB), CAST(name AS BLOB), generation, updated, expires, bins FROM records WHERE id = ?"
@@ -144,10 +145,27 @@ def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
 
 def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     """Apply an update that writes; what it read."""
+    if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
+        return made[1]
     found = find(connection, update.key)
     after, results = local.apply(found and found.record(), update, now)
     connection.execute(*_statement(update.key, found, after))
     return results
+
+
+def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[local.Stored, Values] | None:
+    """Make a record without looking for it first: the record, and what was read; None where its row is taken.
+
+    What is there may have expired, so that says nothing yet.
+    """
+    try:
+        record, results = local.apply(None, update, now)
+    except LatchworkError:
+        return None  # where there is a record, another error comes first
+    if record is None:
+        return None
+    made = connection.execute(_CREATE_IF_ABSENT, (*sealed(update.key, record), *update.key)).rowcount
+    return (record, results) if made else None
 
 
 def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
@@ -199,14 +217,24 @@ def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tu
 class Batch:
     """The records of a batch on their way from one state to the next."""
 
-    def __init__(self, connection: sqlite3.Connection, keys: Iterable[Key], now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, rows: Sequence[Update | Removal], now: int) -> None:
         self._connection, self._now = connection, now
+        self._unseen = _made_once(rows)
+        """Records to be made, which nobody has looked for."""
+        keys = [row.key for row in rows if row.key not in self._unseen]
         self._found = {found.key: found for found in find_many(connection, keys)}
         self._changed: dict[Key, local.Stored | None] = {}
 
     def operate(self, update: Update) -> Values:
         """Apply an update; what it read."""
         check_row(update.key, update.ops)
+        if update.key in self._unseen:
+            made = created(self._connection, update, self._now)
+            if made is not None:
+                return made[1]
+            found = find(self._connection, update.key)
+            if found is not None:
+                self._found[update.key] = found
         before = self._record(update.key)
         after, results = local.apply(before, update, self._now)
         if after is not before:
@@ -237,6 +265,15 @@ class Batch:
             return self._changed[key]
         found = self._found.get(key)
         return found and found.record()
+
+
+def _made_once(rows: Sequence[Update | Removal]) -> Set[Key]:
+    """The records that a batch makes and has no other row of."""
+    makes = {row.key for row in rows if isinstance(row, Update) and row.exists is Exists.CREATE}
+    if len(makes) == len(rows):
+        return makes
+    often = Counter(row.key for row in rows)
+    return {key for key in makes if often[key] == 1}
 
 
 def file_of(connection: sqlite3.Connection) -> str:

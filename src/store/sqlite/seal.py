@@ -34,8 +34,9 @@ class Row(NamedTuple):
 
 def sealed(key: Key, record: local.Stored) -> Row:
     """The row of a record."""
-    row = Row(record.generation, record.updated, record.expires, values.encode(record.bins))
-    return row._replace(data=_HEAD.pack(_MARK, _checksum(key, row)) + row.data)
+    generation, updated, expires, data = record.generation, record.updated, record.expires, values.encode(record.bins)
+    head = _HEAD.pack(_MARK, _checksum(key, generation, updated, expires, data))
+    return Row(generation, updated, expires, head + data)
 
 
 def opened(key: Key, row: Row, bins: Collection[str] = ()) -> local.Stored:
@@ -46,10 +47,10 @@ def opened(key: Key, row: Row, bins: Collection[str] = ()) -> local.Stored:
     if type(key.name) is not str:  # it was read from the row
         raise Corrupt(_NO_RECORD)
     if _is_sealed(data):
-        found = row._replace(data=data[_HEAD.size :])
-        if _HEAD.unpack_from(data)[1] != _checksum(key, found):
+        content = data[_HEAD.size :]
+        if _HEAD.unpack_from(data)[1] != _checksum(key, generation, updated, expires, content):
             raise Corrupt("a record that fails its checksum; restore it from a copy")
-        kept = values.decode(found.data, bins)
+        kept = values.decode(content, bins)
     else:
         _checked(key.name)
         kept = {name: _checked(value) for name, value in values.decode(data, bins).items()}
@@ -77,9 +78,9 @@ def _is_sealed(data: bytes) -> bool:
     return len(data) >= _HEAD.size and data[0] == _MARK
 
 
-def _checksum(key: Key, row: Row) -> int:
-    of = f"{key.set}\0{key.name}\0{row.generation}\0{row.updated}\0{row.expires}\0".encode(errors="surrogateescape")
-    return crc32(row.data, crc32(of))
+def _checksum(key: Key, generation: int, updated: int, expires: int | None, data: bytes) -> int:
+    of = f"{key.set}\0{key.name}\0{generation}\0{updated}\0{expires}\0".encode(errors="surrogateescape")
+    return crc32(data, crc32(of))
 
 
 def _checked(value: Any) -> Any:

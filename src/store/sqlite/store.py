@@ -10,6 +10,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -105,6 +106,11 @@ class SQLiteStore(RecordStore):
         with indexing_anew():
             self._pool.write(lambda connection: connection.execute("REINDEX") and None)
 
+    def together(self) -> AbstractContextManager[None]:
+        if self._pool.mine.together is None:
+            self._sweep.run(self._now())  # by itself: no damage that it comes upon undoes the others' work
+        return self._pool.together()
+
     def data_version(self) -> object:
         return self._pool.data_version()
 
@@ -172,7 +178,7 @@ class SQLiteStore(RecordStore):
         """What each row came to; all of them are one transaction, unless the file is damaged."""
 
         def change(connection: sqlite3.Connection, now: int) -> list[Any]:
-            batch = Batch(connection, [row.key for row in rows], now)
+            batch = Batch(connection, rows, now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
             batch.write()
             return outcomes
@@ -200,7 +206,8 @@ class SQLiteStore(RecordStore):
         return self._pool.read(lambda connection: ask(connection, self._now()))
 
     def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
-        self._sweep.run(self._now())
+        if self._pool.mine.together is None:
+            self._sweep.run(self._now())
         return self._pool.write(lambda connection: change(connection, self._now()))
 
 

@@ -131,6 +131,7 @@ class Turns:
         if failed:
             self.settlements.fail([delivery], [failed])
             return False
+        self.consumer.attend()
         end = self.runs.now() + self.runs.patience(HOLD)
         while (wait := self._asked(rate, key)) and self.runs.now() + wait <= end and self._waited(wait):
             pass

@@ -36,6 +36,10 @@ class Members:
             there = groups if isinstance(groups, Mapping) else {}
             self._seen[shard] = _Joined(loaded, {tag: at for tag, at in there.items() if is_int(at)})
 
+    def forget(self) -> None:
+        """Remember nothing: a reservation that was noted has been undone, and LOAD is lower than it said."""
+        self._seen.clear()
+
     def loaded(self, shard: int) -> int:
         """How many slots of a shard are reserved, as far as is known here. No call."""
         known = self._seen.get(shard)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ....errors import LatchworkError, NotFound
+from ....errors import LatchworkError, NotFound, Refused
 from ....inputs import is_int
-from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update
+from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update, missing
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ...rows import settle
 from ..bell import RUNG, Bell
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
-from ..envelope import Envelope
-from ..hands import GROUPS, Hands, hands_of, parting_of
-from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, ShardState
+from ..envelope import Envelope, from_all, kept_for
+from ..hands import ACKED, GROUPS, SHARED, TRIES, Hands, adopting, hands_of, parting_of, passing
+from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardState
 from ..shards import ADVANCED, CLAIM, UNSEALED, Claim, Found, Held, PointerQueue, Slot, Turn, Written
 from .members import Members
 from .parting import Parting, part
@@ -23,8 +23,12 @@ from .parting import Parting, part
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
 
+GIVEN = ("data", "msgId", "enqueuedAt", "headers", "keepId")
+"""What a group gets of a message; the rest is what befell it elsewhere."""
+_OF_GROUPS = (SHARED, GROUPS, ACKED, TRIES)
+
 _LOADED = Param("loaded")
-_BEHIND = Bin(FIRE) < _LOADED
+_BEHIND = (Bin(FIRE) < _LOADED) & missing(STREAM)
 
 
 def _claiming(turn: bool | None) -> Form:
@@ -112,6 +116,60 @@ class SharedPointers(PointerQueue):
         ]
         return part(self.store, partings, self.tag)
 
+    # ---- as a stream sees it (docs/protocols P7): it takes all, and stamps nothing
+
+    def present(self, slots: Sequence[Slot], bins: Sequence[str], *, adopt: bool) -> dict[Slot, Envelope | None]:
+        """What is in these slots for the group; None for what is not, or not any more; empty slots are left out.
+
+        adopt: messages that do not name the group wait for it from now on, so that they are there when they are read
+        again. One call, two more to adopt some.
+        """
+        records = self.store.get_many([self.key(slot) for slot in slots], *bins, *_OF_GROUPS)
+        there = {slot: one.bins for slot, one in zip(slots, records, strict=True) if one is not None}
+        contents = {slot: self._content(one) for slot, one in there.items()}
+        if adopt:
+            unnamed = [
+                slot for slot, one in contents.items() if one and self.tag not in (there[slot].get(GROUPS) or {})
+            ]
+            gone = self._adopt(unnamed)
+            contents |= {slot: {} for slot in gone}
+        return dict(zip(contents, from_all(list(contents.values())), strict=True))
+
+    def _content(self, bins: dict[str, Any]) -> dict[str, Any]:
+        """The message's bins as the group gets them; nothing where the group is done with it."""
+        if self.tag in (bins.get(ACKED) or {}):
+            return {}
+        tries = (bins.get(TRIES) or {}).get(self.tag)
+        given = {bin: bins[bin] for bin in GIVEN if bin in bins} | ({"attempts": tries} if tries else {})
+        return given | {"data": bins[SHARED]} if SHARED in bins else given
+
+    def _adopt(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Let these messages wait for the group; those that were done with before that."""
+        rows = settle(self.store, [adopting(self.tag).fill(self.key(slot)) for slot in slots]) if slots else []
+        for row in rows:
+            if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
+                raise row
+        refused = [slot for slot, row in zip(slots, rows, strict=True) if isinstance(row, LatchworkError)]
+        # In doubt an earlier attempt has done it.
+        there = self.store.get_many([self.key(slot) for slot in refused], GROUPS)
+        return [slot for slot, one in zip(refused, there, strict=True) if not one or self.tag not in one.bins[GROUPS]]
+
+    def discard(self, slots: Sequence[Slot]) -> None:
+        """The group's stream is done with what is in these slots. Two calls; one more where nobody else waits for it.
+
+        What it refuses an earlier attempt was done with.
+        """
+        me, form = self.store.seams.unique(), passing(self.tag)
+        records = self.store.get_many([self.key(slot) for slot in slots], "keepId")
+        partings = [
+            Parting(plain(form.fill(self.key(slot), me=me)), me, kept_for(one.bins.get("keepId")))
+            for slot, one in zip(slots, records, strict=True)
+            if one is not None
+        ]
+        for outcome in part(self.store, partings, self.tag):
+            if isinstance(outcome, LatchworkError):
+                raise outcome
+
 
 class _BothBells(Bell):
     """The bells of the queue and of the group's own shards, heard as one."""
@@ -141,13 +199,13 @@ class GroupPointers(PointerQueue):
         """What comes from elsewhere comes to the group's own."""
         return self.shared.shards + shard % self.own.shards
 
-    def _part(self, shard: int) -> tuple[PointerQueue, int]:
+    def part_of(self, shard: int) -> tuple[PointerQueue, int]:
         """The queue of pointers that a shard belongs to, and its number there."""
         first = self.shared.shards
         return (self.shared, shard) if shard < first else (self.own, shard - first)
 
     def _inner(self, slot: Slot) -> tuple[PointerQueue, Slot]:
-        part_, shard = self._part(slot.shard)
+        part_, shard = self.part_of(slot.shard)
         return part_, Slot(shard, slot.pointer)
 
     def _outer(self, shard: int) -> int:
@@ -160,7 +218,7 @@ class GroupPointers(PointerQueue):
 
     def pointers_key(self, shard: int) -> Key:
         """Where the group's pointers of a shard are."""
-        part_, inner = self._part(shard)
+        part_, inner = self.part_of(shard)
         return part_.pointers_key(inner)
 
     def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
@@ -199,14 +257,14 @@ class GroupPointers(PointerQueue):
 
     def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
         """As `PointerQueue.claim`."""
-        part_, inner = self._part(shard)
+        part_, inner = self.part_of(shard)
         return part_.claim(inner, n, turn, token=token)
 
     def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool) -> list[Update]:
         """What stamps these slots, in order."""
         rows: dict[Slot, Update] = {}
         for part_ in (self.shared, self.own):
-            mine = [(slot, me) for slot, me in zip(slots, ids, strict=True) if self._part(slot.shard)[0] is part_]
+            mine = [(slot, me) for slot, me in zip(slots, ids, strict=True) if self.part_of(slot.shard)[0] is part_]
             if mine:
                 inner = [self._inner(slot)[1] for slot, _ in mine]
                 made = part_.stamps(inner, [me for _, me in mine], count)
@@ -227,7 +285,7 @@ class GroupPointers(PointerQueue):
         """As `PointerQueue.remove`, one call for each of the two that has any of them."""
         outcomes: dict[Slot, bool | LatchworkError] = {}
         for part_ in (self.shared, self.own):
-            mine = [h for h in held if self._part(h.slot.shard)[0] is part_]
+            mine = [h for h in held if self.part_of(h.slot.shard)[0] is part_]
             if mine:
                 rows = part_.remove([h._replace(slot=self._inner(h.slot)[1]) for h in mine])
                 outcomes.update(zip((h.slot for h in mine), rows, strict=True))
@@ -235,7 +293,7 @@ class GroupPointers(PointerQueue):
 
     def hands_at(self, slot: Slot) -> Hands:
         """What asks in whose hands the message in a slot is."""
-        return self._part(slot.shard)[0].hands
+        return self.part_of(slot.shard)[0].hands
 
     def look(self, slots: Sequence[Slot]) -> list[Envelope | None]:
         """The messages in these slots."""

@@ -1,0 +1,316 @@
+"""Write transactions of one process on a SQLite file: one call's, several calls' together, several threads' at once.
+
+A turn is one thread's part of a transaction; it has the lock of the process's writers from its first statement on.
+Where a commit waits for the disk (`synchronous=full`), whoever is done while other threads wait for their turn leaves
+the transaction open for them and waits too: the last of them commits for all. Each one's part is undone by itself
+where it fails, and nobody is answered before the commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from ...errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StorageFailed,
+    Unavailable,
+)
+from ...seams import Event, Seams
+from .file import FAILURES, meaning, never_commits
+
+T = TypeVar("T")
+ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
+"""Errors that say nothing against the connection."""
+MAX_GROUP = 64
+"""Threads whose writes one commit takes along, so that the first of them does not wait for ever."""
+HAND_OVER = 0.02
+"""Seconds that whoever left the transaction open waits for the next one, before it looks whether that has given up."""
+
+
+class Group:
+    """An open transaction on its connection, of one thread or of several; in the pool's books as a loan."""
+
+    __slots__ = ("connection", "failure", "lost", "members", "over")
+
+    def __init__(self) -> None:
+        self.connection: sqlite3.Connection | None = None
+        self.members = 0
+        self.over: Event | None = None
+        """Set once it has ended, where threads wait for that."""
+        self.failure: Exception | None = None
+        """What its commit has failed with."""
+        self.lost = False
+        """Whether it was undone because of one of several."""
+
+
+class Mine(threading.local):
+    """What a thread has of its own: the transaction of its calls, if it is in one."""
+
+    together: Together | None = None
+
+
+class Writers(Protocol):
+    """The pool, as far as a transaction needs it: one thread writes at a time, and connections are lent."""
+
+    path: Path
+    seams: Seams
+    left_open: Group | None
+    mine: Mine
+
+    @property
+    def has_turn(self) -> bool: ...
+    @property
+    def shares_commits(self) -> bool: ...
+    def take_turn(self) -> bool: ...
+    def turn_within(self, seconds: float) -> bool: ...
+    def end_turn(self) -> None: ...
+    def lend(self, group: Group) -> sqlite3.Connection: ...
+    def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
+    def patiently(self, attempt: Callable[[], T]) -> T: ...
+
+
+class Undone(Exception):
+    """The transaction came to nothing because of what another thread did in it."""
+
+
+class Turn:
+    """One thread's part of a transaction. Whoever made it calls `leave` at the end, whatever happens."""
+
+    __slots__ = ("_group", "_joined", "_pool", "_taken")
+
+    def __init__(self, pool: Writers) -> None:
+        self._pool, self._taken, self._joined = pool, False, False
+        self._group: Group | None = None
+
+    def begin(self) -> sqlite3.Connection:
+        """Wait for the lock, and begin a transaction or go on with the one that was left open."""
+        pool = self._pool
+        self._taken = pool.take_turn()
+        group = self._group = pool.left_open
+        if group is not None and group.connection is not None:
+            pool.left_open, self._joined = None, True
+            group.connection.execute("SAVEPOINT turn")
+            return group.connection
+        group = self._group = Group()
+        connection = pool.lend(group)
+        pool.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        return connection
+
+    def undo(self, *, sound: bool) -> None:
+        """Take this part back. sound: whether the connection is, as far as is known."""
+        group, self._group = self._group, None
+        if group is None or group.connection is None:
+            return
+        connection = group.connection
+        try:
+            if not connection.in_transaction:  # SQLite has rolled back by itself, after some errors
+                sound = sound and not self._joined
+                group.lost = True
+            elif self._joined:
+                connection.execute("ROLLBACK TO turn")
+                connection.execute("RELEASE turn")
+            else:
+                connection.execute("ROLLBACK")
+        except FAILURES:
+            sound, group.lost = False, True
+        if self._joined and not group.lost:
+            finish(self._pool, group)  # for the others
+        else:
+            end(self._pool, group, sound=sound)
+
+    def commit(self) -> None:
+        """Make the transaction durable, or let a thread that waits do it. Returns once it is.
+
+        Raises `sqlite3.Error` where nothing was written, `OutcomeUnknown`, `Undone`.
+        """
+        pool, group = self._pool, self._group
+        assert group is not None  # noqa: S101 - there is a part to commit
+        assert group.connection is not None  # noqa: S101
+        if self._joined:
+            group.connection.execute("RELEASE turn")
+        self._group, group.members = None, group.members + 1
+        if pool.shares_commits and group.members < MAX_GROUP:
+            self._leave_open(group)
+        else:
+            finish(pool, group)
+        if group.lost:
+            raise Undone
+        if group.failure is not None:
+            if isinstance(group.failure, sqlite3.Error) and never_commits(group.failure):
+                raise group.failure
+            raise OutcomeUnknown(
+                f"{pool.path}: {group.failure} at the commit; read the record before going on", path=str(pool.path)
+            ) from group.failure
+
+    def leave(self) -> None:
+        """Let the next one write; undo what was neither undone nor committed."""
+        if self._group is not None:
+            self.undo(sound=False)
+        if self._taken or self._pool.has_turn:
+            self._taken = False
+            self._pool.end_turn()
+
+    def _leave_open(self, group: Group) -> None:
+        """Hand the transaction over, and wait for its end, which whoever waits brings about if nobody goes on."""
+        pool = self._pool
+        over = group.over = group.over or pool.seams.event()
+        pool.left_open = group
+        try:
+            self._taken = False
+            pool.end_turn()
+            while not over.wait(HAND_OVER):
+                self._finish_if_left(group)
+        finally:
+            if not over.is_set():
+                self._finish_if_left(group)  # interrupted
+
+    def _finish_if_left(self, group: Group) -> None:
+        pool = self._pool
+        if pool.turn_within(HAND_OVER):
+            try:
+                if pool.left_open is group:
+                    finish(pool, group)
+            finally:
+                pool.end_turn()
+
+
+def finish(pool: Writers, group: Group) -> None:
+    """Commit for all who have written; whoever calls has the lock."""
+    assert group.connection is not None  # noqa: S101 - it is open
+    try:
+        group.connection.execute("COMMIT")
+    except FAILURES as failure:  # the connection is closed after it, which undoes what can be undone
+        group.failure = failure
+    end(pool, group, sound=group.failure is None)
+
+
+def end(pool: Writers, group: Group, *, sound: bool) -> None:
+    """Give the connection back, and tell those who wait."""
+    if pool.left_open is group:
+        pool.left_open = None
+    connection, group.connection = group.connection, None
+    pool.give_back(group, connection, sound=sound)
+    if group.over is not None:
+        group.over.set()
+
+
+def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
+    """What `change` returns, once it is committed; an error leaves nothing of it behind."""
+    while True:
+        turn = Turn(pool)
+        try:
+            try:
+                result = change(turn.begin())
+            except BaseException as failure:
+                turn.undo(sound=isinstance(failure, ANSWERS))
+                raise
+            turn.commit()
+            return result
+        except FAILURES as failure:
+            raise meaning(failure, pool.path) from failure
+        except Undone:
+            """By another thread's failure: again."""
+        finally:
+            turn.leave()
+
+
+class Together:
+    """The calls of one thread that are one transaction: `with` it. It begins with the first call that writes.
+
+    An answer of a call, such as `Refused`, changes nothing and does not end it. Any other error of a call does: then
+    nothing is written, later calls fail, and so does leaving the `with`.
+    """
+
+    __slots__ = ("_connection", "_depth", "_failure", "_pool", "_turn")
+
+    def __init__(self, pool: Writers) -> None:
+        self._pool, self._depth = pool, 0
+        self._turn: Turn | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a call has written."""
+        return self._turn is not None
+
+    def __enter__(self) -> None:
+        self._depth += 1
+        self._pool.mine.together = self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        self._failure = self._failure or error
+        if self._depth:
+            return
+        self._pool.mine.together = None
+        turn = self._turn
+        try:
+            if self._failure is None and turn is not None:
+                turn.commit()
+        except FAILURES as failure:
+            raise _rolled_back(meaning(failure, self._pool.path)) from failure
+        except Undone:
+            raise _rolled_back(
+                Unavailable(f"{self._pool.path}: another thread's write failed, and this one's went with it; try again")
+            ) from None
+        finally:
+            if turn is not None:
+                if self._failure is not None:
+                    turn.undo(sound=isinstance(self._failure, Exception))
+                turn.leave()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def run(self, call: Callable[[sqlite3.Connection], T]) -> T:
+        """What one call of the transaction returns."""
+        if self._failure is not None:
+            raise _rolled_back(
+                StorageFailed(f"{self._pool.path}: an earlier call of this transaction failed; nothing is written")
+            )
+        if self._connection is None:
+            self._begin()
+        assert self._connection is not None  # noqa: S101 - it has begun
+        try:
+            return call(self._connection)
+        except LatchworkError:
+            raise  # by the rules of a store, which come before the first statement that changes anything
+        except BaseException as failure:
+            self._connection, self._failure = None, failure
+            if self._turn is not None:
+                self._turn.undo(sound=False)
+                self._turn.leave()
+            if isinstance(failure, FAILURES):
+                self._failure = _rolled_back(meaning(failure, self._pool.path))
+                raise self._failure from failure
+            raise
+
+    def _begin(self) -> None:
+        """Begin. Where it fails nothing has begun, and the same call may be made again."""
+        turn = Turn(self._pool)
+        try:
+            self._connection = turn.begin()
+            self._turn = turn
+        except BaseException as failure:
+            turn.undo(sound=False)
+            turn.leave()
+            if isinstance(failure, FAILURES):
+                raise meaning(failure, self._pool.path) from failure
+            raise
+
+
+def _rolled_back(failure: LatchworkError) -> LatchworkError:
+    failure.details["rolled_back"] = True
+    return failure
