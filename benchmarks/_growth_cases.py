@@ -8,7 +8,6 @@ import aerospike
 
 from benchmarks._growth import Case, Step
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
-from latchwork.coord.latch.watch import Looks
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.store import Put, RecordStore
@@ -56,7 +55,7 @@ def counted(store: RecordStore, parties: int, **options) -> CountDownLatch:
 def latches(store: RecordStore, parties: int) -> list[Step]:
     latch, numbers = counted(store, parties), count(parties)
     across = counted(store, parties, farms=FARMS, level=LatchLevel.XDC)
-    look = Looks(store, across._key, across.progress)  # of one that waits: the whole record once a second
+    look = across._looks(every=False)  # of one that waits: the whole record once a second
     return [
         Step("latch: `count_down(party=)`", lambda: latch.count_down(party=next(numbers))),
         Step("latch: a look of a waiter, DC", latch.count),

@@ -158,10 +158,18 @@ class Poll:
 
     def pause(self, attempt: int, seams: Seams) -> float:
         """Seconds to wait after the fruitless question number `attempt` (from 1)."""
+        return self.spread(attempt, seams.uniform(0.0, 1.0))
+
+    def spread(self, attempt: int, chance: float) -> float:
+        """That pause for a chance that was drawn already: 0 is the shortest, 1 the longest."""
         base = self.high
         if attempt < 64:
             base = min(self.low * self.factor ** (attempt - 1), self.high)
-        return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
+        return base * (1 + self.jitter * (2 * chance - 1))
+
+    def reached(self, seconds: float) -> float:
+        """The pause, without its jitter, that a wait has come to after so many seconds of fruitless questions."""
+        return min(self.low + seconds * (self.factor - 1), self.high)
 
     def until(
         self, seams: Seams, probe: Callable[[], T | None], *, timeout: float | None, wake: Event | None = None

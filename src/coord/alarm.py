@@ -24,15 +24,16 @@ class Alarm:
     def __init__(self, group: Group, dead: Callable[[Group, set[str]], set[str]], what: str) -> None:
         self._group = checked_kind("alive", group, Group)
         self._watcher, self._dead, self._what = group.watcher(), dead, what
-        self._due = float("-inf")
+        self.due = float("-inf")
+        """When the next look at the group is due (seconds, monotonic)."""
 
     def check(self) -> None:
         """Look at the group, twice a second or ten times in the shortest lease. Raises `PartyLost`."""
         now = self._group.seams.monotonic()
-        if now < self._due:
+        if now < self.due:
             return
         seen = self._watcher.look()
-        self._due = now + min(LOOK_EVERY, min((one.lease / 10 for one in seen.members.values()), default=LOOK_EVERY))
+        self.due = now + min(LOOK_EVERY, min((one.lease / 10 for one in seen.members.values()), default=LOOK_EVERY))
         lost = {f"{farm}/{name}" for farm, name in seen.lost}
         names = sorted(self._dead(self._group, lost)) if lost else []
         if names:

@@ -40,7 +40,7 @@ from .generations import (
 )  # fmt: skip
 from .latch.handle import LatchLevel
 from .latch.layout import checked_farm, checked_ttl
-from .meeting import BARRIER_POLL, Meeting, Venue
+from .meeting import Meeting, Venue
 from .presence import Group
 from .waiting import measured
 
@@ -111,7 +111,8 @@ class Barrier:
         what that one brought; after it has ended it arrives at the next. A wait whose end is not known (`Unavailable`,
         `OutcomeUnknown`, an interrupt) is gone on with by the next wait of this handle.
 
-        About six store calls, and 10 to 25 reads a second while it waits. Raises, so that all who have arrived hear of
+        About six store calls, and 10 to 25 reads a second while it waits, together with all other waits of this
+        process. Raises, so that all who have arrived hear of
         it: `WaitTimeout` where the time is over, `PartyLost`. Raises `BarrierBroken` where the time of another one was
         over, or it was aborted; `NotFound` where the record was lost or deleted; `InvalidRequest` where others name
         other parties. In a farm that does not decide: `OutcomeUnknown` where the time is over and the farm that does
@@ -129,7 +130,8 @@ class Barrier:
                     end = outlive(seams, deadline, partial(self._alarmed, alarm.check, meeting), passing=may_pass)
                 return end
 
-            end = measured(seams, "barrier", lambda: BARRIER_POLL.until(seams, ended, timeout=timeout))
+            due = (lambda: alarm.due) if alarm else None
+            end = measured(seams, "barrier", lambda: meeting.watch.until(ended, timeout=timeout, due=due))
             if end is None:
                 end = self._late(meeting)
             if end.kind == MET and meeting.turn is not None:

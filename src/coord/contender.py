@@ -14,6 +14,7 @@ before it asks again. Otherwise a holder that asks again at once would always wi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -23,10 +24,12 @@ from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageF
 from ..retry import Poll, may_pass, outlive
 from ..seams import Event
 from ..store.model.expr import Bound
-from ..store.model.ops import Compute, Op, Read
+from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
+from .poller import FOR_EVER, SOON, Answer, poller_of
+from .watch import Watch, read
 
 PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""
@@ -54,9 +57,13 @@ class Party:
     Pickles without its observations: their times are of this host's clock, which means nothing on another host.
     """
 
+    _bins: tuple[str, ...] = ()
+    """The bins of the lease; none = all bins of the record."""
+
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
         self.store, self.key, self.owner, self.lease = store, key, owner, lease
-        self._marked = self._asked_for = self._yielded = float("-inf")
+        self._asked_for = self._yielded = float("-inf")
+        self._taken = self._held_for = self._call_took = 0.0
         self._mark: tuple[int | None, float] = (None, 0.0)  # of others, and when it was first seen
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,30 +72,48 @@ class Party:
     def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:
         """If others waited at this party's last release, pause for about as long as they pause between two reads.
 
+        Their pauses have grown for as long as this party has held the lease: who held it shortly pauses shortly. A
+        waiting party needs one call more than this one, to see that the lease is free.
+
         If nobody waited, let the other threads of this process run now and then: with a store in memory they might
         otherwise not even have started to wait.
         """
         seams = self.store.seams
         now = seams.monotonic()
-        rest = self._asked_for + seams.uniform(0.5, 1.5) * poll.high - now
+        rest = self._asked_for + seams.uniform(0.5, 1.5) * poll.reached(self._held_for) + self._call_took - now
         if rest > 0:
             seams.sleep(rest if timeout is None else min(rest, timeout))
         elif now - self._yielded > TURN:
             self._yielded = now
             seams.sleep(0)
 
-    def _released(self, mark: int | None) -> None:
-        """Remember whether others waited when the lease was released. mark: what they left, 0 or None without one."""
+    def watch(self, poll: Poll, worth: Callable[[Answer], bool] | None, *, alone: bool, mark: bool) -> Watch:
+        """Make the watch of one wait for the lease."""
+        return Watch(self.store, self.key, self._bins, poll, worth=worth, again=True, alone=alone, mark=mark)
+
+    def _read(self, watch: Watch | None, *, waiting: bool) -> Answer:
+        """Read the record, through the `watch` of a wait if there is one; else with a mark if `waiting`."""
+        return watch.read() if watch else read(self.store, self.key, self._bins, mark=waiting)
+
+    def took(self) -> None:
+        """Remember that the lease was taken now."""
+        self._taken = self.store.seams.monotonic()
+
+    def _released(self, mark: int | None, began: float) -> None:
+        """Remember whether others waited when the lease was released, and wake a waiting thread of this process.
+
+        mark: what the others left, 0 or None without one.
+        began: when the release was sent.
+        """
+        poller_of(self.store).released(self.key)
         if mark:
             now = self.store.seams.monotonic()
+            self._held_for, self._call_took = now - self._taken, now - began
             if mark != self._mark[0]:
                 self._mark = mark, now
             # A mark that is fresh by the server's clock may be old: somebody may have set that clock back.
             if now - self._mark[1] < rules.STALE:
                 self._asked_for = now
-
-    def _mark_is_stale(self) -> bool:
-        return self.store.seams.monotonic() - self._marked > rules.STALE / 2
 
 
 class Contender(Party):
@@ -98,6 +123,8 @@ class Contender(Party):
 
     extra: more operations to apply with the acquisition.
     """
+
+    _bins = rules.BINS
 
     def __init__(
         self,
@@ -123,21 +150,30 @@ class Contender(Party):
 
     def release(self, fence: int) -> bool:
         """Release the lease. False if it was not held under this fence any more."""
-        ops = (*rules.RELEASE, Compute(rules.FRESH_MARK))
+        ops, began = (*rules.RELEASE, Compute(rules.FRESH_MARK)), self.store.seams.monotonic()
         try:
             mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
-        self._released(mark)
+        self._released(mark, began)
         return True
 
-    def look(self, *, waiting: bool = False) -> Observation | None:
-        """Read the lease, and since when it is unchanged; None if there is no record. Leaves a mark if `waiting`."""
-        bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
-        if bins is None:
+    def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Observation | None:
+        """Read the lease, and since when it is unchanged; None if there is no record. Leaves a mark if `waiting`.
+
+        watch: the wait that this look is part of.
+        """
+        return self.observe(self._read(watch, waiting=waiting))
+
+    def observe(self, answer: Answer) -> Observation | None:
+        """Remember the lease as it was read, and since when it is unchanged; None if there is no record.
+
+        A lease is first seen when its read was answered: it was so then, or even before.
+        """
+        if answer.record is None:
             self.observed = None
             return None
-        view, now = LeaseView.of(self.key, bins), self.store.seams.monotonic()
+        view, now = LeaseView.of(self.key, answer.record.bins), answer.answered
         seen = self.observed.then(view, now) if self.observed else Observation(view, now)
         self.observed = seen
         return seen
@@ -145,21 +181,6 @@ class Contender(Party):
     def may_break(self, seen: Observation) -> bool:
         """Whether the lease was seen unchanged for its whole length."""
         return seen.ran_out(self.store.seams.monotonic())
-
-    def _reading(self) -> dict[str, Any] | None:
-        record = self.store.get(self.key, *rules.BINS)
-        return None if record is None else record.bins
-
-    def _marking(self) -> dict[str, Any] | None:
-        reads = tuple(Read(bin) for bin in rules.BINS)
-        try:
-            values = self.store.operate(self.key, *rules.MARK, *reads, ttl=NEVER, repeatable=True)
-        except NotFound:
-            return None
-        except OutcomeUnknown:
-            return self._reading()  # whether the mark was left does not matter
-        self._marked = self.store.seams.monotonic()
-        return dict(zip(rules.BINS, values, strict=True))
 
 
 Way = TypeVar("Way")
@@ -176,6 +197,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         self.id = self._seams.unique()
         self._began = 0.0
         self.doubt = self._breaks = False
+        self._watch: Watch | None = None
 
     # ---- implemented by each kind of lease
 
@@ -215,6 +237,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         until = rules.believed_until(self._began, self._party.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
+        self._party.took()
         return Claim(fence, until, self._breaks)
 
     def wait(
@@ -225,9 +248,11 @@ class Attempts(ABC, Generic[Way, Seen]):
         deadline: until then, an unavailable store is asked again; without a deadline its error is raised.
         mark: leave marks, so that a party that releases lets this one go first.
         """
+        watch = self._watch = self._party.watch(poll, self._worth, alone=self.alone, mark=mark)
 
         def look() -> Claim | None:
-            return self.look(waiting=mark)
+            told, watch.told = watch.told, False
+            return (told and self.take()) or self.look(waiting=mark)
 
         def probe() -> tuple[Claim | None] | None:
             if stop is not None and stop.is_set():
@@ -236,8 +261,21 @@ class Attempts(ABC, Generic[Way, Seen]):
             return None if claim is None else (claim,)
 
         timeout = None if deadline is None else deadline.left()
-        found = poll.until(self._seams, probe, timeout=timeout, wake=stop)
+        try:
+            found = watch.until(probe, timeout=timeout, due=self._due, stop=stop)
+        finally:
+            self._watch = None
         return None if found is None else found[0]
+
+    alone = False
+    """Whether only one can take the lease at a time, so that one waiting thread is woken and not all."""
+
+    @abstractmethod
+    def _due(self) -> float:
+        """Return when (seconds, monotonic) the record is to be looked at though it has not changed."""
+
+    _worth: Callable[[Answer], bool] | None = None
+    """Whether an answer is worth a look; default: if the record has changed."""
 
     def _recognised(self) -> Claim | None:
         """Return the lease if an attempt in doubt has taken it, else None."""
@@ -256,12 +294,14 @@ class Attempts(ABC, Generic[Way, Seen]):
     def _confirm(self, fence: int) -> Claim | None:
         """Renew a lease whose reply was late or lost, and return it; None if it is not held any more."""
         try:
-            return replace(self._renew(fence), broken=self._breaks)
+            claim = replace(self._renew(fence), broken=self._breaks)
         except (Refused, NotFound):
             self._begin_again()
             return None
         except PASSING as failure:
             raise self._unknown() from failure
+        self._party.took()
+        return claim
 
     def _begin_again(self) -> None:
         self.id, self.doubt, self._breaks = self._seams.unique(), False, False
@@ -277,6 +317,8 @@ class Attempts(ABC, Generic[Way, Seen]):
 
 class Acquisition(Attempts[Bound, Observation]):
     """One acquisition of a record's only lease, under an id of its own. Not thread-safe."""
+
+    alone = True
 
     def __init__(self, contender: Contender) -> None:
         super().__init__(contender)
@@ -309,7 +351,16 @@ class Acquisition(Attempts[Bound, Observation]):
         return int(fence)
 
     def _see(self, *, waiting: bool = False) -> Observation | None:
-        return self._contender.look(waiting=waiting)
+        return self._contender.look(waiting=waiting, watch=self._watch)
+
+    def _worth(self, answer: Answer) -> bool:
+        """Observe the lease in whichever thread has read it. Worth a look if it is free or this acquisition's."""
+        seen = self._contender.observe(answer)
+        return seen is None or not seen.view.locked or self._is_mine(seen.view)
+
+    def _due(self) -> float:
+        seen = self._contender.observed
+        return seen.since + seen.view.lease + SOON if seen and seen.view.locked else FOR_EVER
 
     def _mine(self, seen: Observation) -> int | None:
         return seen.view.fence if self._is_mine(seen.view) else None

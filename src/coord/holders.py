@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..deadline import Deadline
-from ..errors import Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ..errors import Corrupt, LatchworkError, NotFound, Refused
 from ..retry import Poll, may_pass, outlive
 from ..store.model.expr import SERVER_NOW, Bin, Expr, ListOf, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
-from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put, ReadAll
+from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
 from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
+from .poller import FOR_EVER, SOON
 from .waiting import measured
+from .watch import Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is
@@ -97,28 +99,42 @@ class Crowd(Party, ABC):
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
         super().__init__(store, key, owner, lease)
         self.observed: Holders | None = None
+        self._looked = 0.0
         self._holders: Standstill[str] = Standstill()
         self._wishes: Standstill[str] = Standstill()
 
-    def look(self, *, waiting: bool = False) -> Holders | None:
-        """Read the holders; None if there is no record. Leaves a mark if `waiting`."""
-        bins = self._marking() if waiting and self._mark_is_stale() else self._reading()
-        if bins is None:
+    def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
+        """Read the holders; None if there is no record. Leaves a mark if `waiting`.
+
+        watch: the wait that this look is part of.
+        """
+        answer = self._read(watch, waiting=waiting)
+        if answer.record is None:
             self.observed = None
             return None
-        seen, now = Holders.of(bins), self.store.seams.monotonic()
+        seen, now = Holders.of(answer.record.bins), answer.answered
         self._holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
         self._wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
-        self.observed = seen
+        self.observed, self._looked = seen, now
         return seen
 
-    def living(self, *, waiting: bool = False) -> Holders | None:
+    def living(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Remove the dead holders, and return the others; None if there is no record."""
-        seen = self.look(waiting=waiting)
+        seen = self.look(waiting=waiting, watch=watch)
         dead = [] if seen is None else self.dead(seen)
         for entry in dead:
             self.remove(entry, *self.gone(entry))
-        return self.look() if dead else seen
+        return self.look(watch=watch) if dead else seen
+
+    def due(self, *, wishes: bool) -> float:
+        """Return when (seconds, monotonic) a holder may be dead, or one of the `wishes` is to be looked at."""
+        seen = self.observed
+        if seen is None:
+            return FOR_EVER
+        dead = min((self._holders.since(one.id) + one.lease for one in seen.entries.values()), default=FOR_EVER)
+        if wishes or seen.wish is not None:
+            dead = min(dead, self._looked + WISH_LASTS / 4)
+        return dead + SOON
 
     def dead(self, seen: Holders) -> list[Entry]:
         """Return the holders that were seen unchanged for their whole lease."""
@@ -148,11 +164,12 @@ class Crowd(Party, ABC):
     def release(self, id: str, *ops: Op) -> bool:
         """Release what is held under this id, together with `ops`. False if it was not held any more."""
         gone = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWED, (id,)), *ops, Compute(rules.FRESH_MARK))
+        began = self.store.seams.monotonic()
         try:
             mark = self.store.operate(self.key, *gone, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
-        self._released(mark)
+        self._released(mark, began)
         return True
 
     # ---- wishes
@@ -177,20 +194,6 @@ class Crowd(Party, ABC):
         """Remove the wish of `me`. If the store does not answer, the wish counts for one more second at most."""
         with suppress(LatchworkError):
             self.store.operate(self.key, Put(WISH, None), when=_IS_WISH.bind(me=me), ttl=NEVER, repeatable=True)
-
-    def _reading(self) -> Mapping[str, Any] | None:
-        record = self.store.get(self.key)
-        return None if record is None else record.bins
-
-    def _marking(self) -> Mapping[str, Any] | None:
-        try:
-            (bins,) = self.store.operate(self.key, *rules.MARK, ReadAll(), ttl=NEVER, repeatable=True)
-        except NotFound:
-            return None
-        except OutcomeUnknown:
-            return self._reading()  # whether the mark was left does not matter
-        self._marked = self.store.seams.monotonic()
-        return dict(bins)
 
 
 class Entering(Attempts[Way, Holders]):
@@ -244,7 +247,10 @@ class Entering(Attempts[Way, Holders]):
         )  # fmt: skip
 
     def _see(self, *, waiting: bool = False) -> Holders | None:
-        return self._holders.living(waiting=waiting)
+        return self._holders.living(waiting=waiting, watch=self._watch)
+
+    def _due(self) -> float:
+        return self._holders.due(wishes=self._wished is not None)
 
     def _mine(self, seen: Holders) -> int | None:
         return seen.entries[self.id].fence if self.id in seen.entries else None

@@ -188,6 +188,10 @@ class Standstill(Generic[K]):
             for key, stamp in stamps.items()
         }
 
+    def since(self, key: K) -> float:
+        """Since when the stamp of this key was seen unchanged."""
+        return self._seen[key][1]
+
     def lasts(self, key: K, seconds: float, now: float) -> bool:
         """Whether the stamp of this key was seen unchanged for longer than `seconds`."""
         return key in self._seen and now - self._seen[key][1] > seconds

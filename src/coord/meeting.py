@@ -11,6 +11,7 @@ from ..errors import BarrierBroken, InvalidRequest, NotFound, OutcomeUnknown, Re
 from ..retry import Poll
 from ..store.port import Key, RecordStore, Update
 from .generations import MET, SAID, BarrierBins, End, Place, Standing, payload_key
+from .watch import Watch
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
@@ -42,10 +43,14 @@ class Venue:
         """Whether this farm does."""
         return self.farm == self.home
 
-    def look(self) -> Standing:
-        """The barrier now. One read."""
-        record = self.store.get(self.key)
+    def look(self, watch: Watch | None = None) -> Standing:
+        """The barrier now. One read; watch: the wait that this look is part of."""
+        record = watch.read().record if watch else self.store.get(self.key)
         return Standing.of(record.bins if record else {}, self.home)
+
+    def watch(self) -> Watch:
+        """A wait for the barrier."""
+        return Watch(self.store, self.key, (), BARRIER_POLL)
 
     def send(self, update: Update) -> bool:
         """Whether it was done; False where it was refused. Every update of a barrier may be repeated."""
@@ -61,7 +66,8 @@ class Venue:
             done = self.send(self.bins.decide.fill(self.key, turn=turn, end=end.stored))
             return end if done else self.look().ends.get(turn)
         self.send(self.bins.ask.fill(self.key, stop=[turn, *end.stored]))
-        return BARRIER_POLL.until(self.store.seams, lambda: self.look().ends.get(turn), timeout=GRACE)
+        watch = self.watch()
+        return watch.until(lambda: self.look(watch).ends.get(turn), timeout=GRACE)
 
     def all_here(self, now: Standing, turn: int) -> bool:
         """Whether all parties have arrived at this generation."""
@@ -90,16 +96,16 @@ class Venue:
 
 
 class Meeting:
-    """One party's waiting. `turn` is the generation that it is for, once that is known."""
+    """One party's waiting. `turn` is the generation that it is for, once that is known; `watch` waits for changes."""
 
     def __init__(self, venue: Venue, place: Place, payload: str) -> None:
         self._venue, self.place, self._payload = venue, place, payload
         self.turn = venue.pending.get(place)
-        self.arrived = False
+        self.arrived, self.watch = False, venue.watch()
 
     def look(self) -> End | None:
         """How the meeting ended; None where it has not. Arrives where that was not done yet."""
-        venue, now = self._venue, self._venue.look()
+        venue, now = self._venue, self._venue.look(self.watch)
         if now.names not in (None, venue.digest):
             raise InvalidRequest(
                 f"{venue} is used for other parties: name the same ones in all handles, or delete it first"

@@ -49,6 +49,8 @@ from .members import (
     checked_member,
     checked_meta,
 )  # fmt: skip
+from .poller import FOR_EVER, SOON
+from .watch import Watch, not_before, read
 
 __all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
 
@@ -146,16 +148,17 @@ class Group:
         return Watcher(self._at)
 
     def _watch(self, deadline: Deadline, watcher: Watcher) -> Iterator[Change]:
-        seams, before, quiet = self._at.store.seams, Seen({}, {}), 0
+        seams, before = self._at.store.seams, Seen({}, {})
+        watch = Watch(self._at.store, self._at.key, (), WATCH_POLL, again=True)
         while True:
-            now = outlive(seams, deadline, watcher.look)
-            changes = list(now.changes(before))
-            yield from changes
-            left, before, quiet = deadline.left(), now, 1 if changes else quiet + 1
-            if left == 0:
+            now = outlive(seams, deadline, lambda: watcher.look(watch))
+            looked = seams.monotonic()
+            yield from now.changes(before)
+            before = now
+            if deadline.left() == 0:
                 return
-            pause = WATCH_POLL.pause(quiet, seams)
-            seams.sleep(pause if left is None else min(pause, left))
+            end = FOR_EVER if deadline.end is None else deadline.end
+            watch.wait(end, not_before(looked + WATCH_POLL.high, watcher.due))
 
 
 class Membership(Grant):
@@ -279,20 +282,28 @@ class Watcher:
     def __init__(self, at: GroupRecord) -> None:
         self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
         self._still: Standstill[Place] = Standstill()
+        self._members: dict[Place, Member] = {}
 
-    def look(self) -> Seen:
+    def due(self) -> float:
+        """Return when (seconds, monotonic) a member may be lost, if nothing changes before."""
+        members = self._members.items()
+        return SOON + min((self._still.since(place) + one.lease for place, one in members), default=FOR_EVER)
+
+    def look(self, watch: Watch | None = None) -> Seen:
         """Return the present members, and how others ended. One read, and one call for each dead member of this farm.
+
+        watch: the wait that this look is part of.
 
         An unchanged member of another farm counts as lost here, but is not removed, as only its own farm writes its
         bins: it has died, or its farm is cut off.
         """
-        clock = self._store.seams.monotonic
-        began = clock()  # what is read was so then, however long it takes to come
-        record = self._store.get(self._key)
-        seen = Seen.of(record.bins if record else {})
-        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, clock())
-        for place, one in list(seen.members.items()):
-            if self._still.lasts(place, one.lease, began) and (one.farm != self._farm or self._take_out(one)):
+        answer = watch.read() if watch else read(self._store, self._key, ())
+        seen = Seen.of(answer.record.bins if answer.record else {})
+        self._members = dict(seen.members)
+        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
+        for place, one in self._members.items():
+            # What was read was so when it was asked for, however long it took to come.
+            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._take_out(one)):
                 seen.without(one)
         self._tidy(seen)
         return seen

@@ -128,7 +128,7 @@ class ReadWriteLock:
 
     owner: a name for people and logs; default `host:pid:unique`.
     lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be replaced.
-    poll: the pause between two reads of the record; default 4 to 10 ms.
+    poll: the pause between two reads of the record; default 1 to 13 ms, growing.
     """
 
     def __init__(

@@ -42,6 +42,7 @@ from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holde
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
+from .watch import Watch
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
@@ -75,7 +76,7 @@ class Semaphore:
         and a handle with another number uses the record's.
     owner: a name for people and logs; default `host:pid:unique`.
     lease: seconds, 0.05 to 86,400, after which a holder that does not renew may be replaced.
-    poll: the pause between two reads of the record; default 4 to 10 ms.
+    poll: the pause between two reads of the record; default 1 to 13 ms, growing.
     """
 
     def __init__(
@@ -262,9 +263,9 @@ class _Slots(Crowd):
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self.key, self.owner, self.lease, self.permits)
 
-    def look(self, *, waiting: bool = False) -> Holders | None:
+    def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Read the holders; None if there is no record."""
-        seen = super().look(waiting=waiting)
+        seen = super().look(waiting=waiting, watch=watch)
         self.size = self.permits if seen is None else int(seen.bins.get(PERMITS, self.permits))
         return seen
 

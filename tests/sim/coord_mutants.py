@@ -235,6 +235,7 @@ def _turn(home: str) -> Any:
 
 def _anew_each_time(self: Any, venue: Any, place: Any, payload: str) -> None:
     self._venue, self.place, self._payload, self.turn, self.arrived = venue, place, payload, None, False
+    self.watch = venue.watch()
 
 
 BARRIER_RULES: tuple[Rule, ...] = (

@@ -197,9 +197,9 @@ def _any_kind(farm: str, unmarked: bool, kind: type) -> Any:
     return _any_party(farm, unmarked, kind) & lacks(latch_layout.bins_of(farm).done, Param("party", str))
 
 
-def _gone_reads_as_released(self: Any, ids: Any, real: Any = latch_base.Latch._look) -> Any:
+def _gone_reads_as_released(self: Any, ids: Any, found: Any, real: Any = latch_base.Latch._progress) -> Any:
     try:
-        return real(self, ids)
+        return real(self, ids, found)
     except NotFound:
         return latch_base.LatchProgress({}, 0)
 
@@ -212,16 +212,18 @@ def _without_names(self: Any, *args: Any, real: Any = latch_base.Latch._count_pa
 
 @contextmanager
 def _reads_of_any_latch() -> Iterator[None]:
-    def read(self: Any, *bins: str) -> Any:
-        record = self._store.get(self._key, *bins)
+    def checked(self: Any, record: Any) -> Any:
         if record is None:
             raise self._gone()
         return record
 
-    def look(self: Any, ids: Any, real: Any = latch_base.Latch._look) -> Any:
-        return real(self, {})
+    def progress(self: Any, ids: Any, found: Any, real: Any = latch_base.Latch._progress) -> Any:
+        return real(self, {}, found)
 
-    with mock.patch.object(latch_base.Latch, "_read_record", read), mock.patch.object(latch_base.Latch, "_look", look):
+    with (
+        mock.patch.object(latch_base.Latch, "_checked", checked),
+        mock.patch.object(latch_base.Latch, "_progress", progress),
+    ):
         yield
 
 
@@ -232,7 +234,7 @@ LATCH = (
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
-           _swap(latch_base.Latch, "_look", _gone_reads_as_released)),
+           _swap(latch_base.Latch, "_progress", _gone_reads_as_released)),
     Mutant("latch", "reads ignore which latch they mean", "P8: reads compare the nonce", _reads_of_any_latch),
     Mutant("latch", "a party that was not named counts", "P8: only the parties that were named count",
            _swap(latch_base.Latch, "_count_party", _without_names)),

@@ -24,6 +24,7 @@ from ..contender import PASSING, Acquisition, Contender
 from ..inputs import checked_name, checked_owner
 from ..lease import checked_lease
 from ..lock import LOCKS, Grant, kept_alive
+from ..poller import poller_of
 from .candidates import Candidates
 from .term import Leadership
 
@@ -114,6 +115,7 @@ class Election(ABC):
             standing = self._standing
             self._stop.set()
             self._end_term()
+        poller_of(self._store).rouse(self._stop)
         if standing is None:
             return True
         standing.cancel()

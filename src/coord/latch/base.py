@@ -18,18 +18,20 @@ from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..alarm import Alarm
+from ..poller import FOR_EVER
 from ..presence import Group
 from ..waiting import measured
+from ..watch import Watch
 from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
 from .progress import ProgressBar
-from .watch import LatchProgress, Looks, by_farm, progress_of
+from .watch import DcLooks, LatchProgress, XdcLooks, by_farm, progress_of
 
 TTL = 3600
 """Default time to live of a latch, in seconds."""
 LATCH_POLL = Poll(low=0.005, high=0.026, factor=1.5)
-"""At most 40 reads a second, and half of all releases seen within 13 ms."""
+"""At most 40 reads a second and process, and half of all releases seen within 13 ms."""
 L = TypeVar("L", bound="Latch")
 
 
@@ -200,8 +202,18 @@ class Latch(Handle):
 
     def _look(self, ids: dict[str, str]) -> LatchProgress:
         """Read the progress, and add the nonces of the farms to `ids`. Raises `NotFound` if one of them has changed."""
+        return self._progress(ids, self._store.get(self._key, *self._deciding()))
+
+    def _deciding(self) -> tuple[str, ...]:
+        """Return the bins that decide at this level; none = all."""
         bins = bins_of(self._farm)
-        record = self._read_record(*((bins.count, bins.id) if self._level is LatchLevel.DC else ()))
+        return (bins.count, bins.id) if self._level is LatchLevel.DC else ()
+
+    def _progress(self, ids: dict[str, str], found: Record | None) -> LatchProgress:
+        """Return the progress in a record as it was read, and add the nonces of the farms to `ids`. Raises `NotFound`
+        if one of them has changed.
+        """
+        record = self._checked(found)
         progress = progress_of(record)
         if not progress.counts and not progress.absent_farms:
             raise self._gone()  # a record without a counter is not a latch; a sum of no counters is not a release
@@ -221,8 +233,9 @@ class Latch(Handle):
     ) -> bool:
         """Wait until the latch is released. Return True then, and False after `timeout` seconds.
 
-        It reads the counters every 5 to 26 ms: at most 40 reads a second. If the store is unavailable, it keeps asking
-        until the timeout, so a shorter outage does not end the wait. Interruptible.
+        It reads the counters every 5 to 26 ms: at most 40 reads a second, for all waits of this process together. If
+        the store is unavailable, it keeps asking until the timeout, so a shorter outage does not end the wait.
+        Interruptible.
 
         timeout: seconds; None = no limit.
         progress: True draws a bar on stderr if that is a terminal; a function is called with a `LatchProgress` whenever
@@ -240,8 +253,7 @@ class Latch(Handle):
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
         tell = bar.update if bar else progress or None
-        whole = partial(self._look, {})
-        look = whole if self._level is LatchLevel.DC else Looks(self._store, self._key, whole)
+        look = self._looks(every=bool(tell))
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
         there: set[bool] = set()  # whether the latch was seen: if it disappears after that, the wait ends
@@ -261,12 +273,24 @@ class Latch(Handle):
                 outlive(seams, deadline, alarm.check)
             return now.released or None
 
+        def due() -> float:
+            times = (look.due(), alarm.due if alarm else FOR_EVER, created_by or FOR_EVER if not there else FOR_EVER)
+            return min(times)
+
         try:
             with Deadline(seams, timeout) as deadline:
-                return measured(seams, "latch", lambda: LATCH_POLL.until(seams, released, timeout=timeout)) or False
+                wait = partial(look.watch.until, released, timeout=timeout, due=due)
+                return measured(seams, "latch", wait) or False
         finally:
             if bar:
                 bar.close()
+
+    def _looks(self, *, every: bool) -> DcLooks | XdcLooks:
+        """Return the looks of one wait. every: whether it wants to see each change, and not only the release."""
+        watch, ids = Watch(self._store, self._key, self._deciding(), LATCH_POLL), dict[str, str]()
+        if self._level is LatchLevel.XDC:
+            return XdcLooks(watch, partial(self._look, ids), self._store.seams)
+        return DcLooks(watch, bins_of(self._farm).count, partial(self._progress, ids), every=every)
 
     def parties(self) -> set[Any]:
         """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""

@@ -133,7 +133,10 @@ class Handle:
 
     def _read_record(self, *bins: str) -> Record:
         """Read these bins (the bin `id` must be among them), or all. Raises `NotFound`, also if it is a later latch."""
-        record = self._store.get(self._key, *bins)
+        return self._checked(self._store.get(self._key, *bins))
+
+    def _checked(self, record: Record | None) -> Record:
+        """Return what was read. Raises `NotFound` if it is nothing, or a later latch."""
         if record is None:
             raise self._gone()
         if self._identified and record.bins.get(bins_of(self._farm).id) != self._nonce:

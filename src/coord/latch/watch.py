@@ -8,7 +8,9 @@ from typing import Any
 
 from ...errors import InvalidRequest
 from ...seams import Seams
-from ...store.port import Key, Record, RecordStore
+from ...store.port import Record
+from ..poller import FOR_EVER, Answer
+from ..watch import Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
@@ -48,16 +50,47 @@ def progress_of(record: Record) -> LatchProgress:
     )
 
 
-class Looks:
-    """The reads of one waiter at XDC level.
+class DcLooks:
+    """The looks of one wait at DC level, where this farm's counter decides.
+
+    look: what a read of this farm's bins means; raises `NotFound`.
+    every: whether each change is worth a look, and not only the release.
+    """
+
+    def __init__(
+        self, watch: Watch, count: str, look: Callable[[Record | None], LatchProgress], *, every: bool
+    ) -> None:
+        self.watch, self._count, self._look = watch, count, look
+        if not every:
+            watch.worth = self._is_worth
+
+    def __call__(self) -> LatchProgress:
+        """Return the progress now. One read, or none if another thread has read for this wait."""
+        return self._look(self.watch.read().record)
+
+    def due(self) -> float:
+        """Return when to look though nothing has changed: never."""
+        return FOR_EVER
+
+    def _is_worth(self, answer: Answer) -> bool:
+        """Whether the latch is released, was created, or is gone or another one. A count of 3 after 4 is not."""
+        now, before = answer.record, self.watch.seen
+        if now is None or before is None:
+            return now is not before
+        others = {**now.bins, self._count: None} != {**before.bins, self._count: None}
+        count = now.bins.get(self._count)
+        return others or type(count) is not int or count <= 0
+
+
+class XdcLooks:
+    """The looks of one wait at XDC level.
 
     Most reads ask only for the known counters, as the bins that remember parties may be large. The whole record is read
     first, then once a second, and before the latch is reported as released.
     """
 
-    def __init__(self, store: RecordStore, key: Key, whole: Callable[[], LatchProgress]) -> None:
-        self._store, self._key, self._whole = store, key, whole
-        self._seams: Seams = store.seams
+    def __init__(self, watch: Watch, whole: Callable[[], LatchProgress], seams: Seams) -> None:
+        self.watch, self._whole, self._seams = watch, whole, seams
         self._seen: LatchProgress | None = None
         self._seen_at = 0.0
 
@@ -67,19 +100,29 @@ class Looks:
         if now is None or now.released:
             now = self._seen = self._whole()
             self._seen_at = self._seams.monotonic()
+            self.watch.bins = self._known(now)
         return now
 
-    def _glance(self) -> LatchProgress | None:
-        """Read the counters that the last whole read found; None if another whole read is due."""
-        seen = self._seen
-        if seen is None or self._seams.monotonic() - self._seen_at >= WHOLE_EVERY:
-            return None
+    def due(self) -> float:
+        """Return when the whole record is to be read again."""
+        return FOR_EVER if self._seen is None else self._seen_at + WHOLE_EVERY
+
+    def _known(self, seen: LatchProgress) -> tuple[str, ...]:
+        """The bins of the counters that the whole read has found; none, which is all, if one cannot be named."""
         try:
             bins = [bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)]
             bins += [bins_of(farm).id for farm in seen.absent_farms]
         except InvalidRequest:  # another program's farm, whose bin can only be read with the whole record
+            return ()
+        return tuple(bins)
+
+    def _glance(self) -> LatchProgress | None:
+        """Read the counters that the last whole read found; None if another whole read is due."""
+        seen = self._seen
+        if seen is None or not self.watch.bins or self._seams.monotonic() - self._seen_at >= WHOLE_EVERY:
+            self.watch.handed = None
             return None
-        record = self._store.get(self._key, *bins)
+        record = self.watch.read().record
         if record is None or not seen.counts.keys() <= (counts := by_farm(record, COUNT)).keys():
             return None  # gone, or made again
         absent = tuple(farm for farm in seen.absent_farms if not has_joined(record.bins, farm))
