@@ -5,6 +5,7 @@ from __future__ import annotations
 from .across import Across
 from .barrier import Meetings
 from .base import Scenario
+from .batches import Batches
 from .circular import Circular
 from .consumer import Prefetching
 from .election import Election
@@ -34,6 +35,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ordered,
         Prefetching,
         Groups,
+        Batches,
         Ledgers,
         Publishers,
         SemaphoreScenario,
