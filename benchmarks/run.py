@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
 REPORT, CHART = DOCS / "benchmarks.md", DOCS / "benchmarks.png"
 ORDER = (
-    "store", "latch", "lock", "election", "large_queue", "sharded_queue", "sweep", "paged_queue", "spark", "sqlite",
-    "observe",
+    "store", "latch", "lock", "election", "large_queue", "sharded_queue", "groups", "sweep", "paged_queue", "spark",
+    "sqlite", "observe",
 )  # fmt: skip
 OWN_TIME = ("election",)
 """Benchmarks that decide for themselves how long they run."""

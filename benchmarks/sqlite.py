@@ -5,6 +5,10 @@ of work that takes three calls is three transactions with one guarded UPDATE eac
 rows. Both write to the same file system with `synchronous=normal`, which leaves the disk's own speed out. Targets are
 the counts of calls that hold for every store. The ratio says what the package's own work costs where a call costs no
 network; it has no target.
+
+The second table holds the queue against other embedded ones at equal durability: huey and persist-queue force every
+commit (`full`), litequeue does not (`normal`). Targets: as quick as huey and persist-queue, 0.8 of litequeue's put. One
+that is not installed is left out, with a line.
 """
 
 from __future__ import annotations
@@ -115,6 +119,73 @@ class Ours:
         ]
 
 
+# ---- other embedded queues
+
+
+def huey_cases(directory: Path) -> list[Case]:
+    from huey import SqliteHuey  # noqa: PLC0415 - where it is installed
+
+    huey = SqliteHuey(filename=str(directory / "huey.db"), fsync=True, results=False)
+    work = huey.task()(lambda _payload: None)
+    publish, handle = (lambda: work(PAYLOAD)), (lambda: huey.execute(huey.dequeue()))
+    return [Case("huey: publish", publish), Case("huey: through a handler", lambda: (publish(), handle()))]
+
+
+def persist_cases(directory: Path) -> list[Case]:
+    from persistqueue import SQLiteAckQueue  # noqa: PLC0415 - where it is installed
+
+    queue, through = (SQLiteAckQueue(str(directory / f"persist{n}"), auto_commit=True) for n in range(2))
+
+    def handled() -> None:
+        through.put(PAYLOAD)
+        through.ack(through.get())
+
+    return [
+        Case("persist-queue: publish", lambda: queue.put(PAYLOAD)),
+        Case("persist-queue: through a handler", handled),
+    ]
+
+
+def lite_cases(directory: Path) -> list[Case]:
+    from litequeue import LiteQueue  # noqa: PLC0415 - where it is installed
+
+    queue = LiteQueue(str(directory / "lite.db"))
+    return [Case("litequeue: publish", lambda: queue.put(PAYLOAD.decode()))]
+
+
+PEERS = {"huey": (huey_cases, "full", 1.0), "persist-queue": (persist_cases, "full", 1.0),
+         "litequeue": (lite_cases, "normal", 0.8)}  # fmt: skip
+"""For each its cases, how surely it keeps what it has acknowledged, and the ratio to reach."""
+
+
+def beside_others(directory: Path, seconds: float) -> tuple[str, list[Verdict]]:
+    """The queue and each other one, in turns."""
+    rows, verdicts = [], []
+    for name, (cases_of, synchronous, target) in PEERS.items():
+        try:
+            others = cases_of(directory)
+        except ImportError:
+            print(f"{name} is not installed: left out")
+            continue
+        store = SQLiteStore(directory / f"beside-{name}.db", synchronous=synchronous)
+        queue, through = (
+            QueueRegistry(store, "bench").create(QueueConfig(one, shards=4, codec="bytes")) for one in ("q", "through")
+        )
+
+        def handled(queue=through) -> None:
+            queue.publish(PAYLOAD)
+            queue.receive()[0].ack()
+
+        ours = [Case("publish", lambda queue=queue: queue.publish(PAYLOAD)), Case("through a handler", handled)]
+        for mine, other in zip(ours, others, strict=False):
+            rates = interleaved([mine, other], seconds / 2)
+            ratio = rates.ratio(mine.name, other.name)
+            rows.append((mine.name, synchronous, rates.rate(mine.name), name, rates.rate(other.name), ratio))
+            verdicts.append(Verdict(f"SQLite, {mine.name} / {name}", target, ratio))
+        store.close()
+    return table(("case", "durability", "a second", "beside", "a second", "ratio"), rows), verdicts
+
+
 def main() -> None:
     options = arguments(__doc__.partition("\n")[0])
     with tempfile.TemporaryDirectory() as directory:
@@ -128,6 +199,9 @@ def main() -> None:
             rows.append((case.name, rates.rate(case.name), rates.rate("raw"), rates.ratio(case.name, "raw"), calls))
             verdicts.append(Verdict(f"SQLite, {case.name}: calls a message", allowed, calls, at_least=False))
         print(table(("case", "a second", "as many raw transactions", "x raw", "calls a message"), rows), end="\n\n")
+        compared, judgements = beside_others(Path(directory), options.seconds)
+        verdicts += judgements
+        print(compared, end="\n\n")
         print(judged(verdicts))
 
 

@@ -37,6 +37,11 @@ ROUND = (
     "network. Half is the queue's own (group commit, plan, hold), half the store's (values, retries, operations and "
     "guards filled in). The faster the network, the more it weighs. Mend: an extension module for the store's half."
 )
+EMBEDDED = (
+    "A publish is one transaction of 7 statements: the shard's pointers, the message under two indexes, the bell, each "
+    "row read where it is there, and sealed. The others insert one row. The rest is Python, which interprets guards "
+    "and operations for each call. Mend: closures made once for each form, and no bell where SQLite tells of a commit."
+)
 WHY: dict[str, str] = {
     "large queue, enqueue / raw loop: enqueue": ROUND,
     "large queue, dequeue / raw loop: dequeue": ROUND,
@@ -58,6 +63,11 @@ WHY: dict[str, str] = {
         "Two threads hand messages to each other here, and two runs of the same code differ by as much as is missing."
     ),
 } | {f"Spark {verb} / plain Python, {cores} cores, 16 shards": SPARK for verb in ("write", "read") for cores in (1, 2)}
+WHY |= {
+    f"SQLite, {case} / {name}": EMBEDDED
+    for case in ("publish", "through a handler")
+    for name in ("huey", "persist-queue", "litequeue")
+}
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
-from datetime import timedelta
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
 from threading import TIMEOUT_MAX
 from typing import Any, TypeVar
 
@@ -13,6 +13,8 @@ from .errors import InvalidRequest
 from .plain import shown
 
 T = TypeVar("T")
+FOR_EVER = 1e9
+"""Seconds; no pause is longer, and a deadline that is later is none."""
 _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 
 
@@ -64,6 +66,48 @@ def checked_choice(what: str, value: T, choices: Collection[str]) -> T:
     return value
 
 
+def checked_many(what: str, values: Iterable[T]) -> list[T]:
+    """The entries of what can be gone through and is no text. Raises `InvalidRequest`."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidRequest(f"{what} is {shown(values)}; it must be a list, or another iterable of entries")
+    return list(values)
+
+
+def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> Sequence[T] | None:
+    """The entries, one for each of so many others, or None. Raises `InvalidRequest`."""
+    if values is None:
+        return None
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise InvalidRequest(f"{what} is {shown(values)}; it must be a list")
+    if len(values) != count:
+        raise InvalidRequest(f"{len(values)} {what} for {count} {of}: give as many {what}")
+    return values
+
+
+def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None:
+    """Whether it is some of the numbers from 0 to below `count`, or None, for all. Raises `InvalidRequest`."""
+    if numbers is None:
+        return
+    if isinstance(numbers, str | bytes) or not isinstance(numbers, Collection):
+        raise InvalidRequest(f"{what} is {shown(numbers)}; give a list of numbers, or None for all")
+    for number in numbers:
+        checked_whole(what, number, 0, count - 1)
+
+
+def checked_number(what: str, value: float, low: float = 0.0, high: float = FOR_EVER) -> float:
+    """The number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a number from {low:g} to {high:g}")
+    return value
+
+
+def checked_callable(what: str, value: T) -> T:
+    """The function, or whatever else can be called. Raises `InvalidRequest`."""
+    if not callable(value):
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a function")
+    return value
+
+
 def checked_switch(what: str, value: bool) -> bool:
     """The switch, where it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
     if not isinstance(value, bool):
@@ -99,6 +143,16 @@ def checked_timeout(timeout: float | None, what: str = "timeout") -> float | Non
             f"{what} is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
         ) from None
     return None if seconds > TIMEOUT_MAX else timeout
+
+
+def checked_moment(what: str, moment: datetime) -> datetime:
+    """The time, where it has a time zone and no calendar ends near it. Raises `InvalidRequest`."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None or not 1 < moment.year < 9000:
+        raise InvalidRequest(
+            f"{what} is {shown(moment)}, which has no time zone, or a year that few calendars have: give an aware "
+            "datetime"
+        )
+    return moment
 
 
 def seconds_of(span: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 MOST_SHOWN = 100
 """Characters of a value that a message shows."""
-MOST_SAID = 2000
+MOST_SAID = 1000
 """Characters of a message."""
 _WIDE, _DEEP, _BITS = 6, 3, 512
 _UNSEEN = re.compile(

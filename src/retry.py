@@ -16,15 +16,13 @@ from typing import Any, TypeVar
 import tenacity
 
 from .deadline import Deadline, present
-from .errors import InvalidRequest, LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
-from .plain import shown
+from .errors import LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
+from .inputs import FOR_EVER, checked_number, checked_timeout, checked_whole
 from .seams import Event, Seams
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-FOR_EVER = 1e9
-"""Seconds; no pause is longer, and a deadline that is later is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +42,12 @@ class RetryPolicy:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or not 1 <= self.attempts <= 100:
-            raise InvalidRequest(f"attempts is {shown(self.attempts)}; it must be 1 to 100, as every retry is bounded")
-        times = (self.wait, self.max_wait, self.jitter, 0 if self.deadline is None else self.deadline)
-        if not all(isinstance(time, int | float) and time >= 0 for time in times):  # which no NaN is
-            raise InvalidRequest(f"wait, max_wait, jitter, deadline are {times}; each must be a number, 0 or more")
-        if self.deadline is not None and self.deadline >= FOR_EVER:
-            object.__setattr__(self, "deadline", None)
-        if not self.wait <= self.max_wait <= FOR_EVER or self.jitter > 1:
-            raise InvalidRequest(
-                f"wait {self.wait}, max_wait {self.max_wait}, jitter {self.jitter}: "
-                f"needs 0 <= wait <= max_wait <= {FOR_EVER:g} and 0 <= jitter <= 1"
-            )
+        checked_whole("attempts", self.attempts, 1, 100)
+        checked_number("max_wait", self.max_wait)
+        checked_number("wait", self.wait, 0, self.max_wait)
+        checked_number("jitter", self.jitter, 0, 1)
+        deadline = checked_timeout(self.deadline, "deadline")
+        object.__setattr__(self, "deadline", None if deadline is None or deadline >= FOR_EVER else deadline)
 
     def pause(self, attempt: int, seams: Seams, *, slow: bool = False) -> float:
         """Seconds to wait after the failed try number `attempt` (from 1); `slow` asks for the longest pause."""
@@ -149,12 +141,22 @@ QUEUE_POLICY = RetryPolicy(attempts=3, wait=0.1, max_wait=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """How to wait for a condition: ask, pause, ask again, with pauses that grow from `low` to `high` seconds."""
+    """How to wait for a condition: ask, pause, ask again, with pauses that grow from `low` to `high` seconds.
+
+    factor: by how much each pause is longer than the one before, 1 to 1,000.  jitter: each pause is drawn from
+    `pause * (1 - jitter)` to `pause * (1 + jitter)`.
+    """
 
     low: float = 0.005
     high: float = 0.1
     factor: float = 1.5
     jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        checked_number("high", self.high)
+        checked_number("low", self.low, 0, self.high)
+        checked_number("factor", self.factor, 1, 1000)
+        checked_number("jitter", self.jitter, 0, 1)
 
     def pause(self, attempt: int, seams: Seams) -> float:
         """Seconds to wait after the fruitless question number `attempt` (from 1)."""

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..plain import one_line
 from .extra import without_extra
 
@@ -83,7 +83,8 @@ def exit_code(failure: LatchworkError) -> int:
         return NOT_FOUND
     if isinstance(failure, TimeoutError):
         return TIMED_OUT
-    return USAGE if isinstance(failure, InvalidRequest) else FAILED
+    # A record that is damaged may be an invalid request as well (`BinMismatch`): the command was not wrong.
+    return USAGE if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt) else FAILED
 
 
 def main(arguments: list[str] | None = None) -> None:

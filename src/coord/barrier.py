@@ -18,7 +18,7 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import BarrierBroken, InvalidRequest, LatchworkError, PartyLost, WaitTimeout
-from ..inputs import checked_kind, checked_timeout, farm_or_default
+from ..inputs import checked_kind, checked_text, checked_timeout, farm_or_default
 from ..plain import shown
 from ..retry import may_pass, outlive
 from ..store.connect import as_store
@@ -173,7 +173,7 @@ class Barrier:
         return self._venue.store.delete(self._venue.key, repeatable=True)
 
     def _place(self, party: str) -> Place:
-        place = self.farm, party
+        place = self.farm, checked_text("party", party)
         if place not in self._names:
             raise InvalidRequest(
                 f"party {shown(party)} of farm {shown(self.farm)} is none of the parties that {self!r} was given"

@@ -10,10 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
-from ..inputs import checked_timeout
+from ..inputs import checked_switch, checked_timeout
 from ..seams import Seams
 from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing
 from ..store.model.ops import Op, Put
+from ..store.model.record import check_guard
+from ..store.model.values import checked_bin
 from ..store.once import Once
 from ..store.port import KEEP, Exists, Key, RecordStore, Values
 
@@ -110,8 +112,10 @@ class Fenced:
         and `seal`.
         """
         self.check()
+        checked_switch("or_absent", or_absent)
+        check_guard(when)
         expr, params = when if isinstance(when, Bound) else (when, {})
-        guard = Bound(self._guard(bin, expr), {**params, "my-fence": self._fence})
+        guard = Bound(self._guard(checked_bin(bin), expr), {**params, "my-fence": self._fence})
         absent = or_absent or when is None
         if exists is None:
             exists = Exists.ANY if absent else Exists.UPDATE

@@ -129,7 +129,7 @@ def payload_key(barrier: Key, place: Place) -> Key:
 
 def checked_parties(parties: Iterable[str], farm: str, *, farms: bool) -> dict[str, Place]:
     """The parties by name, with where each is; farms: the names are `"farm/party"`. Raises `InvalidRequest`."""
-    if isinstance(parties, str):
+    if isinstance(parties, str | bytes) or not isinstance(parties, Iterable):
         raise InvalidRequest(f"parties is {shown(parties)}; give a list of names")
     found: dict[str, Place] = {}
     for name in parties:

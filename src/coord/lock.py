@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
-from ..inputs import checked_kind, checked_timeout
+from ..inputs import checked_kind, checked_switch, checked_timeout
 from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
@@ -82,6 +82,7 @@ class FencedLock:
         `OutcomeUnknown` if an attempt may have taken the lock (it then runs out after one lease). If no thread can be
         started to renew it, the lock is released and Python's `RuntimeError` is raised.
         """
+        checked_switch("keep_alive", keep_alive)
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
             raise LockUnavailable(
@@ -94,6 +95,7 @@ class FencedLock:
 
         Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """
+        checked_switch("keep_alive", keep_alive)
         acquisition = Acquisition(self._party)
         with Deadline(self._store.seams, 0):
             claim = acquisition.take() or acquisition.look()

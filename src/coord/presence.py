@@ -19,7 +19,7 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ..inputs import checked_timeout, farm_or_default
+from ..inputs import checked_switch, checked_timeout, farm_or_default
 from ..plain import shown
 from ..retry import Poll, outlive
 from ..seams import Seams
@@ -106,6 +106,7 @@ class Group:
         Raises `InvalidRequest` if the farm has 1,000 members already, `OutcomeUnknown` if it may have joined (it then
         counts as lost after one lease), `Unavailable`.
         """
+        checked_switch("keep_alive", keep_alive)
         text, lease = checked_meta(meta), checked_lease(lease)
         place = _Membership(self._at, checked_member(member), lease)
         name, claim = f"{self.name}/{member}", place.join(text)

@@ -18,7 +18,7 @@ from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
-from ..inputs import checked_kind, checked_timeout
+from ..inputs import checked_kind, checked_switch, checked_timeout
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.expr import Bin, Const, Expr, If, MapSize, Param, all_of, any_of, exists, lacks, missing
@@ -178,11 +178,13 @@ class ReadWriteLock:
         return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
 
     def _tried(self, kind: type[U], attempts: _Entering, *, keep_alive: bool) -> U | None:
+        checked_switch("keep_alive", keep_alive)
         with Deadline(self._store.seams, 0):
             claim = attempts.at_once()
         return None if claim is None else self._kept(kind, attempts, claim, keep_alive=keep_alive)
 
     def _granted(self, kind: type[U], timeout: float | None, *, keep_alive: bool) -> U:
+        checked_switch("keep_alive", keep_alive)
         attempts = _Entering(self._crowd, kind.mode)
         claim = attempts.enter(self._poll, checked_timeout(timeout), "rwlock")
         if claim is None:

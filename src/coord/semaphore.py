@@ -17,7 +17,7 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LockUnavailable, NotFound
-from ..inputs import checked_kind, checked_timeout, checked_whole
+from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.expr import (  # fmt: skip
@@ -115,6 +115,7 @@ class Semaphore:
         unavailable at the timeout: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them (they are then
         free again after one lease).
         """
+        checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
         attempts = self._attempts(n)
         claim = attempts.enter(self._poll, limit, "semaphore")
@@ -130,6 +131,7 @@ class Semaphore:
 
         One store call if the slots that it tries are free, else one read, and another try if that may succeed.
         """
+        checked_switch("keep_alive", keep_alive)
         attempts = self._attempts(n)
         with Deadline(self._store.seams, 0):
             claim = attempts.at_once()

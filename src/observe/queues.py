@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from ..errors import LatchworkError
+from ..errors import InvalidRequest, LatchworkError
+from ..inputs import checked_kind, checked_number
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueFacts, all_facts
 from .base import Sample, Telemetry
@@ -24,6 +25,10 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
     four a queue. One process a client is enough: the figures are the store's, not the process's. While the store cannot
     be read there are no figures rather than old ones, and `queues_readable` is 0.
     """
+    checked_kind("registry", registry, QueueRegistry)
+    if not isinstance(telemetry, Telemetry):
+        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+    checked_number("max_age", max_age)
     telemetry.read(_Snapshot(registry, max_age).samples)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
+from ..inputs import checked_kind
 from ..queue.sharded import stream as ranges
+from ..queue.sharded.queue import ShardedQueue
 from ..store.connect import connect
 from ..store.port import RecordStore
 from .offsets import created, pointers_of
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from ..queue.sharded.queue import ShardedQueue
 
 TASKS = 64
 """Tasks at most that delete what a run has read."""
@@ -51,6 +51,7 @@ def release(queue: ShardedQueue, stream_id: str) -> None:
     has read and not acknowledged comes again. A query of this stream that still runs is fenced off. Four calls. Raises
     `QueueOwned` where another stream owns it.
     """
+    checked_kind("queue", queue, ShardedQueue)
     ranges.let_go(queue.pointers, ranges.take(queue.pointers, stream_id))
 
 

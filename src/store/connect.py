@@ -34,12 +34,14 @@ def connect(url: str | None = None) -> RecordStore:
 
     Raises `InvalidRequest` for a URL that no backend understands.
     """
-    url = url or os.environ.get(VARIABLE)
-    if not url:
+    if url is None:
+        url = os.environ.get(VARIABLE) or None
+    if url is None:
         url = embedded()
         log.info("no store is named, in connect(...) or in $%s: %s is used", VARIABLE, url)
-    if not isinstance(url, str):
-        raise InvalidRequest(f"the store's URL is a {type(url).__name__}; use {EXAMPLES}")
+    if not isinstance(url, str) or not url:
+        given = "empty" if url == "" else f"a {type(url).__name__}"
+        raise InvalidRequest(f"the store's URL is {given}; use {EXAMPLES}, or None for the one that ${VARIABLE} names")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:
         raise InvalidRequest(f"no store has the URL {shown(hidden(url))}; use {EXAMPLES}")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..inputs import checked_many, checked_switch
 from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
@@ -76,7 +77,7 @@ class RecordStore(ABC):
 
         One row that cannot be read fails the call.
         """
-        wanted, bins = [checked_key(key) for key in keys], checked_bins(bins)
+        wanted, bins = [checked_key(key) for key in checked_many("keys", keys)], checked_bins(bins)
         if not wanted:
             return []
         return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=_reads_are_repeatable)
@@ -106,7 +107,7 @@ class RecordStore(ABC):
         `InvalidRequest`, `RecordTooBig`.
         """
         update = Update(key if type(key) is Key else checked_key(key), ops, when, exists, or_absent, ttl)
-        if repeatable and once is None:
+        if checked_switch("repeatable", repeatable) and once is None:
             return self.repeat(update)
         checked(update)
         if once is not None:
@@ -148,7 +149,7 @@ class RecordStore(ABC):
         can bring the record back.
         """
         removal = checked_removal(Removal(key, when))
-        if not repeatable:
+        if not checked_switch("repeatable", repeatable):
             return self.policy.run(self.seams, self._delete, removal)
         doubts: list[bool] = []
         try:
@@ -158,7 +159,7 @@ class RecordStore(ABC):
 
     def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
         """Delete many records: for each True, False, or the error that `delete` would have raised."""
-        return self._rows([checked_removal(removal) for removal in removals], self._delete_many)
+        return self._rows([checked_removal(one) for one in checked_many("removals", removals)], self._delete_many)
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""

@@ -17,10 +17,18 @@ import random
 import threading
 from collections.abc import Callable
 
+from ..inputs import checked_callable, checked_number, checked_whole
 from ..seams import Event, Seams, Task
 
 START = 1_700_000_000.0
 """Seconds since the epoch at which a manual clock starts."""
+MOST = 1e12
+"""Seconds by which a manual clock is moved at once."""
+
+
+def checked_seed(seed: float) -> float:
+    """The seed, where it is a number. Raises `InvalidRequest`."""
+    return checked_number("seed", seed, -(2.0**63), 2.0**63)
 
 
 class ManualClock(Seams):
@@ -32,21 +40,21 @@ class ManualClock(Seams):
     """
 
     def __init__(self, *, seed: int | None = None, max_sleeps: int = 100_000) -> None:
+        self._random = None if seed is None else random.Random(checked_seed(seed))
         self._passed = 0.0
         self._stepped = 0.0
         self._ids = 0
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._guard = threading.RLock()
-        self._random = None if seed is None else random.Random(seed)
         self.slept: list[float] = []
-        self.max_sleeps = max_sleeps
+        self.max_sleeps = checked_whole("max_sleeps", max_sleeps, 0, 2**63)
 
     # ---- what the test does
 
     def advance(self, seconds: float) -> None:
         """Let time pass on every clock, and do on the way what `at` has planned."""
         with self._guard:
-            end = self._passed + seconds
+            end = self._passed + checked_number("seconds", seconds, -MOST, MOST)
             while self._due and self._due[0][0] <= end:
                 when, _, action = self._due.pop(0)
                 self._passed = max(self._passed, when)
@@ -55,12 +63,13 @@ class ManualClock(Seams):
 
     def step(self, seconds: float) -> None:
         """Set the wall clock forward or back; the monotonic clocks do not notice."""
-        self._stepped += seconds
+        self._stepped += checked_number("seconds", seconds, -MOST, MOST)
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
         """Do something once so many seconds from now have passed."""
+        checked_callable("action", action)
         with self._guard:
-            self._due.append((self._passed + seconds, len(self._due), action))
+            self._due.append((self._passed + checked_number("seconds", seconds, -MOST, MOST), len(self._due), action))
             self._due.sort(key=lambda entry: entry[:2])
 
     def skewed(self, seconds: float) -> SkewedClock:
@@ -100,7 +109,7 @@ class SkewedClock(Seams):
     """Another machine's view of a manual clock: only its wall clock differs."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
-        self.clock, self.seconds = clock, seconds
+        self.clock, self.seconds = clock, checked_number("seconds", seconds, -MOST, MOST)
 
     def monotonic(self) -> float:
         return self.clock.monotonic()

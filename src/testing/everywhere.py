@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidRequest, LatchworkError
+from ..inputs import checked_callable, checked_choice, checked_many
 from ..plain import shown
+from ..store.connect import as_store
 from ..store.local.memory import MemoryStore
 from ..store.model.record import Key
 from ..store.port import RecordStore
@@ -123,15 +125,26 @@ def inject_everywhere(
 
     Not promised: that two faults at once do no harm, nor what threads of the work do; run it in one thread.
     """
-    for name in faults:
-        if name not in FAULTS:
-            raise InvalidRequest(f"there is no fault {shown(name)}; there are {', '.join(FAULTS)}")
-    trial = _Trial(work, prepare or _nothing, recover or work, Counter(expected), check or _nothing)
+    faults = [checked_choice("fault", name, FAULTS) for name in checked_many("faults", faults)]
+    for what, given in (
+        ("work", work), ("prepare", prepare), ("recover", recover), ("check", check), ("make_store", make_store)
+    ):  # fmt: skip
+        if given is not None or what == "work":
+            checked_callable(what, given)
+    trial = _Trial(work, prepare or _nothing, recover or work, _counted(expected), check or _nothing)
     make = make_store or _in_memory
     calls = trial.without_fault(make())
     runs = [(number, fault) for number in range(1, calls + 1) for fault in faults]
     troubles = [trial.with_fault(make(), number, fault) for number, fault in runs]
     return Report(calls, len(runs), tuple(trouble for trouble in troubles if trouble is not None))
+
+
+def _counted(expected: Iterable[Hashable]) -> Counter[Hashable]:
+    entries = checked_many("expected", expected)
+    try:
+        return Counter(entries)
+    except TypeError:
+        raise InvalidRequest(f"expected has {shown(entries)}; give what can be a key of a map, as texts") from None
 
 
 def _in_memory() -> RecordStore:
@@ -155,7 +168,7 @@ class _Trial:
     def without_fault(self, store: RecordStore) -> int:
         """How many store calls the work makes. Raises `InvalidRequest` where it makes none, or does not as expected."""
         done: list[Any] = []
-        self.prepare(store)
+        self.prepare(as_store(store))
         counting = CountingStore(store)
         self.work(counting, done)
         if not counting.total:

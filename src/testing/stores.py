@@ -37,11 +37,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
+from ..inputs import checked_choice, checked_kind, checked_many, checked_number
 from ..plain import shown
 from ..seams import Seams
+from ..store.connect import as_store
 from ..store.model.ops import writes
 from ..store.model.record import Key, Record, Removal, Row, StoreInfo, Update, Values
 from ..store.port import RecordStore
+from .clock import checked_seed
 
 KINDS = ("crash_before", "crash_after", "dropped", "request_lost", "reply_lost", "late", "slow", "duplicate")
 DOUBTS = ("request_lost", "reply_lost", "late")
@@ -68,11 +71,25 @@ class Fault:
     seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidRequest(f"there is no fault {shown(self.kind)}; there are {', '.join(KINDS)}")
+        checked_choice("fault", self.kind, KINDS)
+        checked_number("seconds", self.seconds)
 
 
 Planned = str | Fault | Callable[[], object]
+
+
+def _checked_fault(fault: Planned) -> Planned:
+    return fault if isinstance(fault, Fault) or callable(fault) else checked_choice("fault", fault, KINDS)
+
+
+def _checked_plan(plan: Mapping[int, Planned] | None) -> dict[int, Planned]:
+    if plan is None:
+        return {}
+    if not isinstance(plan, Mapping):
+        raise InvalidRequest(f"plan is {shown(plan)}; give faults by the numbers of calls, as {{1: 'dropped'}}")
+    return {number: _checked_fault(fault) for number, fault in plan.items()}
+
+
 """What a plan has for a call: a fault, by its name or whole, or something to do just before it."""
 
 
@@ -107,7 +124,8 @@ class CountingStore(RecordStore):
 
     def __init__(self, inner: RecordStore, *, seams: Seams | None = None) -> None:
         super().__init__()
-        self.inner, self.policy, self.seams = inner, inner.policy, seams or inner.seams
+        self.inner, self.policy = as_store(inner), inner.policy
+        self.seams = inner.seams if seams is None else checked_kind("seams", seams, Seams)
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self._guard = threading.RLock()
@@ -198,12 +216,13 @@ class FaultyStore(CountingStore):
         seams: Seams | None = None,
     ) -> None:
         super().__init__(inner, seams=seams)
-        self.plan: dict[int, Planned] = plan if isinstance(plan, Outage) else dict(plan or {})
-        self.kinds, self.rate = tuple(kinds), rate
+        self.plan: dict[int, Planned] = plan if isinstance(plan, Outage) else _checked_plan(plan)
+        self.kinds = tuple(checked_choice("kind", kind, KINDS) for kind in checked_many("kinds", kinds))
+        self.rate = checked_number("rate", rate, 0, 1)
         self.fired: Counter[str] = Counter()
         self.history: list[Call] = []
         self.dead = False
-        self._random = None if seed is None else random.Random(seed)
+        self._random = None if seed is None else random.Random(checked_seed(seed))
         self._number = 0
         self._late: list[tuple[int | None, str, Any]] = []
 
@@ -211,7 +230,7 @@ class FaultyStore(CountingStore):
 
     def next(self, fault: str | Fault) -> None:
         """Let the next call fail so."""
-        self.plan[self._number + 1] = fault
+        self.plan[self._number + 1] = _checked_fault(fault)
 
     def deliver(self) -> list[Any]:
         """Let every late request land now; what the store answered to each (nobody else hears of it)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from ..errors import InvalidRequest
+from ..inputs import checked_kind
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.upkeep.shovel import Shovel
@@ -24,7 +25,7 @@ def bring_back(queue: ShardedQueue) -> None:
 
     Raises `InvalidRequest` where the store's clock is not a `ManualClock`.
     """
-    clock = queue.store.seams
+    clock = checked_kind("queue", queue, ShardedQueue).store.seams
     if not isinstance(clock, ManualClock):
         raise InvalidRequest(f"the store's seams are {type(clock).__name__}; make it with a ManualClock")
     sweeper = Sweeper(cast(QueueRegistry, queue.registry), _Alone())

@@ -57,6 +57,8 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
+from .across_mutants import ACROSS_RULES
+from .batch_mutants import BATCH_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 
@@ -472,6 +474,7 @@ SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 CONSUMER = tuple(Mutant("consumer", *rule) for rule in CONSUMER_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
+ENDING = tuple(Mutant("batches", *rule) for rule in BATCH_RULES)
 PUBLISHER = tuple(Mutant("publisher", *rule) for rule in PUBLISHER_RULES)
 
 
@@ -531,6 +534,7 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
+ACROSS = tuple(Mutant("across", *rule) for rule in ACROSS_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
@@ -552,6 +556,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + GROUPS + PUBLISHER + LEDGER
-    + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + GROUPS + ENDING + PUBLISHER
+    + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

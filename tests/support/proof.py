@@ -32,6 +32,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "outages": ("outages", "calls", "unknown", "violated"),
     "crashed disks": ("states",),
     "damaged files": ("files", "calls", "errors"),
+    "damaged records": ("damages", "calls", "errors"),
+    "hostile arguments": ("calls", "refused"),
     "state machines": ("machines",),
 }
 """The layers with their columns, in the order of the table."""
@@ -43,6 +45,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "processes": {"killed": 200, "stopped": 20},
     "crashed disks": {"states": 50_000},
     "damaged files": {"files": 600, "calls": 30_000},
+    "hostile arguments": {"calls": 3_500},
     "state machines": {"machines": 8 * 500},
 }
 """What a run of all tests must come to."""

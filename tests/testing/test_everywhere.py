@@ -103,7 +103,7 @@ def test_work_that_is_wrong_without_a_fault_is_refused():
         inject_everywhere(lambda store, done: done.append("A-1") or written(store, done), recover=written)
     with pytest.raises(InvalidRequest, match="makes no store call"):
         inject_everywhere(lambda store, done: None)
-    with pytest.raises(InvalidRequest, match="no fault 'fire'; there are crash_before"):
+    with pytest.raises(InvalidRequest, match="fault is 'fire'; it must be one of crash_before"):
         inject_everywhere(written, faults=("fire",))
     with pytest.raises(ZeroDivisionError):
         inject_everywhere(lambda store, done: 1 / 0)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
-from ...inputs import checked_kind, checked_timeout, checked_whole
+from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
@@ -26,7 +26,7 @@ from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
 from .progress import ProgressBar
-from .watch import DcLooks, LatchProgress, XdcLooks, by_farm, progress_of
+from .watch import DcLooks, LatchProgress, XdcLooks, by_farm, counts_of, progress_of
 
 TTL = 3600
 """Default time to live of a latch, in seconds."""
@@ -194,7 +194,7 @@ class Latch(Handle):
 
     def counts(self) -> dict[str, int]:
         """Return the counters of all farms, by farm, at either level. One read. Raises `NotFound`."""
-        return by_farm(self._read_record(), layout.COUNT)
+        return counts_of(self._read_record())
 
     def progress(self) -> LatchProgress:
         """Return the counters that decide at this level. One read. Raises `NotFound`."""
@@ -252,7 +252,7 @@ class Latch(Handle):
         seams = self._store.seams
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
-        tell = bar.update if bar else progress or None
+        tell = bar.update if bar else checked_callable("progress", progress) if progress else None
         look = self._looks(every=bool(tell))
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
@@ -394,7 +394,7 @@ class Latch(Handle):
             if count is None:
                 raise InvalidRequest("neither count nor parties is given: say how many times the latch is counted down")
             return checked_whole("count", count, 0, layout.MAX_COUNT)
-        if count is not None and count != len(self._names):
+        if count is not None and checked_whole("count", count, 0, layout.MAX_COUNT) != len(self._names):
             raise InvalidRequest(f"count is {count} and parties names {len(self._names)}: give one of the two")
         return len(self._names)
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidRequest
+from ...inputs import is_int
+from ...plain import shown
 from ...seams import Seams
+from ...store.decode import damaged
 from ...store.port import Record
 from ..poller import FOR_EVER, Answer
 from ..watch import Watch
@@ -41,10 +44,22 @@ def by_farm(record: Record, prefix: str) -> dict[str, Any]:
     return {name[len(prefix) :]: value for name, value in sorted(record.bins.items()) if name.startswith(prefix)}
 
 
+def counts_of(record: Record) -> dict[str, int]:
+    """Return the counters, by farm. Raises `Corrupt` where one is no number."""
+    counts = by_farm(record, COUNT)
+    for farm, count in counts.items():
+        if not is_int(count):
+            raise damaged(record.key, f"bin {COUNT}{shown(farm)} is no number")
+    return counts
+
+
 def progress_of(record: Record) -> LatchProgress:
     """Return the progress in a whole record: the counters of all farms, and the named farms without one."""
-    counts = by_farm(record, COUNT)
-    named = sorted({farm for farms in by_farm(record, FARMS).values() for farm in farms})
+    counts = counts_of(record)
+    lists = by_farm(record, FARMS)
+    if not all(isinstance(farms, list) and all(isinstance(farm, str) for farm in farms) for farms in lists.values()):
+        raise damaged(record.key, f"a bin {FARMS}* holds no names of farms")
+    named = sorted({farm for farms in lists.values() for farm in farms})
     return LatchProgress(
         counts, sum(counts.values()), tuple(farm for farm in named if not has_joined(record.bins, farm))
     )
@@ -123,7 +138,7 @@ class XdcLooks:
             self.watch.handed = None
             return None
         record = self.watch.read().record
-        if record is None or not seen.counts.keys() <= (counts := by_farm(record, COUNT)).keys():
+        if record is None or not seen.counts.keys() <= (counts := counts_of(record)).keys():
             return None  # gone, or made again
         absent = tuple(farm for farm in seen.absent_farms if not has_joined(record.bins, farm))
         return LatchProgress(counts, sum(counts.values()), absent)

@@ -53,7 +53,8 @@ def entry_of(slot: Any, offset: int) -> Entry | None:
     """The entry in a slot, if it is the one with this offset."""
     if isinstance(slot, dict):  # the older form
         slot = slot.get("offset"), slot.get("entry", slot.get("value"))
-    return Entry(offset, slot[1]) if slot is not None and slot[0] == offset else None
+    is_pair = isinstance(slot, tuple | list) and len(slot) == 2  # anything else is damage: not this entry
+    return Entry(offset, slot[1]) if is_pair and slot[0] == offset else None
 
 
 class Slots:

@@ -8,15 +8,21 @@ the guard of every step of head asks for. Positions are changed without the queu
 from __future__ import annotations
 
 from ...errors import Corrupt, InvalidRequest, NotFound, Refused
+from ...inputs import checked_switch, checked_text
 from ...plain import shown
-from ...store.model.expr import Bin, Const, Expr, If, MapValue, Param, has, lacks
-from ...store.model.ops import MapGet, MapPut, MapRemove, Read
+from ...store.model.expr import Bin, Const, Expr, If, MapSize, MapValue, Param, has, lacks
+from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Read
 from ...store.port import NEVER, RecordStore
 from .buffer import Entry, Slots
 from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset
 
+MAX_GROUPS = 256
+"""Groups of a queue: with names as long as can be they take a quarter of the metadata record."""
 FREE = 2**62
 """Added to a position that head does not wait for."""
+
+MAX_NAME = 256
+"""Characters in the name of a group."""
 
 _NAME = Param("group", str)
 _STORED = MapValue(GROUPS, _NAME)
@@ -27,7 +33,7 @@ _NEXT = Param("next")
 _AT_HEAD, _FREE_AT_HEAD = Bin(HEAD) + 0, Bin(HEAD) + FREE
 _AT_NEXT = _NEXT + _FREE
 _HELD = _STORED - FREE  # below head where the group has a gap: head then waits there, and the gap stays known
-_UNKNOWN = lacks(GROUPS, _NAME)
+_UNKNOWN = lacks(GROUPS, _NAME) & (MapSize(GROUPS) <= MAX_GROUPS)  # one entry is nobody's
 _IS_FREE = has(GROUPS, _NAME) & (_STORED >= FREE)
 _FORWARD = has(GROUPS, _NAME) & (_POSITION < _NEXT) & (Bin(TAIL) >= _NEXT)
 _WITHIN = has(GROUPS, _NAME) & (Bin(HEAD) <= _NEXT) & (Bin(TAIL) >= _NEXT)
@@ -62,12 +68,24 @@ class ConsumerGroup:
     @classmethod
     def joined(cls, store: RecordStore, layout: Layout, slots: Slots, name: str, *, hold_head: bool) -> ConsumerGroup:
         """The group, registered in the queue. Raises `InvalidRequest`, `NotFound` where there is no queue."""
-        if not isinstance(name, str) or not 0 < len(name) <= 256:
-            raise InvalidRequest(f"group name is {shown(name)}; it must be text of 1 to 256 characters")
+        if len(checked_text("group name", name)) > MAX_NAME:
+            raise InvalidRequest(f"group name is {shown(name)}; it must be text of 1 to {MAX_NAME} characters")
+        checked_switch("hold_head", hold_head)
         group = cls(store, layout, slots, name)
-        if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN) and hold_head:
-            group._put(_HELD, _IS_FREE)  # refused where it is held already, by whomever
+        if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN):
+            group._check_there()
+            if hold_head:
+                group._put(_HELD, _IS_FREE)  # refused where it is held already, by whomever
         return group
+
+    def _check_there(self) -> None:
+        """Raise `InvalidRequest` where the group could not be registered as the queue has as many as it may have."""
+        stored, size = self._store.operate(self._layout.meta, MapGet(GROUPS, self.name), Compute(MapSize(GROUPS)))
+        if stored is None and size is not None and size > MAX_GROUPS:
+            raise InvalidRequest(
+                f"queue {shown(self._layout.name)} has {size - 1} consumer groups, the limit is {MAX_GROUPS}: drop one "
+                "that nobody reads any more"
+            )
 
     def read(self, n: int) -> Batch:
         """Up to `n` entries from the group's position on; does not move it.

@@ -18,7 +18,7 @@ from typing import Any
 from ...coord.lease import FENCE, OWNER, checked_lease
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
-from ...inputs import checked_timeout
+from ...inputs import checked_switch, checked_timeout
 from ...retry import outlive
 from ...store.connect import as_store
 from ...store.model.ops import MapGet, MapPut, Read
@@ -196,6 +196,7 @@ class LargeQueue:
     def _add(
         self, values: Iterable[Any], txn_id: str | int | None, overwrite_if_full: bool, timeout: float | None
     ) -> range:
+        checked_switch("overwrite_if_full", overwrite_if_full)
         items = [self.layout.fitting(value) for value in values]
         txn, seconds, capacity = transactions.checked_new(txn_id), checked_timeout(timeout), self.layout.capacity
         if not items:

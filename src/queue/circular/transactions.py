@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import InvalidRequest
+from ...inputs import checked_text
 from ...plain import shown
 from ...store.model.expr import Bin, Const, If, MapSize
 from ...store.model.ops import MapPut, MapRemove, Op
@@ -63,10 +64,7 @@ def checked(txn_id: str | int | None) -> str | None:
         txn = str(txn_id)
     if not isinstance(txn, str) or not txn:
         raise InvalidRequest(f"txn_id is {shown(txn_id)}; it must be an int, or text that is not empty")
-    try:
-        size = len(txn.encode())
-    except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"txn_id is {shown(txn_id)}, which is no valid Unicode ({failure.reason})") from None
+    size = len(checked_text("txn_id", txn).encode())
     if size > MOST_BYTES:
         raise InvalidRequest(
             f"txn_id is {shown(txn_id)}, of {size} bytes in UTF-8; it may have {MOST_BYTES}: shorten it"

@@ -17,6 +17,7 @@ from ...errors import InvalidRequest, NonDeterministicInput
 from ...inputs import is_int
 from ...plain import shown
 from ..sharded.envelope import Envelope, checked_headers, checked_id
+from ..sharded.fitting import check_fits
 from ..sharded.transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
 from .target import Target
@@ -153,6 +154,8 @@ class _Attempt:
 
     def _row(self, message: Outgoing) -> Row:
         data, headers = self._queue.codec.encode(message.payload), checked_headers(message.headers)
+        # Before a chunk names it: a chunk with a message that can never be written could never be completed.
+        check_fits(self._queue.store, self._queue.name, data, headers)
         if message.message_id is None:
             msg_id = self._digest(data, message.key, headers)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...background import Background, Troubles
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
-from ...inputs import checked_timeout, is_int
+from ...inputs import checked_switch, checked_timeout, is_int
 from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
@@ -192,6 +192,7 @@ class Outbox:
         what was there; `NonDeterministicInput` where that had been entered into the ledger already. Where such a call
         fails, what it has begun to publish needs another such call; others raise `Corrupt`.
         """
+        checked_switch("skip_corrupt", skip_corrupt)
         cursor, done = self._cursor, 0
         until = cursor.tail
         while cursor.committed < until and (count := self._forward_batch(skip_corrupt=skip_corrupt)):

@@ -8,7 +8,7 @@ from itertools import islice
 from sys import maxsize
 
 from ...errors import Corrupt, InvalidRequest, Unreadable
-from ...inputs import checked_timeout, is_int
+from ...inputs import checked_switch, checked_timeout, is_int
 from ...plain import shown
 from ...seams import Lock
 from .backlog import Backlog, backlog, distance
@@ -22,9 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 def file_safe(name: str) -> None:
     """`InvalidRequest` for a name that a cursor cannot have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequest(
-            f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {shown(name)}", name=name
-        )
+        raise InvalidRequest(f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {shown(name)}")
 
 
 class Cursor:
@@ -78,6 +76,7 @@ class Cursor:
         """
         if not is_int(n) or n < 1:
             raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {shown(n)}")
+        checked_switch("skip_corrupt", skip_corrupt)
         deadline = self._deadline(checked_timeout(timeout))
         while True:
             until = self._view.tail()

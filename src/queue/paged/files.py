@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...forks import renew_in_child
+from ...ownership import warn_of_others
 
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
@@ -174,7 +175,9 @@ class SystemFiles:
     def open(self, path: str, *, create: bool = False) -> SystemFile:
         """See `Files.open`."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        return SystemFile(os.open(path, flags, _FILE_MODE))
+        opened = SystemFile(os.open(path, flags, _FILE_MODE))
+        warn_of_others(path)
+        return opened
 
     def replace(self, source: str, target: str) -> None:
         """See `Files.replace`."""

@@ -12,7 +12,7 @@ from itertools import dropwhile, takewhile
 from typing import Any
 
 from ...errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
-from ...inputs import checked_timeout, seconds_of
+from ...inputs import checked_switch, checked_timeout, seconds_of
 from ...seams import SYSTEM, Seams
 from .bell import Bell
 from .codec import Decode, codec_of, milliseconds
@@ -140,6 +140,8 @@ class PagedQueue:
         """
         arrival = None if since is None else milliseconds(since)
         timeout = checked_timeout(timeout)
+        checked_switch("follow", follow)
+        checked_switch("skip_corrupt", skip_corrupt)
         self._check_open()
         until = self._writer.tail
         with disk(self._layout):

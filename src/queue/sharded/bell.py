@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from ...deadline import present
 from ...errors import LatchworkError, OutcomeUnknown
 from ...forks import renew_in_child
+from ...inputs import is_int
 from ...retry import RetryPolicy, again, reason
 from ...seams import Seams
 from ...store import NEVER, Add, Exists, Key, RecordStore, Update
@@ -83,7 +84,7 @@ class Bell:
         """How often it was rung, 0 = never. One read."""
         record = self._store.get(self.key, RUNG)
         rung = record.bins.get(RUNG, 0) if record else 0
-        return int(rung)
+        return rung if is_int(rung) else 0
 
 
 def _may_pass(outcome: Any) -> bool:

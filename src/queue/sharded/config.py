@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
-from ...inputs import checked_whole, is_int
+from ...inputs import checked_switch, checked_text, checked_whole, is_int
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.record import Key, checked_key
@@ -202,8 +202,8 @@ MAX_GROUP = 64
 """Characters in the name of a group."""
 
 
-def group_config(queue: QueueConfig, name: str, tag: str, settings: Mapping[str, Any]) -> GroupConfig:
-    """The settings of a group that is to be made. Raises `InvalidRequest`, as `QueueConfig` does."""
+def group_config(queue: QueueConfig, name: str, mark: str, settings: Mapping[str, Any]) -> GroupConfig:
+    """The settings of a group that is to be made; its tag ends in the mark. Raises `InvalidRequest`."""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_GROUP:
         raise InvalidRequest(f"group name {shown(name)}: it must be text of 1 to {MAX_GROUP} characters")
     unknown = sorted(settings.keys() - set(_OF_A_GROUP))
@@ -212,7 +212,9 @@ def group_config(queue: QueueConfig, name: str, tag: str, settings: Mapping[str,
     values = {field.name: getattr(queue, field.name) for field in fields(QueueConfig)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the queue has warned of its limits
-        return GroupConfig(**{**values, **settings, "name": f"{queue.name}@{name}"}, of=queue.name, tag=tag)
+        return GroupConfig(
+            **{**values, **settings, "name": f"{queue.name}@{name}"}, of=queue.name, tag=f"{name}~{mark}"
+        )
 
 
 def stored_name(config: QueueConfig) -> str:
@@ -220,9 +222,7 @@ def stored_name(config: QueueConfig) -> str:
     return f"{config.of}@{config.tag}" if isinstance(config, GroupConfig) else config.name
 
 
-_KINDS: dict[str, type] = {
-    "handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig, "unsafe_limits": bool,
-}  # fmt: skip
+_KINDS: dict[str, type] = {"handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig}
 
 # As the queue's record holds them.
 _UNITS = {
@@ -234,7 +234,8 @@ def check_concurrency(concurrency: int) -> int:
     """The worker threads of a consumer, once they are 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
     if is_int(concurrency) and concurrency > MAX_CONSUMERS:
         raise TooManyConsumers(
-            f"concurrency is {concurrency}: a consumer has at most {MAX_CONSUMERS} worker threads; run more processes"
+            f"concurrency is {shown(concurrency)}: a consumer has at most {MAX_CONSUMERS} worker threads; run "
+            "more processes"
         )
     checked_whole("concurrency", concurrency, 0, MAX_CONSUMERS)
     return concurrency
@@ -277,12 +278,15 @@ def _check_kinds(config: QueueConfig) -> None:
         value = getattr(config, field)
         if value is not None and not isinstance(value, kind):
             raise InvalidRequest(f"{field} is {shown(value)}; give a {kind.__name__}, or None")
+    checked_switch("unsafe_limits", config.unsafe_limits)
+    if config.handler_type:
+        checked_text("handler_type", config.handler_type)
 
 
 def _span(what: str, value: Any) -> timedelta:
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e9:
+    if isinstance(value, int | float) and not isinstance(value, bool) and -1e9 < value < 1e9:  # which no NaN is
         return timedelta(seconds=value)
     raise InvalidRequest(f"{what} is {shown(value)}; give a timedelta, or a number of seconds")
 

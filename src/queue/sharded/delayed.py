@@ -211,6 +211,11 @@ class DelayedMessages:
             self._k.pop(next(iter(self._k)))
         return failures
 
+    def enter_again(self, ids: Sequence[str], at: int) -> LatchworkError | None:
+        """Put entries into the bucket of that time (ms by the server) as well; None, or why not."""
+        number = bucket_of(at)
+        return self._enter({number: list(ids)}, self._kept).get(number)
+
     def _appending(self, number: int, k: int, ids: Sequence[str], ttl: int) -> Update:
         guard = Bound(_ROOM, {"room": CHUNK - len(ids)})
         ops: tuple[Op, ...] = (*(MapPut(IDS, one, 1) for one in ids), Compute(SERVER_NOW))

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...errors import InvalidRequest, Unreadable
+from ...inputs import checked_choice
 from ...plain import shown
 from ...store.model.expr import Param
 from ...store.model.form import Form
@@ -59,11 +60,7 @@ class Reason(str, Enum):
 
 def reason_of(reason: str) -> str:
     """The reason, once it is one of the closed set. Raises `InvalidRequest`."""
-    try:
-        return Reason(reason).value
-    except ValueError:
-        names = ", ".join(r.value for r in Reason)
-        raise InvalidRequest(f"reason {shown(reason)}: use one of {names}") from None
+    return str.__str__(checked_choice("reason", reason, [one.value for one in Reason]))
 
 
 class Envelope(Struct, frozen=True, rename="camel"):
@@ -298,12 +295,17 @@ def _finite(payload: Any) -> bool:
 _JSON = msgspec.json.Encoder()
 
 
-@lru_cache(maxsize=256)
 def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
     try:
-        return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
-    except TypeError as failure:
-        raise InvalidRequest(f"codec {shown(codec)} is not a type that msgspec reads from JSON: {failure}") from failure
+        return _new_decoder(codec)
+    except (TypeError, ValueError, RecursionError) as failure:  # also of what cannot be the key of a cache
+        kind = type(failure).__name__
+        raise InvalidRequest(f"codec {shown(codec)} is not a type that msgspec reads from JSON ({kind})") from None
+
+
+@lru_cache(maxsize=256)
+def _new_decoder(codec: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
 
 
 @dataclass(frozen=True, slots=True)

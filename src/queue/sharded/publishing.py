@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol, TypeAlias
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError
-from ...inputs import checked_choice
+from ...inputs import checked_choice, checked_each
 from ...plain import shown
 from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
 from ..ledger.target import Target
@@ -75,8 +75,7 @@ def checked_terms(
 
 def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:
     """The messages with their dedup keys, one for each. Raises `InvalidRequest`."""
-    if len(dedups) != len(messages):
-        raise InvalidRequest(f"{len(dedups)} dedups for {len(messages)} payloads: give one for each")
+    checked_each("dedups", dedups, len(messages), "payloads")
     return [message._replace(dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-from ...errors import InvalidRequest, RecordTooBig, Refused
+from ...errors import InvalidRequest, Refused
 from ...forks import renew_in_child
+from ...inputs import checked_each
 from ...plain import shown
 from ...store import RecordStore
 from .batches.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
@@ -20,6 +21,7 @@ from .delayed import Due, checked_due
 from .delivery import Delivery, lost
 from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, checked_headers, checked_id, reason_of
+from .fitting import check_fits
 from .groups.making import end
 from .groups.pointers import GroupPointers, pointer_queues
 from .one import SideView
@@ -34,9 +36,6 @@ from .subqueue import QueueView, Rules, not_begun
 
 SPREAD = 100
 """Messages of one `publish_many` that go to the same shard, so that consumers find them in batches."""
-
-MAYBE_TOO_BIG, AROUND = 200_000, 2_048
-"""Characters from which a payload is measured, and bytes of a message's record around it."""
 
 
 class Registry(Protocol):
@@ -232,36 +231,21 @@ class ShardedQueue(QueueView):
 
         Raises `InvalidRequest` and `RecordTooBig`.
         """
-        if message_ids is not None and len(message_ids) != len(payloads):
-            raise InvalidRequest(
-                f"{len(message_ids)} message ids for {len(payloads)} payloads: give as many message ids"
-            )
+        checked_each("message ids", message_ids, len(payloads), "payloads")
         seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
+        data = [self.codec.encode(payload) for payload in payloads]
+        for one in data:  # else a pointer would be reserved in vain
+            check_fits(self.store, self.name, one, carried)
         envelopes = [
-            Envelope(self._fitting(self.codec.encode(payload)), msg_id, enqueued_at=now, headers=carried)
-            for payload, msg_id in zip(payloads, ids, strict=True)
+            Envelope(one, msg_id, enqueued_at=now, headers=carried) for one, msg_id in zip(data, ids, strict=True)
         ]
         places = self._shards(len(envelopes), key, keys)
         return [Prepared(envelope, shard, bound) for envelope, (shard, bound) in zip(envelopes, places, strict=True)]
 
-    def _fitting(self, data: str | bytes) -> str | bytes:
-        """The payload, if a record can hold it: else its pointer would be reserved in vain. Raises `RecordTooBig`."""
-        if len(data) > MAYBE_TOO_BIG:
-            size = len(data.encode() if isinstance(data, str) else data)
-            limit = self.store.describe().record_size_limit - AROUND
-            if size > limit:
-                raise RecordTooBig(
-                    f"a payload of {size} bytes, and records of {self!r} take {limit}: publish a reference",
-                    size=size,
-                    limit=limit,
-                )
-        return data
-
     def _shards(self, n: int, key: str | None, keys: Sequence[str | None] | None) -> list[tuple[int, bool]]:
         """The shard of each message, and whether it has to go there."""
-        if keys is not None and len(keys) != n:
-            raise InvalidRequest(f"{len(keys)} keys for {n} payloads: give one for each")
+        checked_each("keys", keys, n, "payloads")
         wanted = [None if one is None else self.shard_of(one) for one in keys or [key] * n]
         return [
             (following, False) if shard is None else (shard, True)
@@ -439,7 +423,7 @@ class QueueGroup(ShardedQueue):
 
     def batch(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: a batch is of the queue itself."""
-        raise InvalidRequest(f"{self.name!r} is a group: a batch is of the queue {self.queue_name!r}, which it reads")
+        raise InvalidRequest(f"{self!r} is a group: a batch is of the queue {shown(self.queue_name)}, which it reads")
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refused: make it of the queue itself."""

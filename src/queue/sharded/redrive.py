@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ...errors import InvalidRequest
+from ...inputs import checked_switch
 from ...plain import shown
 from .drain import PassReport, sweep_through
 from .envelope import Envelope, Message, message_of, reason_of
@@ -21,6 +22,7 @@ def redrive(
     """What `ShardedQueue.redrive` does."""
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
         raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to 1000000")
+    checked_switch("dry_run", dry_run)
     wanted = None if reason is None else reason_of(reason)
     if dry_run:
         return [message for message in parked.peek_all() if wanted in (None, message.reason)][:limit]

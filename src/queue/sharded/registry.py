@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import renew_in_child
-from ...inputs import checked_store_name, farm_or_default
+from ...inputs import checked_store_name, checked_switch, farm_or_default
 from ...plain import shown
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
@@ -139,6 +139,8 @@ class QueueRegistry:
         self, *, active: bool | None = True
     ) -> tuple[list[tuple[ShardedQueue, dict[str, Any]]], dict[str, Unreadable]]:
         """Return the queues, each with its record, and the errors of unreadable ones by name."""
+        if active is not None:
+            checked_switch("active", active)
         self._ensure_index()
         wanted = ("true", "false") if active is None else ("true" if active else "false",)
         # By name, as one that is deactivated between the two queries is in both.
@@ -220,7 +222,7 @@ class QueueRegistry:
 
     def make_group(self, queue: ShardedQueue, name: str, start: Start, settings: Mapping[str, Any]) -> QueueGroup:
         """What `ShardedQueue.group` does."""
-        wanted = group_config(queue.config, name, f"{name}~{self.store.seams.unique()[-12:]}", settings)
+        wanted = group_config(queue.config, name, self.store.seams.unique()[-12:], settings)
         checked_start(start)
         self._ensure_index()
         record = self.records.find(wanted.name)

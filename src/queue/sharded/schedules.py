@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from ...errors import Corrupt, InvalidRequest, NotFound, Refused
-from ...inputs import checked_text
+from ...inputs import checked_choice, checked_moment, checked_text
 from ...plain import shown
 from ...store import Compute, Exists, Key, MapPut, MapRemove, Param, Read, RecordStore, has
 from ...store.model.expr import SERVER_NOW, Bound, MapValue
@@ -68,8 +68,7 @@ class Schedule:
         checked_text("queue", self.queue)
         if (self.every is None) == (self.cron is None):
             raise InvalidRequest(f"schedule {shown(self.name)}: give either every= or cron=")
-        if self.missed not in MISSED:
-            raise InvalidRequest(f"missed is {shown(self.missed)}; it must be one of {', '.join(MISSED)}")
+        checked_choice("missed", self.missed, MISSED)
         self._check_times()
         try:
             size = len(json.dumps(self.payload, allow_nan=False).encode())
@@ -109,8 +108,7 @@ class Schedule:
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
         """The ticks later than that time, the earliest first, in UTC. A naive time is refused."""
-        if after.tzinfo is None:
-            raise InvalidRequest(f"after is {shown(after)}, which has no time zone: give an aware datetime")
+        checked_moment("after", after)
         if self.every is not None:
             step = int(self.every.total_seconds())
             at = (int(after.timestamp()) // step + 1) * step
@@ -128,7 +126,9 @@ class Schedule:
         last: the tick that was settled last. Looks at 1,000 ticks at most; the others are for the next pass.
         """
         ticks: list[datetime] = []
-        for tick in self.ticks(min(last, now)):  # a server whose clock was set back does not silence a schedule
+        for tick in self.ticks(
+            min(checked_moment("last", last), checked_moment("now", now))
+        ):  # a server whose clock was set back does not silence a schedule
             if tick > now or len(ticks) == MAX_TICKS:
                 break
             ticks.append(tick)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ...errors import InvalidRequest, LatchworkError
+from ...inputs import checked_many
 from ...retry import Poll
 from .batches.blocks import Blocks, place_of
 from .delivery import Delivery, lost
@@ -19,7 +20,7 @@ Outcome = bool | LatchworkError
 
 def acknowledge(deliveries: Iterable[Delivery]) -> None:
     """What `QueueView.ack_many` does."""
-    given = list(deliveries)
+    given = checked_many("deliveries", deliveries)
     for delivery in given:
         if not isinstance(delivery, Delivery):
             raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")

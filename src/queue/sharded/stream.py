@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec import Struct, field
 
 from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
+from ...inputs import checked_text
 from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
 from ...store.decode import Counter, decoded
@@ -75,7 +76,8 @@ def take(queue: PointerQueue, stream: str) -> Owner:
     Three calls. Raises `QueueOwned` with the name of another stream that owns a shard, having let go of all.
     """
     if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
-        raise InvalidRequest(f"streamId {shown(str(stream))}: it must be text of 1 to {MAX_STREAM} characters")
+        raise InvalidRequest(f"streamId {shown(stream)}: it must be text of 1 to {MAX_STREAM} characters")
+    checked_text("streamId", stream)
     for _ in range(TAKEOVERS):
         owners = _owners(queue)
         _refuse_others(queue, owners, stream)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...deadline import Deadline
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
-from ...inputs import checked_timeout
+from ...inputs import checked_some, checked_timeout
 from ...plain import shown
 from ...retry import Poll, may_pass, outlive
 from ..rows import as_one
@@ -117,6 +117,7 @@ class QueueView:
         what was claimed before an error is tried again by later calls, or comes back through the sweeper.
         """
         checked_count("max_messages", max_messages)
+        checked_some("shards", shards, self.pointers.shards)
         seams = self.store.seams
         with Deadline(seams, checked_timeout(timeout)) as deadline:
             return outlive(
@@ -375,10 +376,8 @@ class QueueView:
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay."""
-        raise InvalidRequest(
-            f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}: only a message of a queue itself can "
-            "come again later; leave the delay out"
-        )
+        asked = f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}"
+        raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
         """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.

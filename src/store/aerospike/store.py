@@ -17,7 +17,7 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
-from ...inputs import checked_store_name
+from ...inputs import checked_store_name, checked_switch
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
 from ..model.form import Form, plain
@@ -62,7 +62,7 @@ class AerospikeStore(RecordStore):
         self.seams = seams
         self.namespace = checked_store_name("namespace", namespace)
         self._link = Link(client=client, namespace=namespace, seams=seams)
-        self._require_sc = require_sc
+        self._require_sc = checked_switch("require_sc", require_sc)
 
     @classmethod
     def from_url(cls, url: str) -> AerospikeStore:

@@ -81,6 +81,8 @@ def parse(url: str) -> Target:
     The options, with their defaults, are in docs/operations.md. Any that begins with `tls_` turns TLS on. Raises
     `InvalidRequest` naming the part that is wrong.
     """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"the store's URL is a {type(url).__name__}; it must be text")
     url = re.sub("[\t\r\n]", "", url)  # a secret is often read with the end of its line
     scheme, authority, path, query, fragment = _URL.findall(url)[0]  # it matches every text, and a part may be empty
     if scheme.lower() != "aerospike":

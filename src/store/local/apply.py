@@ -206,7 +206,9 @@ def _list_set(op: o.ListSet, change: _Change) -> Any:
     items, value = _held(change, op.bin, list, []), taken(op.value)
     gap = element(op.index) - len(items)
     if gap > RECORD_SIZE_LIMIT:
-        raise InvalidRequest(f"index {op.index} of the list in bin {shown(op.bin)}, which has {len(items)} elements")
+        raise InvalidRequest(
+            f"index {shown(op.index)} of the list in bin {shown(op.bin)}, which has {len(items)} elements"
+        )
     items = items + [None] * (gap + 1)
     items[op.index] = value
     return _set(change, op.bin, items, bound(value) + max(0, gap) * HEADER)

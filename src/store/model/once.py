@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import InvalidRequest
+from ...inputs import checked_switch
 from ...plain import shown
 from .expr import Bound, Expr
 from .record import checked_bins
@@ -34,6 +35,8 @@ class Once:
     token: bytes | None = None
 
     def __post_init__(self) -> None:
+        checked_switch("monotone", self.monotone)
+        checked_switch("goes_on", self.goes_on)
         if not isinstance(self.capacity, int) or not self.capacity >= 1:
             raise InvalidRequest(f"a memory of {shown(self.capacity)} tokens: it must hold at least 1, a whole number")
         checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from ...errors import InvalidRequest
+from ...inputs import checked_switch
 from ...plain import shown
 from .expr import EXPRESSIONS, Bound, Expr, Param
 from .values import NO_BIN, element
@@ -89,6 +90,7 @@ class MapPut(Struct, frozen=True):
     new: bool = False
 
     def __post_init__(self) -> None:
+        checked_switch("new", self.new)
         if is_computed(self.key) and not isinstance(self.value, EXPRESSIONS):
             raise InvalidRequest(
                 f"{shown(self.value)} at a key that is computed: give an expression, Const(...) for a value"
@@ -108,6 +110,10 @@ class MapRemove(Struct, frozen=True):
 
     bin: str
     keys: tuple[str | int | bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, tuple | list):
+            raise InvalidRequest(f"{shown(self.keys)} as the keys to remove: give a tuple of keys")
 
 
 class MapTrim(Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from ...errors import InvalidRequest, LatchworkError
-from ...inputs import checked_store_name
+from ...inputs import checked_many, checked_store_name, checked_switch
 from ...plain import shown
 from .expr import EXPRESSIONS, Guard
 from .ops import Op
@@ -117,7 +117,7 @@ def checked_key(key: Key) -> Key:
     plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
     if plain and set_name in _known_sets and "\0" not in name:
         return key
-    if not isinstance(set_name, str) or not isinstance(name, str):
+    if not isinstance(key, tuple) or not isinstance(set_name, str) or not isinstance(name, str):
         raise InvalidRequest(f"{shown(key)}: the set and the name of a record are text")
     try:
         name.encode()
@@ -141,7 +141,7 @@ def checked_removal(removal: Removal) -> Removal:
     """The removal, once it is one that every backend takes. Raises `InvalidRequest`."""
     if not isinstance(removal, Removal):
         raise InvalidRequest(f"{shown(removal)} is no removal: give Removal(key, when)")
-    _check_guard(removal.when)
+    check_guard(removal.when)
     key = checked_key(removal.key)
     return removal if key is removal.key else Removal(key, removal.when)
 
@@ -152,7 +152,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
             return
     except (AttributeError, TypeError):  # of something that is no operation, or a name that is no text
         pass
-    for op in ops:
+    for op in checked_many("ops", ops):
         if not isinstance(op, Op):
             raise InvalidRequest(f"{shown(op)} is no operation: use those of latchwork.store.model.ops")
         if op.bin is not NO_BIN:
@@ -167,14 +167,15 @@ def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _check_guard(when: Any) -> None:
+def check_guard(when: Any) -> None:
+    """Whether a store can evaluate it. Raises `InvalidRequest`."""
     if when is not None and not isinstance(when, EXPRESSIONS):
         raise InvalidRequest(f"when is {shown(when)}; it must be an expression of latchwork.store.model.expr")
 
 
 def checked_rows(updates: Iterable[Update]) -> list[Update]:
     """The updates, once all are such that every backend takes them. Raises `InvalidRequest`."""
-    rows = list(updates)
+    rows = checked_many("updates", updates)
     ops: tuple[Op, ...] | None = None
     for update in rows:
         checked(update, known_ops=ops is not None and getattr(update, "ops", None) is ops)
@@ -200,7 +201,8 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
         _check_bins(ops)
     if type(exists) is not Exists:
         raise InvalidRequest(f"exists is {shown(exists)}; it must be Exists.UPDATE, CREATE or ANY")
-    _check_guard(when)
+    checked_switch("or_absent", or_absent)
+    check_guard(when)
     if when is not None and exists is not Exists.UPDATE and not or_absent:
         raise InvalidRequest(
             f"a guard on {key} with exists={exists.value}: the server skips guards where there is no record; use "

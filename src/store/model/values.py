@@ -175,7 +175,7 @@ def element(number: int) -> int:
 def _integer(value: int) -> int:
     if MIN_INT <= value <= MAX_INT:
         return value
-    raise InvalidRequest(f"the integer {value} has more than 64 bits: store it as text")
+    raise InvalidRequest(f"the integer {shown(value)} has more than 64 bits: store it as text")
 
 
 def _text(value: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Unavailable
+from ...ownership import warn_of_others
 from .seal import bin_of
 
 APPLICATION_ID = 0x4C415443
@@ -76,7 +77,7 @@ def _make_private(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        return
+        warn_of_others(path)
     except OSError as failure:
         raise Misconfigured(
             f"cannot make the store {path}: {failure.strerror}; its directory must exist and be writable"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...inputs import checked_choice, checked_number
 from ...plain import shown
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
@@ -53,10 +54,8 @@ class SQLiteStore(RecordStore):
         seams: Seams = SYSTEM,
     ) -> None:  # fmt: skip
         super().__init__()
-        if synchronous not in SYNCHRONOUS:
-            raise InvalidRequest(f"synchronous is {shown(synchronous)}; it must be one of {', '.join(SYNCHRONOUS)}")
-        if not 0 <= busy_timeout <= 3600:
-            raise InvalidRequest(f"busy_timeout is {busy_timeout} s; it must be 0 to 3600")
+        checked_choice("synchronous", synchronous, SYNCHRONOUS)
+        checked_number("busy_timeout", busy_timeout, 0, 3600)
         self.path = _absolute(path)
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
@@ -217,6 +216,8 @@ def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise InvalidRequest(f"path is {shown(path)}; it must be the path of a file, as text")
     try:
         absolute = Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - `resolve` would read the disk
     except RuntimeError:

@@ -6,6 +6,7 @@ import pytest
 
 from latchwork.errors import InvalidRequest, NotFound, QueueFull
 from latchwork.queue import Entry, LargeQueue
+from latchwork.queue.circular.groups import MAX_GROUPS, MAX_NAME
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -36,6 +37,18 @@ def test_what_was_read_and_not_committed_is_read_again(queue):
     assert values(group.read(2)) == values(group.read(2)) == ["a", "b"]
     group.commit(0)
     assert values(queue.group("g").read(2)) == ["b", "c"]
+
+
+def test_groups_are_refused_before_they_fill_the_queues_record(store, name):
+    """Their map is in the record that every change of the queue writes to."""
+    queue = LargeQueue.create(store, name, 6, entries_per_record=2)
+    groups = [queue.group(f"{number:03}" + "\U0001f600" * (MAX_NAME - 3)) for number in range(MAX_GROUPS)]
+    with pytest.raises(InvalidRequest, match="has 256 consumer groups, the limit is 256: drop one"):
+        queue.group("one more")
+    assert queue.enqueue("a") == 0, "the queue goes on"
+    assert values(queue.group(groups[0].name, hold_head=True).read(1)) == ["a"], "a group that is there is joined"
+    groups[1].drop()
+    assert values(queue.group("one more").read(1)) == ["a"]
 
 
 def test_commit_never_goes_back_and_rewind_does(queue):

@@ -11,7 +11,14 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import InvalidRequest, LatchworkError, NonDeterministicInput, OutcomeUnknown, Refused
+from latchwork.errors import (
+    InvalidRequest,
+    LatchworkError,
+    NonDeterministicInput,
+    OutcomeUnknown,
+    RecordTooBig,
+    Refused,
+)
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded import stream as ranges
@@ -475,3 +482,33 @@ def test_an_acknowledgement_in_doubt_stays_in_doubt_where_its_record_cannot_be_r
     faulty.plan.update({sent + 1: "reply_lost"} | dict.fromkeys(range(sent + 3, sent + 20), "dropped"))
     with pytest.raises(OutcomeUnknown):
         delivery.ack()
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        Outgoing({"n": "x" * 2**20}),
+        Outgoing({"n": 12}, headers={"trace": "x" * 2**20}),
+        Outgoing({"n": "漢" * 350_000}),
+    ],
+    ids=["payload", "headers", "three bytes a character"],
+)
+def test_a_row_that_is_too_large_is_refused_before_a_chunk_names_it(store, large):
+    """A chunk with a message that can never be written could never be completed: mended, the input goes on."""
+    queue = queue_on(store)
+    sound = rows()
+    with pytest.raises(RecordTooBig, match="publish a reference"):
+        Ledger(queue, "job").publish(0, [*sound[:12], large, *sound[13:]])
+    assert all(chunk.written for chunk in chunks(records(queue))), "none is half published"
+    assert Ledger(queue, "job").publish(0, sound).messages == N
+    assert consumed(queue) == ONCE
+
+
+def test_headers_that_are_too_large_are_refused_before_a_pointer_is_reserved(store):
+    queue = queue_on(store)
+    with pytest.raises(RecordTooBig, match="of them headers"):
+        queue.publish("x", headers={"trace": "x" * 2**20})
+    assert [state.loaded for state in queue.pointers.states()] == [0, 0, 0]

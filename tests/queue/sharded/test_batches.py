@@ -293,7 +293,7 @@ def test_a_stream_does_not_count_what_went_on_from_its_slot(queue):
     (delivery,) = queue.receive(1)
     delivery.nack()
     owner = stream.take(queue.pointers, "s")
-    stream._discard(queue.pointers, [delivery.held.slot])
+    stream._discard(queue.pointers, delivery.shard, [delivery.pointer])
     assert batch.progress().done == 0
     stream.let_go(queue.pointers, owner)
 
@@ -607,6 +607,45 @@ def test_a_deactivated_queue_takes_no_message_and_the_batch_goes_on(alone):
     batch.close()
     assert drain(alone) == ["a"]
     assert batch.wait(0)
+
+
+def test_what_is_done_while_others_take_it_out_counts_once(alone, monkeypatch):
+    """Without the sizes in the guard it would be done and out, and the batch would end one message early."""
+    batch = alone.batch("b", then=Publish(NEXT))
+    batch.publish_many(["a", "b"])
+    blocks, place = alone.batches.blocks, alone.batches.place(batch._state, 0)
+    read = blocks.store.get_many
+
+    def done_meanwhile(*args, **options):
+        found = read(*args, **options)
+        monkeypatch.undo()
+        blocks.mark([place])
+        return found
+
+    monkeypatch.setattr(blocks.store, "get_many", done_meanwhile)
+    blocks.take_out([place])
+    batch.close()
+    assert (batch.progress().published, batch.progress().done) == (2, 1)
+    assert not batch.wait(0)
+
+
+def test_whoever_vouches_while_others_take_it_out_is_heard(alone, monkeypatch):
+    batch = alone.batch("b")
+    batch.publish("a")
+    blocks, place = alone.batches.blocks, alone.batches.place(batch._state, 0)
+    read = blocks.store.get_many
+
+    def vouched_meanwhile(*args, **options):
+        found = read(*args, **options)
+        monkeypatch.undo()
+        blocks.vouch([place])
+        return found
+
+    monkeypatch.setattr(blocks.store, "get_many", vouched_meanwhile)
+    blocks.take_out([place])
+    assert batch.progress().published == 1
+    blocks.take_out([place])
+    assert batch.progress().published == 1
 
 
 # ---- closing

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown
+from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown, RecordTooBig
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import CHUNK, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
-from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
@@ -400,3 +400,60 @@ def test_of_two_messages_with_one_id_that_are_published_together_the_second_is_r
         queue.publish_many(["first", "second"], message_ids=["one", "one"], delay=5)
     assert refused.value.details["published"] == ["one"]
     assert [message.payload for message in queue.delayed.search()] == ["first"]
+
+
+# ---- damage
+
+
+def fill(store, key, bin):
+    """Let the bin be as large as its record can have it."""
+    low, high = 0, 2**20
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            store.operate(key, Put(bin, "x" * middle))
+            low = middle
+        except RecordTooBig:
+            high = middle
+
+
+def test_a_message_that_cannot_be_moved_holds_up_no_other_and_comes_once_it_is_mended(store, clock, caplog):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("healthy", delay=5)
+    queue.publish("damaged", delay=5, message_id="bad")
+    fill(store, queue.delayed.entry("bad"), "data")  # no room for the mark of who moves it
+    run_until(timers, clock, 400)
+    queue.publish("newer", delay=5)
+    run_until(timers, clock, 20)
+    assert payloads(queue) == ["healthy", "newer"]
+    assert queue.depth().delayed == 1
+    assert "message bad of q cannot be moved" in caplog.text
+    store.operate(queue.delayed.entry("bad"), Put("data", '"mended"'))
+    run_until(timers, clock, 65)
+    assert payloads(queue) == ["mended"]
+    assert queue.depth().delayed == 0
+
+
+def test_a_bucket_that_cannot_be_read_is_passed_and_others_are_moved(store, clock, caplog):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("lost", delay=5)
+    bucket = queue.delayed.bucket(bucket_of(int(clock.wall() * 1000) + 5000), 0)
+    store.operate(bucket, Put("ids", "no map"))
+    queue.publish("healthy", delay=400)
+    run_until(timers, clock, 410)
+    assert payloads(queue) == ["healthy"]
+
+
+@pytest.mark.parametrize("horizon", ["x", -1, 2**63 - 1, None])
+def test_a_damaged_horizon_is_an_error_of_that_queue_alone(store, clock, horizon, caplog):
+    queue = queue_on(store)
+    other = queue.registry.create(QueueConfig("other", shards=1))
+    timers = Timers(Farms(queue, other))
+    queue.publish("x", delay=5)
+    other.publish("y", delay=5)
+    store.operate(queue.delayed.control, Put("horizon", horizon))
+    run_until(timers, clock, 10)
+    assert payloads(other) == ["y"]
+    assert "horizon" in caplog.text

@@ -17,7 +17,7 @@ from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded.envelope import Codec, Envelope, from_bins
-from latchwork.queue.sharded.queue import AROUND
+from latchwork.queue.sharded.fitting import AROUND
 from latchwork.queue.sharded.shards import Slot
 from latchwork.retry import Poll
 from latchwork.store import Exists, Key, MemoryStore, Put

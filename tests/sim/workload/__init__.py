@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from .across import Across
 from .barrier import Meetings
 from .base import Scenario
+from .batches import Batches
 from .circular import Circular
 from .consumer import Prefetching
 from .election import Election
@@ -27,11 +29,13 @@ SCENARIOS: dict[str, type[Scenario]] = {
         LatchScenario,
         Lock,
         Election,
+        Across,
         Circular,
         Sharded,
         Ordered,
         Prefetching,
         Groups,
+        Batches,
         Ledgers,
         Publishers,
         SemaphoreScenario,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from ....deadline import Deadline
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown
 from ....inputs import checked_text, checked_timeout, seconds_of
+from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ...ledger.dedup import Entry, Wanted, publish_or_find
 from ..config import QueueConfig
@@ -301,7 +302,7 @@ def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
     seconds = lifetime(config) if life is None else seconds_of(life)
     least, most = (1 if config.unsafe_limits else MIN_LIFE.total_seconds()), MAX_LIFE.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= 2 * most:
-        raise InvalidRequest(f"life is {life!r}; give a timedelta of 1 min to 730 days, or None")
+        raise InvalidRequest(f"life is {shown(life)}; give a timedelta of 1 min to 730 days, or None")
     return round(seconds)
 
 
@@ -323,5 +324,6 @@ def check_alike(queue: str, state: BatchState, then: Mapping[str, Any] | None) -
     """Raises `AlreadyExists` where a batch has another follow-up than is asked for."""
     if then is not None and then != state.then:
         raise AlreadyExists(
-            f"batch {state.name!r} of queue {queue!r} is there, with another follow-up: give that, or another name"
+            f"batch {shown(state.name)} of queue {shown(queue)} is there, with another follow-up: give "
+            "that, or another name"
         )

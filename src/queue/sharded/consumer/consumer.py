@@ -11,8 +11,7 @@ from ....background import TROUBLE, Activity, Troubles
 from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
 from ....errors import InvalidRequest
-from ....inputs import checked_kind
-from ....plain import shown
+from ....inputs import checked_kind, checked_number, checked_switch
 from ....seams import Task
 from ..config import check_concurrency
 from ..delivery import Delivery
@@ -91,9 +90,9 @@ class Consumer:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         check_handler(handler)
-        if not isinstance(grace, int | float) or not grace >= 0:
-            raise InvalidRequest(f"grace is {shown(grace)}; it must be seconds, 0 or more")
-        self.queue, self.handler, self.ordered, self.grace = queue, handler, ordered, grace
+        checked_number("grace", grace)
+        self.queue, self.handler, self.grace = queue, handler, grace
+        self.ordered = checked_switch("ordered", ordered)
         self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
@@ -187,7 +186,7 @@ class Consumer:
         """
         if self._pid not in (0, os.getpid()):
             return True
-        end = self._seams.monotonic() + (self.grace if grace is None else grace)
+        end = self._seams.monotonic() + (self.grace if grace is None else checked_number("grace", grace))
         try:
             try:
                 self._finish(end)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ....background import Background, Troubles
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
-from ....inputs import checked_kind, checked_timeout, checked_whole, is_int
+from ....inputs import checked_kind, checked_number, checked_switch, checked_whole, is_int
 from ....plain import shown
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
@@ -85,7 +85,7 @@ class Worker:
         if concurrency is not None and weights is None:
             raise InvalidRequest("concurrency without weights: give weights, or a concurrency to each handler")
         self.concurrency = concurrency
-        self.grace, self.upkeep = checked_timeout(grace), checked_kind("upkeep", upkeep, bool)
+        self.grace, self.upkeep = checked_number("grace", grace), checked_kind("upkeep", upkeep, bool)
         self._seams = registry.store.seams
         self._handlers: dict[str, Handled] = {}
         self.consumers: dict[str, Consumer] = {}
@@ -129,6 +129,7 @@ class Worker:
             )
         if concurrency is not None:
             check_concurrency(concurrency)
+        checked_switch("ordered", ordered)
         _check_thresholds(start_at, stop_at)
         checked_prefetch(prefetch, batching=False, ordered=ordered)
         checked_rate(rate, per_key, batching=False, seams=self._seams)
@@ -171,7 +172,7 @@ class Worker:
             concurrency=0 if handled.start_at is not None else 1 if self.weights is not None else handled.concurrency,
             ignorable=handled.ignorable,
             ordered=handled.ordered,
-            grace=self.grace or 0.0,
+            grace=self.grace,
             upkeep=self.upkeep,
             prefetch=handled.prefetch,
             rate=handled.rate,
@@ -184,7 +185,7 @@ class Worker:
         """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`)."""
         self._signals.drains = True
         self._stopping.set()
-        end = self._seams.monotonic() + ((self.grace or 0.0) if grace is None else grace)
+        end = self._seams.monotonic() + (self.grace if grace is None else checked_number("grace", grace))
         consumers = list(self.consumers.values())
         try:
             done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in consumers]
@@ -304,7 +305,7 @@ def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int] | None
     if not isinstance(weights, Mapping) or not weights:
         raise InvalidRequest(f"weights is {shown(weights)}; give a mapping of queue names to whole numbers")
     for name, weight in weights.items():
-        checked_whole(f"the weight of {name!r}", weight, 1, 1000)
+        checked_whole(f"the weight of {shown(name)}", weight, 1, 1000)
     return dict(weights)
 
 

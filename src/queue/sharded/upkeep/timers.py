@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ....coord.election.term import Leadership
-from ....errors import LatchworkError, NotFound, Refused
+from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
+from ....inputs import is_int
 from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
+from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...ledger.dedup import Wanted, publish_unless_there
@@ -27,6 +29,8 @@ SCAN = 1_000
 """Buckets in one look at most."""
 PASS = 5_000
 """Milliseconds by which the horizon is moved at least."""
+LATER = 60_000
+"""Milliseconds after which a message that cannot be moved is tried again."""
 MEMORY = 2 * 86_400
 """Seconds for which the ledger knows that a message was moved."""
 SCOPE = "delay"
@@ -40,6 +44,16 @@ class HasQueues(Protocol):
     """What tells the queues whose messages are to be moved."""
 
     def queues(self) -> list[ShardedQueue]: ...
+
+
+def is_for_good(failure: LatchworkError) -> bool:
+    """Whether time does not mend it: a record is damaged, or too large."""
+    return isinstance(failure, Corrupt | Unreadable | InvalidRequest)
+
+
+def _texts(ids: Any) -> list[str]:
+    """The ids in a bucket's record, without what is none."""
+    return [one for one in ids if isinstance(one, str) and one] if isinstance(ids, Mapping) else []
 
 
 class Timers:
@@ -125,8 +139,15 @@ class QueueTimers:
 
     def _ask(self) -> None:
         """The horizon and the server's time. One call. Raises `NotFound`."""
-        self._horizon, self._now = self._store.operate(self._delayed.control, Read(HORIZON), Compute(SERVER_NOW))
+        row = self._store.operate(self._delayed.control, Read(HORIZON), Compute(SERVER_NOW))
+        self._horizon, self._now = self._checked(*row)
         self._at = self._seams.monotonic()
+
+    def _checked(self, horizon: Any, now: int) -> tuple[int, int]:
+        """The horizon and the server's time. Raises `Corrupt` for a horizon that is none."""
+        if not is_int(horizon) or not 0 <= horizon <= MAX_COUNTER:
+            raise damaged(self._delayed.control, f"bin {HORIZON!r} is no time: set it to one before all that is due")
+        return horizon, now
 
     def _guess(self) -> float:
         """The server's time now, about, in ms."""
@@ -147,16 +168,18 @@ class QueueTimers:
                 *(Update(delayed.bucket(number, 0), (Read(IDS),)) for number in due),
                 *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
             ])  # fmt: skip
-            for row in rows[1:]:
+            for number, row in zip((*due, *ahead), rows[1:], strict=True):
                 if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-                    raise row
+                    if not is_for_good(row):
+                        raise row
+                    log.error("which messages of %s are due in bucket %d is lost: %s", self._queue.name, number, row)
             if isinstance(rows[0], LatchworkError):
                 raise rows[0]
-            before, (self._horizon, self._now) = self._horizon, rows[0]
+            before, (self._horizon, self._now) = self._horizon, self._checked(*rows[0])
             self._at = self._seams.monotonic()
             if self._horizon >= before:
                 full = {
-                    number: list(row[0]) if isinstance(row[0], Mapping) else []
+                    number: _texts(row[0])
                     for number, row in zip((*due, *ahead), rows[1:], strict=True)
                     if not isinstance(row, LatchworkError) and row[0]
                 }
@@ -186,8 +209,11 @@ class QueueTimers:
             if isinstance(row, NotFound):
                 return done
             if isinstance(row, LatchworkError):
-                raise row
-            ids = list(row[0] or ())
+                if not is_for_good(row):
+                    raise row
+                log.error("which messages of %s are due in bucket %d is lost: %s", self._queue.name, number, row)
+                row = ((),)
+            ids = _texts(row[0])
 
     def _move(self, number: int, k: int, ids: Sequence[str]) -> bool:
         """Publish these messages, then forget them; whether all are gone.
@@ -199,9 +225,10 @@ class QueueTimers:
             return True
         delayed = self._delayed
         taken = settle(self._store, [Update(delayed.entry(one), _TAKE, _NOT_CANCELLED) for one in ids])
-        gone = {one for one, row in zip(ids, taken, strict=True) if isinstance(row, NotFound)}
+        failures = {one: row for one, row in zip(ids, taken, strict=True) if isinstance(row, LatchworkError)}
+        gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
         # Their entries stay until they expire, so that nothing can make them again.
-        cancelled = {one for one, row in zip(ids, taken, strict=True) if isinstance(row, Refused)}
+        cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, Wanted] = {}
         for one, row in zip(ids, taken, strict=True):
@@ -218,7 +245,11 @@ class QueueTimers:
         if cancelled:  # whoever cancelled them may have died before their batches knew of it
             records = self._store.get_many([delayed.entry(one) for one in sorted(cancelled)], "batch")
             delayed.left_batches([record.bins.get("batch") for record in records if record])
-        over = moved | expired | gone | cancelled
+        failures |= {
+            one: outcome for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, LatchworkError)
+        }
+        put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
+        over = moved | expired | gone | cancelled | put_off
         if moved or expired:
             delete_rows(self._store, [Removal(delayed.entry(one)) for one in sorted(moved | expired)])
         if over:
@@ -227,6 +258,21 @@ class QueueTimers:
                 Update(delayed.control, (Add(OUT, len(over - cancelled)),)),
             ])  # fmt: skip
         return len(over) == len(set(ids))
+
+    def _put_off(self, failures: Mapping[str, LatchworkError]) -> set[str]:
+        """Let messages that cannot be moved be tried again later, so that they hold up no others; the ids of these.
+
+        What the store could not do now it does at the next look.
+        """
+        bad = {one: failure for one, failure in failures.items() if is_for_good(failure)}
+        if not bad:
+            return set()
+        for one, failure in bad.items():
+            log.error(
+                "the delayed message %s of %s cannot be moved, which is tried again in %d s: %s",
+                one, self._queue.name, LATER // 1000, failure,
+            )  # fmt: skip
+        return set(bad) if self._delayed.enter_again(list(bad), int(self._guess()) + LATER) is None else set()
 
     def _has_expired(self, bins: Mapping[str, Any]) -> bool:
         expiry = self._queue.config.message_expiry.total_seconds() * 1000

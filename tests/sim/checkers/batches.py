@@ -1,0 +1,65 @@
+"""What a batch promises (docs/protocols P18)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import sharded
+
+if TYPE_CHECKING:
+    from ..workload.batches import Batches
+
+
+def check(run: Batches) -> None:
+    """All promises."""
+    what_follows_is_published_once(run)
+    nothing_follows_before_all_is_done(run)
+    it_ends_once_faults_stop(run)
+    it_counts_each_message_once(run)
+    only_what_was_published_is_delivered(run)
+    sharded.a_stale_receipt_acknowledges_nothing(run)
+    sharded.pointers_never_go_back(run)
+    sharded.a_later_leader_is_never_overwritten(run)
+    sharded.drained_once_faults_stop(run)
+
+
+def what_follows_is_published_once(run: Batches) -> None:
+    """One message, whoever leads and dies."""
+    run.require(len(run.followed) <= 1, "the follow-up comes exactly once", f"{run.followed}")
+
+
+def nothing_follows_before_all_is_done(run: Batches) -> None:
+    """When it comes, an acknowledgement of each message has begun whose publisher was told that it is safe."""
+    when = min(run.followed.values(), default=float("inf"))
+    begun = {entry.args[0] for entry in run.history.named("ack") if entry.called <= when}
+    for publish in run.history.named("publish"):
+        if publish.ok and when < float("inf"):
+            run.require(
+                set(publish.args[0]) <= begun, "nothing follows before all messages are done",
+                f"{set(publish.args[0]) - begun} of {publish.actor} at {when:.3f}",
+            )  # fmt: skip
+
+
+def it_ends_once_faults_stop(run: Batches) -> None:
+    """Whatever died: once it is closed, and what was published is done, it ends, and the follow-up is there."""
+    run.require(
+        run.progress.complete and run.progress.ended and run.followed, "a batch ends once faults stop",
+        f"{run.progress}, followed {run.followed}",
+    )  # fmt: skip
+
+
+def it_counts_each_message_once(run: Batches) -> None:
+    """In the end as many are done as were published, and no fewer were than publishers were told."""
+    safe = {payload for entry in run.history.named("publish") if entry.ok for payload in entry.args[0]}
+    tried = [payload for entry in run.history.named("publish") for payload in entry.args[0]]
+    run.require(
+        len(safe) <= run.progress.done <= len(tried), "each message counts once",
+        f"{run.progress.done} are done of {len(safe)} to {len(tried)}",
+    )  # fmt: skip
+
+
+def only_what_was_published_is_delivered(run: Batches) -> None:
+    """And what follows."""
+    published = {payload for entry in run.history.named("publish") for payload in entry.args[0]} | {"next"}
+    for entry in run.history.named("receive"):
+        run.require(set(entry.tag or ()) <= published, "only published messages are delivered", f"{entry.tag}")
