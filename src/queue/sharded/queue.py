@@ -326,12 +326,13 @@ class ShardedQueue(QueueView):
         Raises `AlreadyExists` where it has another follow-up; `Refused` where the queue has 1,000 batches that have not
         ended; `NotFound` where the queue of `then` is not there.
         """
+        checked_name(name)
+        seconds = checked_life(life, self.config)
+        if then is not None and not isinstance(then, Publish):
+            raise InvalidRequest(f"then is {shown(then)}; give Publish(payload), or None")
         target = self if then is None or then.queue is None else self.registry.get(then.queue)
         kept = stored_follow_up(then, target.codec, target.name)
-        seconds = checked_life(life, self.config)
-        state = (
-            self.batches.make(checked_name(name), kept, seconds) if create else self.batches.read(checked_name(name))
-        )
+        state = self.batches.make(name, kept, seconds) if create else self.batches.read(name)
         check_alike(self.name, state, kept)
         return QueueBatch(self, self.batches, state)
 

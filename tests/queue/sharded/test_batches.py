@@ -872,6 +872,7 @@ def test_no_more_batches_than_a_thousand_are_open_at_a_time(alone, monkeypatch):
         lambda queue: queue.batch(7),
         lambda queue: queue.batch("b", life=0),
         lambda queue: queue.batch("b", life=timedelta(days=800)),
+        lambda queue: queue.batch("b", then="next"),
         lambda queue: queue.batch("b", then=Publish(object())),
         lambda queue: queue.batch("b", then=Publish("x" * 70_000)),
         lambda queue: queue.batch("b", then=Publish("x", headers={"a": 1})),
