@@ -54,8 +54,12 @@ class Plan:
 
     @property
     def url(self) -> str:
-        """$LATCHWORK_STORE, else a file in the directory."""
-        return os.environ.get("LATCHWORK_STORE") or f"sqlite:{self.directory / 'store.db'}"
+        """$LATCHWORK_STORE, else a file in the directory.
+
+        Its commits survive the death of any process. They are not synced one by one, as the run does not outlive the
+        machine.
+        """
+        return os.environ.get("LATCHWORK_STORE") or f"sqlite:{self.directory / 'store.db'}?synchronous=normal"
 
     @cached_property
     def store(self) -> RecordStore:

@@ -57,6 +57,7 @@ from latchwork.store.model.expr import (
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
 
+from .across_mutants import ACROSS_RULES
 from .batch_mutants import BATCH_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
@@ -533,6 +534,7 @@ ELECTION_RULES = (
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 
+ACROSS = tuple(Mutant("across", *rule) for rule in ACROSS_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
@@ -555,5 +557,5 @@ BATCHES = tuple(
 
 MUTANTS = (
     STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + GROUPS + ENDING + PUBLISHER
-    + LEDGER + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
+    + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .across import Across
 from .barrier import Meetings
 from .base import Scenario
 from .batches import Batches
@@ -28,6 +29,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         LatchScenario,
         Lock,
         Election,
+        Across,
         Circular,
         Sharded,
         Ordered,

@@ -324,5 +324,6 @@ def check_alike(queue: str, state: BatchState, then: Mapping[str, Any] | None) -
     """Raises `AlreadyExists` where a batch has another follow-up than is asked for."""
     if then is not None and then != state.then:
         raise AlreadyExists(
-            f"batch {state.name!r} of queue {queue!r} is there, with another follow-up: give that, or another name"
+            f"batch {shown(state.name)} of queue {shown(queue)} is there, with another follow-up: give "
+            "that, or another name"
         )
