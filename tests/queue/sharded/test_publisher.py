@@ -185,7 +185,7 @@ def test_messages_of_one_key_are_stored_in_the_order_of_their_publisher(store):
         {"delay": -1}, {"dedup": ""}, {"dedup": "a", "delay": 3}, {"dedup": "a", "on_duplicate": "maybe"},
         {"headers": {1: "a"}}, {"message_id": ""}, {"key": 7}, {"timeout": -1}, {"payload": object()},
     ],
-    ids=lambda wrong: "-".join(wrong),
+    ids="-".join,
 )  # fmt: skip
 def test_bad_input_is_refused_at_once_and_nothing_waits(store, wrong):
     publisher = queue_on(store).publisher()
