@@ -31,12 +31,12 @@ T = TypeVar("T")
 BATCH = 1_000
 """Records in one call, at most."""
 LARGE = 32
-"""Records from which on a read may take long: the pause after it is then at least twice as long as it took."""
+"""Records from which on a read may take long: the pause after it is then at least as long as it took."""
 EARLY = 0.5
 """A wait is looked at with the others if no more than this part of its own pause is left."""
 PATIENCE = 0.5
 """Seconds after which another thread looks if the one whose turn it is does not: it was interrupted, or its call
-hangs."""
+hangs. Four times as long as the last read took, if that is longer."""
 KEEPERS = 20
 """Of many waiting threads, how many notice that within `PATIENCE`."""
 LEAST = 1e-6
@@ -90,8 +90,11 @@ class Wait:
         """What another thread has read for this wait, until it takes that."""
         self.told = False
         """Whether the last pause ended because a thread of this process has released the record."""
-        self.read_in = 0
-        """The number of the read in which this wait was asked for last, 0 = none."""
+        self.began = 0
+        """The number of the last read that was sent before this pause began. No answer to it, or to an earlier one,
+        counts."""
+        self.waits = False
+        """Whether its thread pauses."""
         self.fruitless, self.pause, self.due = 1, 0.0, 0.0
         self.woken: Event = store.seams.event()
         self.stop: Event | None = None
@@ -121,6 +124,7 @@ class Poller:
         self._next = 0.0
         """When whoever has the turn reads next, or has begun to."""
         self._begun = self._reads = 0
+        self._patience = PATIENCE
         self._marks: dict[Key, float] = {}
         self._told: dict[Key, int] = {}
 
@@ -151,7 +155,7 @@ class Poller:
             if not watch.number:
                 self._begun += 1
                 watch.number = self._begun
-            watch.woken, watch.read_in = self._seams.event(), 0
+            watch.woken, watch.began, watch.waits = self._seams.event(), self._reads, True
             self._put_off(watch, now, self._seams.uniform(0.0, 1.0))
             self._waits[watch.number] = watch
 
@@ -159,7 +163,7 @@ class Poller:
         """Forget this wait; if it has the turn, pass that on."""
         with self._lock:
             self._waits.pop(watch.number, None)
-            watch.read_in = 0
+            watch.waits = False
             if self._turn is watch:
                 self._turn = None
                 heir = next((one for one in self._waits.values() if one.handed is None), None)
@@ -168,20 +172,18 @@ class Poller:
 
     def _plan(self, watch: Wait, now: float) -> tuple[float, list[Wait]]:
         """Say for how long this wait sleeps now; or, if it has the turn and that has come, for which waits it reads."""
-        if self._turn is None or now > self._next + PATIENCE:
+        if self._turn is None or now > self._next + self._patience:
             self._turn, self._next = watch, min(one.due for one in self._waits.values())
         elif watch.due < self._next:
             self._turn, self._next = watch, watch.due
         if self._turn is not watch:
             # Of many, a few look after each other: the others would wake in vain.
             often = 1 + watch.number % (1 + len(self._waits) // KEEPERS)
-            return max(self._next - now, 0.0) + often * PATIENCE + SOON, []
+            return max(self._next - now, 0.0) + often * self._patience + SOON, []
         if now < self._next:
             return self._next - now, []
         self._next, self._reads = now, self._reads + 1
         waits = [one for one in self._waits.values() if one.handed is None and one.due - now <= EARLY * one.pause]
-        for one in waits:
-            one.read_in = self._reads
         return 0.0, waits
 
     # ---- reading
@@ -194,6 +196,7 @@ class Poller:
             found = _found(watch.single(), waits)
             answered = clock()
             with self._lock:
+                self._patience = max(PATIENCE, 4 * (answered - asked))
                 self._hand_out(waits, number, found, asked, answered)
         finally:
             with self._lock:
@@ -205,12 +208,11 @@ class Poller:
     def _hand_out(self, waits: list[Wait], number: int, found: dict[Key, Any], asked: float, answered: float) -> None:
         chance, least = self._seams.uniform(0.0, 1.0), 0.0
         if len(found) > LARGE:
-            least = 2 * (answered - asked)
+            least = answered - asked
         first: dict[Key, tuple[Wait, Answer]] = {}
         for watch in waits:
-            if watch.read_in != number or watch.handed is not None:
-                continue  # it has gone, or somebody else reads for it by now
-            watch.read_in = 0
+            if not watch.waits or watch.began >= number or watch.handed is not None:
+                continue  # it has gone, or come again since this read was sent, or another read has answered it
             outcome = found[watch.key]
             if isinstance(outcome, LatchworkError):
                 watch.handed = copy(outcome)

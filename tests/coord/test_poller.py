@@ -234,6 +234,38 @@ def test_a_read_that_hangs_holds_up_nobody_else():
     assert 0.6 <= ended[2][1] <= 0.7
 
 
+def test_answers_count_though_every_read_is_slow():
+    """Each common read takes longer than a thread waits for another's: the answers must not be dropped for that."""
+    said = {}
+
+    class Slow(CountingStore):
+        """A store whose batches take long."""
+
+        def _operate_many(self, updates):
+            self.seams.sleep(0.7)
+            found = super()._operate_many(updates)
+            self.seams.sleep(0.7)
+            return found
+
+    def waiting(inner):
+        store = Slow(inner)
+
+        def one(place):
+            said[place] = latch(store, place).wait(9.0), inner.world.now
+
+        def others():
+            inner.seams.sleep(1.0)
+            for place in range(30):
+                latch(inner, place).count_down()
+
+        together(inner.seams, [others, *(lambda place=place: one(place) for place in range(30))])
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    stage.play()
+    assert all(found and at < 6.0 for found, at in said.values())
+
+
 def test_an_answer_is_for_those_alone_who_waited_before_it_was_asked_for():
     said = {}
 

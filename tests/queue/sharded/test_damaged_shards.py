@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from latchwork.errors import Corrupt
-from latchwork.queue import Consumer, Shovel
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
@@ -19,7 +19,8 @@ from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.queue.sharded.upkeep.report import Kind, Stop
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.spark.offsets import pointers_of
-from latchwork.store import MapPut, Put
+from latchwork.store import MapPut, MemoryStore, Put
+from latchwork.testing.clock import ManualClock
 
 KINDS = ("text", b"bytes", -1, -(2**63), 2**62 + 1, 2**63 - 1, 1.5, True, [1], {"a": 1})
 POINTERS = [("LOAD_POINTER", bad) for bad in KINDS] + [("FIRE_POINTER", bad) for bad in KINDS] + [
@@ -325,3 +326,13 @@ def test_a_mark_of_slots_that_were_never_fired_passes_none_of_them(simulated):
     receive(other, payloads)
     assert set(recovered(other, payloads)) == {"a", "slow"}
     assert process.store.get(process.queue.pointers.key(Slot(0, 2**30))) is None
+
+
+@pytest.mark.parametrize("load", ["x", [], {}, -1, 2**62])
+def test_a_group_is_dropped_though_the_pointers_of_a_shard_are_damaged(load):
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=2))
+    group = queue.group("g")
+    store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", load))
+    group.drop()
+    assert queue.groups() == []

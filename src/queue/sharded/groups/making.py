@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....inputs import is_int
 from ....plain import shown
 from ....store import (
     NEVER,
@@ -30,7 +31,7 @@ from ....store.model.expr import Bound
 from ...rows import delete_rows, settle
 from ..config import GroupConfig
 from ..hands import GROUPS, releasing
-from ..pointers import FIRE, KNOWN, LOAD
+from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
 from ..shards import PointerQueue, Slot
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
@@ -145,6 +146,11 @@ def _steps(after: int, last: int) -> Iterable[range]:
     return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
+def _counted(stored: Any) -> int:
+    """A pointer as it is stored; 0 for one that is none."""
+    return stored if is_int(stored) and stored > 0 else 0
+
+
 def leave(shared: SharedPointers) -> list[int]:
     """Take the group out of all shards: nothing is published to it, nor claimed for it, from now on. Two calls.
 
@@ -156,7 +162,7 @@ def leave(shared: SharedPointers) -> list[int]:
     for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
             raise row
-        ends.append(0 if isinstance(row, LatchworkError) else row[0] or 0)
+        ends.append(0 if isinstance(row, LatchworkError) else _counted(row[0]))
     _delete(shared, [shared])
     return ends
 
@@ -175,7 +181,11 @@ def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, oth
         raise NotFound(f"there is no group {config.name!r} any more: it was dropped") from None
     ends = leave(pointers.shared)
     for shard, last in enumerate(ends):
-        for step in _steps((swept or {}).get(str(shard), 0), last):
+        after = _counted(swept.get(str(shard)) if isinstance(swept, dict) else 0)
+        if last - after > MAX_UNFIRED:  # of damaged pointers: what waited for the group goes as it expires
+            log.error("the group %r leaves messages in shard %d, whose pointers are damaged", config.name, shard)
+            continue
+        for step in _steps(after, last):
             _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
     _delete(pointers.own, [pointers.own, *others])
     settle(records.store, [Update(key, (Put("active", "false"),), guard)])
