@@ -91,7 +91,7 @@ class DelayedMessages:
     def __init__(self, store: RecordStore, client_id: str, config: QueueConfig) -> None:
         self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
-        self._kept = whole_seconds(config.message_expiry) + DAY
+        self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
         self._k: dict[int, int] = {}
         self._has_control = False
 
@@ -135,7 +135,7 @@ class DelayedMessages:
             raise InvalidRequest(
                 f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
             )
-        ttl = self._kept + max(0, ahead // 1000)
+        ttl = self.kept + max(0, ahead // 1000)
         names = [one.msg_id for one in envelopes] if names is None else names
         # Each has a token of its own: of two that have one id, only the first is there.
         tokens = [f"{by}.{n}" for n in range(len(envelopes))]
@@ -214,7 +214,7 @@ class DelayedMessages:
     def enter_again(self, ids: Sequence[str], at: int) -> LatchworkError | None:
         """Put entries into the bucket of that time (ms by the server) as well; None, or why not."""
         number = bucket_of(at)
-        return self._enter({number: list(ids)}, self._kept).get(number)
+        return self._enter({number: list(ids)}, self.kept).get(number)
 
     def _appending(self, number: int, k: int, ids: Sequence[str], ttl: int) -> Update:
         guard = Bound(_ROOM, {"room": CHUNK - len(ids)})

@@ -95,7 +95,7 @@ class DelayedView(DelayedMessages):
         there = [name for name, record in zip(names, records, strict=True) if record and _waits(record.bins)]
         # In an earlier bucket as well: whoever moves a message moves it once, whichever bucket has told of it.
         number = bucket_of(self._server_now()) if there else 0
-        failure = self._enter({number: there}, self._kept).get(number)
+        failure = self._enter({number: there}, self.kept).get(number)
         row = Outcome.DONE if failure is None else _in_doubt(failure)
         return told(named, [(name, row) for name in there])
 

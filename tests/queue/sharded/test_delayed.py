@@ -446,6 +446,18 @@ def test_a_bucket_that_cannot_be_read_is_passed_and_others_are_moved(store, cloc
     assert payloads(queue) == ["healthy"]
 
 
+def test_a_horizon_of_long_ago_is_not_followed_bucket_by_bucket(store, clock):
+    queue = queue_on(store)
+    queue.delayed.kept = 60
+    timers = Timers(Farms(queue))
+    queue.publish("x", delay=5)
+    store.operate(queue.delayed.control, Put("horizon", 7))
+    before = store.total
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["x"]
+    assert store.total - before < 100
+
+
 @pytest.mark.parametrize("horizon", ["x", -1, 2**63 - 1, None])
 def test_a_damaged_horizon_is_an_error_of_that_queue_alone(store, clock, horizon, caplog):
     queue = queue_on(store)

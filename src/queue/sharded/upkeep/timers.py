@@ -124,6 +124,8 @@ class QueueTimers:
         if self._horizon is None:
             self._ask()
         while True:
+            leadership.check()
+            self._pass_expired()
             before = self._now  # the server's time before anything below was read
             look = self._look()
             blocked = look.last + 1
@@ -184,6 +186,11 @@ class QueueTimers:
                     if not isinstance(row, LatchworkError) and row[0]
                 }
                 return Look(self._horizon, self._now, full, due.stop - 1)
+
+    def _pass_expired(self) -> None:
+        """Move a horizon that is so old that nothing above it can still be there; else it would be looked for."""
+        assert self._horizon is not None  # noqa: S101 - `run` has asked
+        self._pass(self._horizon, self._now - self._delayed.kept * 1000 - MARGIN)
 
     def _pass(self, horizon: int, to: int) -> None:
         """Move the horizon, unless it is nearly there, somebody has moved it, or the server's clock was set back."""
