@@ -1,0 +1,243 @@
+"""Every bin of every kind of record, damaged: who asks for it gets an answer or an error of ours, and nobody else does.
+
+A world with one of everything is made; then one bin of one record becomes something else, or a part of its map or list
+does. Every verb that looks at that record is called. Nothing but errors of ours come out, nobody waits for what never
+comes, and a queue, a lock and a latch beside it work as before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from random import Random
+from typing import Any
+
+from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.errors import InvalidRequest, LatchworkError
+from latchwork.plain import one_line
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
+from latchwork.queue.sharded.stats import all_facts
+from latchwork.queue.sharded.upkeep.scheduling import Scheduling
+from latchwork.queue.sharded.upkeep.timers import Timers
+from latchwork.store import Exists, Key, Put
+from tests.support.proof import FIRST, SCALE
+
+from .hostile import deep
+from .public_api import PUBLIC, Of, Public, Waits, World
+
+DAMAGES = 400 * SCALE
+KINDS: dict[str, Callable[[Random], Any]] = {
+    "absent": lambda random: None,
+    "a number": lambda random: random.choice((0, 1, 7, -1, -(2**63), 2**31, 2**62, 2**63 - 1)),
+    "a fraction": lambda random: random.choice((0.5, -1e300, float("nan"), float("inf"))),
+    "a switch": lambda random: random.choice((True, False)),
+    "a text": lambda random: random.choice(("", "x", "\x1b[2J\n", "h" * 100_000, "\u202e", "{}", "[[[[", "null", "-1")),
+    "bytes": lambda random: random.choice((b"", b"\xff\xfe", b"x" * 100_000)),
+    "a list": lambda random: random.choice(([], [1, "a", None], [[]], ["x"] * 5_000, deep(60))),
+    "a map": lambda random: random.choice(({}, {"a": 1}, {1: "b"}, {b"\xff": {}}, {n: n for n in range(5_000)})),
+}
+
+
+class Term:
+    """A leadership that lasts."""
+
+    epoch = 2**40
+
+    @property
+    def leadership(self):
+        return self
+
+    def check(self):
+        pass
+
+
+class Farms:
+    """What upkeep sees of one client in one farm."""
+
+    def __init__(self, registry):
+        self.registry = registry
+
+    def registries(self):
+        return [self.registry]
+
+    def queues(self):
+        return self.registry.queues()
+
+
+def upkeep(world):
+    farms = Farms(world.registry)
+    world.clock.advance(61)
+    Timers(farms).run(Term())
+    Scheduling(farms).run(Term())
+    for queue in farms.queues():
+        Shovel(queue).run_once()
+    world.clock.advance(2_000)
+    Sweeper(world.registry, Term()).run_once()
+
+
+def worked(world):
+    for one in world.queue.receive(3):
+        one.ack()
+    for one in world.queue.group("g").receive(3):
+        one.ack()
+
+
+OTHERS = ("connect", "SQLite", "AerospikeStore", "ZooKeeper", "GlobalElection", "inject", "Paged")
+"""Calls that look at no record of the world."""
+MORE: dict[str, Callable[[World], Any]] = {
+    "latch.counts": lambda w: (w.latch.counts(), w.latch.parties(), w.latch.expected(), w.latch.progress()),
+    "latch.delete": lambda w: w.latch.delete(),
+    "grant.renew": lambda w: w.grant.renew(),
+    "grant.release": lambda w: w.grant.release(),
+    "semaphore.holders": lambda w: (w.semaphore.holders(), w.semaphore.size()),
+    "permits.renew": lambda w: (w.permits.renew(), w.permits.release()),
+    "rwlock.holders": lambda w: w.rwlock.holders(),
+    "reading.release": lambda w: w.reading.release(),
+    "election.contenders": lambda w: w.election.contenders(),
+    "group.members": lambda w: (w.group.members(), w.group.lost()),
+    "member.renew": lambda w: (w.member.renew(), w.member.leave()),
+    "barrier.progress": lambda w: (w.barrier.progress(), w.barrier.delete()),
+    "large.info": lambda w: w.large.info(),
+    "consumers.lag": lambda w: (w.consumers.lag(), w.consumers.drop()),
+    "queue.depth": lambda w: (w.queue.depth(), w.queue.groups()),
+    "queue.pause": lambda w: (w.queue.pause(), w.queue.resume()),
+    "registry.refresh": lambda w: w.registry.refresh(),
+    "registry.schedules": lambda w: w.registry.schedules(),
+    "facts": lambda w: all_facts(w.registry),
+    "upkeep": upkeep,
+    "worked": worked,
+    "delivery.ack": lambda w: (w.delivery.extend(), w.delivery.ack()),
+    "group.drop": lambda w: w.queue.group("g").drop(),
+}
+
+
+class Full(World):
+    """One of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permits = self.semaphore.acquire(timeout=0)
+        self.reading = self.rwlock.read(timeout=0)
+        self.member = self.group.join("m", keep_alive=False)
+        _ = self.latch.count_down(party="a"), self.up_down, self.grant, self.consumers, self.limiter.try_acquire()
+        _ = self.barrier.progress(), self.spark_latch, self.other
+        FencedLock(self.store, "election").acquire(timeout=0)
+        self.queue.group("g", start="oldest")
+        self.queue.publish("once", dedup="d", key="k", headers={"a": "b"})
+        self.registry.schedule(Schedule("s", "q", "tick", cron="* * * * *"))
+        for one in self.queue.receive(1):
+            one.nack("rejected")
+        self.queue.publish_many(["c", "d"])
+        _ = self.delivery
+        self.beside = QueueRegistry(self.store, "beside").create(QueueConfig("q", shards=1))
+        self.beside.publish("kept")
+
+    def neighbours(self) -> None:
+        """What has nothing to do with the damage works."""
+        (delivery,) = self.beside.receive()
+        assert delivery.payload == "kept"
+        delivery.ack()
+        assert CountDownLatch.create(self.store, "beside", "l", 1).count_down() == 0
+        assert FencedLock(self.store, "beside").acquire(timeout=0).release()
+
+
+def calls() -> dict[str, Callable[[World], Any]]:
+    """Everything that is called."""
+    return {one.name: lambda world, one=one: _called(one, world) for one in PUBLIC if _asks(one)} | MORE
+
+
+def _asks(one: Public) -> bool:
+    """Whether it has to do with the world's records."""
+    return not one.name.startswith(OTHERS)
+
+
+def _called(one: Public, world: World) -> None:
+    target = one.get(world)
+    made = target(**{name: value.get(world) if isinstance(value, Of) else value for name, value in one.good.items()})
+    one.then(world, next(made, None) if hasattr(made, "__next__") else made)
+
+
+@cache
+def looked_at() -> dict[Key, list[str]]:
+    """The records of a full world, each with the names of the calls that look at it."""
+    records, found = list(Full().store.inner._records), defaultdict(set)
+    for name, call in calls().items():
+        world = Full()
+        names: set[Key] = set()
+        count = world.store._count
+
+        def counting(verb, request, count=count, names=names):
+            rows = request if verb.endswith("_many") else [request]
+            names.update(row if isinstance(row, Key) else row.key for row in rows if not isinstance(row, str))
+            return count(verb, request)
+
+        world.store._count = counting
+        with suppress(LatchworkError, Waits):
+            call(world)
+        for key in names:
+            found[key].add(name)
+    return {key: sorted(found[key] | {"upkeep", "queue.depth", "facts"}) for key in records if "beside" not in str(key)}
+
+
+def damaged(value: Any, random: Random) -> tuple[str, Any]:
+    """Something else in its place, or in a part of it."""
+    kind = random.choice(list(KINDS))
+    new = KINDS[kind](random)
+    if isinstance(value, dict) and value and random.random() < 0.7:
+        key = random.choice(list(value))
+        if random.random() < 0.3:
+            return f"another key, {kind}", {**value, random.choice((0, -1, "x", b"\xff")): new}
+        return f"entry {key!r}, {damaged(value[key], random)[0]}", {**value, key: damaged(value[key], random)[1]}
+    if isinstance(value, list) and value and random.random() < 0.7:
+        place = random.randrange(len(value))
+        return f"item {place}, {kind}", [*value[:place], new, *value[place + 1 :]]
+    return kind, new
+
+
+def harm(seed: int, figures: Counter[str]) -> list[str]:
+    """Damage one bin, call what looks at it, and say what was wrong."""
+    random = Random(seed)
+    world, key = Full(), random.choice(list(looked_at()))
+    stored = world.store.inner._records[key].bins
+    bin = random.choice(sorted(stored))
+    kind, value = damaged(stored[bin], random)
+    try:
+        world.store.inner.operate(key, Put(bin, value), exists=Exists.ANY)
+    except InvalidRequest:
+        return []  # no store holds that
+    figures["damages"] += 1
+    wrong, names = [], looked_at()[key][:]
+    random.shuffle(names)
+    for name in names[:12]:
+        figures["calls"] += 1
+        world.clock.slept.clear()
+        try:
+            calls()[name](world)
+        except LatchworkError as failure:
+            figures["errors"] += 1
+            if one_line(str(failure)) != str(failure):
+                wrong.append(f"{name}: does not print: {str(failure)[:80]!r}")
+        except Waits:
+            wrong.append(f"{name}: waits for ever")
+        except Exception as failure:
+            where = failure.__traceback__
+            while where.tb_next:
+                where = where.tb_next
+            place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}"
+            wrong.append(f"{name}: {type(failure).__name__}: {str(failure)[:80]} ({place})")
+    try:
+        world.neighbours()
+    except Exception as failure:
+        wrong.append(f"a neighbour: {type(failure).__name__}: {failure}")
+    return [f"seed {seed}, {key.set}/{key.name} {bin} = {kind}: {what}" for what in wrong]
+
+
+def test_a_damaged_bin_is_an_error_of_ours_for_those_who_ask_for_it_and_nobodys_else(proved, caplog):
+    caplog.set_level(logging.CRITICAL)
+    figures: Counter[str] = Counter()
+    wrong = [line for seed in range(FIRST * 1_000, FIRST * 1_000 + DAMAGES) for line in harm(seed, figures)]
+    proved("damaged records", "every kind", **figures)
+    assert wrong == []
