@@ -13,7 +13,7 @@ larger. A process that has seen the stamp unchanged for the member's whole lease
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from ..plain import shown
 from ..retry import Poll, outlive
 from ..seams import Seams
 from ..store.connect import as_store
+from ..store.decode import damaged
 from ..store.model.expr import Const, If, MapSize, exists
 from ..store.model.ops import MapRemove
 from ..store.port import Key, RecordStore
@@ -223,6 +224,8 @@ class _Membership:
         self._id = seams.unique()
         record = self.store.get(self._key, ID + farm, GONE + farm)
         ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
+        if not isinstance(ids, Mapping) or not isinstance(gone, Mapping):
+            raise damaged(self._key, f"bin {ID}{shown(farm)} or {GONE}{shown(farm)} has no members")
         if self.owner not in ids and len(ids) >= MAX_MEMBERS:
             raise InvalidRequest(
                 f"the group has {len(ids)} members in farm {shown(farm)}, the limit is {MAX_MEMBERS}: use several"

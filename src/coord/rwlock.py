@@ -18,9 +18,10 @@ from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
-from ..inputs import checked_kind, checked_switch, checked_timeout
+from ..inputs import checked_kind, checked_switch, checked_timeout, is_int
 from ..retry import Poll
 from ..store.connect import as_store
+from ..store.decode import damaged
 from ..store.model.expr import Bin, Const, Expr, If, MapSize, Param, all_of, any_of, exists, lacks, missing
 from ..store.model.form import Form
 from ..store.model.ops import Op, Put, Read
@@ -241,7 +242,7 @@ class _Entering(Entering[None]):
             return self._confirm(fence)
         if seen is None or self._may_enter(seen):
             return self.take()
-        self._since = min(self._since, seen.bins.get(FENCE, 0))
+        self._since = min(self._since, self._fence_in(seen))
         if waiting and self._mode is Mode.WRITE:
             self._wish(seen)
         return None
@@ -250,8 +251,15 @@ class _Entering(Entering[None]):
         held_off = self._holders.held_off(seen, self._me)
         if self._mode is Mode.WRITE:
             return not seen.entries and not held_off
-        turn = seen.bins.get(FENCE, 0) > self._since  # a writer came and went while it waited
+        turn = self._fence_in(seen) > self._since  # a writer came and went while it waited
         return WRITER not in seen.bins and len(seen.entries) < MAX_READERS and (turn or not held_off)
+
+    def _fence_in(self, seen: Holders) -> int:
+        """The fence of the last writer; 0 before the first one. Raises `Corrupt`."""
+        fence = seen.bins.get(FENCE, 0)
+        if not is_int(fence):
+            raise damaged(self._holders.key, f"bin {FENCE!r} is no number")
+        return int(fence)
 
     def _send(self, way: None) -> int:  # noqa: ARG002 - there is one way in
         if self._mode is Mode.READ:

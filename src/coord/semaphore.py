@@ -17,9 +17,11 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LockUnavailable, NotFound
-from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
+from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole, is_int
+from ..plain import shown
 from ..retry import Poll
 from ..store.connect import as_store
+from ..store.decode import damaged
 from ..store.model.expr import (  # fmt: skip
     Bin,
     Const,
@@ -268,7 +270,13 @@ class _Slots(Crowd):
     def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Read the holders; None if there is no record."""
         seen = super().look(waiting=waiting, watch=watch)
-        self.size = self.permits if seen is None else int(seen.bins.get(PERMITS, self.permits))
+        size = self.permits if seen is None else seen.bins.get(PERMITS, self.permits)
+        if not is_int(size):
+            raise damaged(self.key, f"bin {PERMITS!r} is no number")
+        for entry in seen.entries.values() if seen else ():
+            if not isinstance(entry.held, list | tuple) or not all(is_int(slot) for slot in entry.held):
+                raise damaged(self.key, f"the slots of holder {shown(entry.id)} are none")
+        self.size = int(size)
         return seen
 
     def gone(self, entry: Entry) -> tuple[Op, ...]:

@@ -45,6 +45,7 @@ FLOORS: dict[str, dict[str, int]] = {
     "processes": {"killed": 200, "stopped": 20},
     "crashed disks": {"states": 50_000},
     "damaged files": {"files": 600, "calls": 30_000},
+    "damaged records": {"damages": 50},
     "hostile arguments": {"calls": 3_500},
     "state machines": {"machines": 8 * 500},
 }

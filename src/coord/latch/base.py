@@ -6,15 +6,16 @@ a job) if one is named, else per token (docs/protocols P1, P8). So a lost reply 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
-from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole
+from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
+from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
 from ..alarm import Alarm
@@ -181,6 +182,8 @@ class Latch(Handle):
                 ) from None
             if counted is None:
                 raise self._gone() from None
+            if not is_int(remaining):
+                raise damaged(self._key, f"bin {bins.count} is no number") from None
             return int(remaining)
 
     # ---- reading
@@ -356,8 +359,15 @@ class Latch(Handle):
 
     def _counted(self, record: Record) -> set[Any]:
         if self._level is LatchLevel.DC:
-            return set(record.bins.get(bins_of(self._farm).done, {}))
-        return {f"{farm}/{party}" for farm, done in by_farm(record, layout.DONE).items() for party in done}
+            return set(self._parties_in(record.bins.get(bins_of(self._farm).done, {})))
+        counted = by_farm(record, layout.DONE)
+        return {f"{farm}/{party}" for farm, done in counted.items() for party in self._parties_in(done)}
+
+    def _parties_in(self, done: Any) -> Mapping[Any, Any]:
+        """The parties that have counted, as keys. Raises `Corrupt`."""
+        if not isinstance(done, Mapping):
+            raise damaged(self._key, f"a bin {layout.DONE}* holds no parties")
+        return done
 
     def _named(self, record: Record) -> set[Any]:
         if self._level is LatchLevel.DC:

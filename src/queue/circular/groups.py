@@ -8,13 +8,14 @@ the guard of every step of head asks for. Positions are changed without the queu
 from __future__ import annotations
 
 from ...errors import Corrupt, InvalidRequest, NotFound, Refused
-from ...inputs import checked_switch, checked_text
+from ...inputs import checked_switch, checked_text, is_int
 from ...plain import shown
+from ...store.decode import damaged
 from ...store.model.expr import Bin, Const, Expr, If, MapSize, MapValue, Param, has, lacks
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Read
 from ...store.port import NEVER, RecordStore
 from .buffer import Entry, Slots
-from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset
+from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset, offset_in
 
 MAX_GROUPS = 256
 """Groups of a queue: with names as long as can be they take a quarter of the metadata record."""
@@ -158,7 +159,11 @@ class ConsumerGroup:
         stored, head, tail = self._store.operate(self._layout.meta, MapGet(GROUPS, self.name), Read(HEAD), Read(TAIL))
         if stored is None:
             raise NotFound(f"queue {self._layout.name!r} has no group {self.name!r}: it was dropped; ask for it again")
-        return (stored - FREE if stored >= FREE else stored), head, tail
+        meta = self._layout.meta
+        if not is_int(stored):
+            raise damaged(meta, f"the position of group {shown(self.name)} is no number")
+        position = stored - FREE if stored >= FREE else stored
+        return position, offset_in(meta, HEAD, head), offset_in(meta, TAIL, tail)
 
     def _overtaken(self, start: int, found: list[Entry | None]) -> int:
         """Where head is by now, which has passed what was not found."""

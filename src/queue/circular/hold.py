@@ -23,7 +23,7 @@ from ...store.model.form import Form, plain
 from ...store.model.ops import Compute, MapGet, MapPut, Op, Put, Read
 from ...store.port import NEVER, RecordStore, Update, Values
 from . import transactions
-from .layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout
+from .layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout, offset_in
 from .lock import LeaseTaker
 
 _HEAD_MAY_MOVE = rules.held(0).expr & (Param("head") <= WAITED_FOR)
@@ -87,6 +87,7 @@ class QueueLock:
         self._since_asked = 1 if asks else self._since_asked + 1
         reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else _NOTHING
         fence, head, tail, *more = self._taker.take(owner or grant, grant, reads, asked, timeout)
+        head, tail = offset_in(self._key, HEAD, head), offset_in(self._key, TAIL, tail)
         waited_for = more.pop(0) if head_moves else 0
         due = more.pop(0) if asks else _NOTHING
         known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else _NOTHING

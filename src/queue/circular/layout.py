@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta, Struct, field
 
 from ...errors import InvalidRequest, RecordTooBig
 from ...inputs import checked_store_name, checked_whole, is_int
 from ...plain import shown
+from ...store.decode import MAX_COUNTER, damaged, decoded
 from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
 from ...store.model.record import Key, checked_key
 from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
@@ -40,6 +43,21 @@ _DEPTH = MAX_DEPTH - 2
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
 """The smallest position that head waits for; groups that do not hold head are far above (`groups.FREE`)."""
+
+
+class _Stored(Struct):
+    """The shape of a queue, in its metadata record."""
+
+    records: Annotated[int, Meta(ge=1, le=MAX_RECORDS)] = field(name=RECORDS)
+    slots: Annotated[int, Meta(ge=1, le=MAX_SLOTS)] = field(name=SLOTS)
+    capacity: Annotated[int, Meta(ge=1, le=MAX_RECORDS * MAX_SLOTS)] | None = field(name=CAPACITY, default=None)
+
+
+def offset_in(meta: Key, bin: str, value: Any) -> int:
+    """The offset that a bin of the metadata record has. Raises `Corrupt`."""
+    if not is_int(value) or not 0 <= value <= MAX_COUNTER:
+        raise damaged(meta, f"bin {bin!r} is no offset")
+    return int(value)
 
 
 def not_stale(fence: int) -> Bound:
@@ -82,9 +100,10 @@ class Layout:
     @classmethod
     def stored(cls, name: str, bins: dict[str, Any], record_limit: int) -> Layout:
         """The layout of a queue by its metadata record."""
-        records, slots = bins[RECORDS], bins[SLOTS]
+        kept = decoded(_Stored, Key(name, META), bins)
+        records, slots = kept.records, kept.slots
         room = (record_limit - _ROOM) // slots - _AROUND
-        return cls(name, bins.get(CAPACITY, records * slots), records, slots, room)
+        return cls(name, records * slots if kept.capacity is None else kept.capacity, records, slots, room)
 
     @property
     def meta(self) -> Key:

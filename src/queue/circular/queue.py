@@ -29,7 +29,7 @@ from .buffer import Entry, Slots
 from .group_commit import GroupCommit
 from .groups import ConsumerGroup
 from .hold import QueueLock
-from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset
+from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset, offset_in
 from .plan import DEQUEUE, ENQUEUE, OVERWRITE, Request
 
 DEFAULT_ENTRIES = 100
@@ -303,7 +303,8 @@ class LargeQueue:
         record = self._store.get(self.layout.meta, HEAD, TAIL)
         if record is None:
             raise NotFound(f"the queue {self.name!r} is gone; make it with LargeQueue.create")
-        return record.bins[HEAD], record.bins[TAIL]
+        meta, bins = self.layout.meta, record.bins
+        return offset_in(meta, HEAD, bins.get(HEAD)), offset_in(meta, TAIL, bins.get(TAIL))
 
     def _decided(self, txn: str, began: int, timeout: float | None) -> list[int]:
         """The transaction's entry, once nothing that has begun can be committed any more.

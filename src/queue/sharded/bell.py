@@ -17,7 +17,7 @@ from ...forks import renew_in_child
 from ...inputs import is_int
 from ...retry import RetryPolicy, again, reason
 from ...seams import Seams
-from ...store import NEVER, Add, Exists, Key, RecordStore, Update
+from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
 from ..rows import settle
 
 RUNG = "rung"
@@ -82,9 +82,13 @@ class Bell:
 
     def rings(self) -> int:
         """How often it was rung, 0 = never. One read."""
-        record = self._store.get(self.key, RUNG)
-        rung = record.bins.get(RUNG, 0) if record else 0
-        return rung if is_int(rung) else 0
+        return rung_in(self._store.get(self.key, RUNG))
+
+
+def rung_in(record: Record | None) -> int:
+    """How often a bell was rung, by its record; 0 where that is absent or damaged."""
+    rung = record.bins.get(RUNG, 0) if record else 0
+    return rung if is_int(rung) else 0
 
 
 def _may_pass(outcome: Any) -> bool:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ...inputs import seconds_of
+from ...inputs import is_int, seconds_of
 from ...plain import shown
 from ...store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ...store.model.expr import SERVER_NOW, Bound, MapSize, smallest
@@ -83,6 +83,11 @@ def limit_of(config: QueueConfig) -> timedelta:
 def bucket_of(due: int) -> int:
     """The bucket in which an entry waits: it ends at `number * WIDTH` ms, not before the entry is due."""
     return -(-due // WIDTH)
+
+
+def ids_in(stored: Any) -> list[str]:
+    """The ids in a bucket's record, without what is none."""
+    return [one for one in stored if isinstance(one, str) and one] if isinstance(stored, Mapping) else []
 
 
 class DelayedMessages:
@@ -200,7 +205,8 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    if isinstance(seen, LatchworkError) or row[0] > number * WIDTH or seen[0] >= number * WIDTH:
+                    passed = isinstance(seen, LatchworkError) or not is_int(seen[0]) or seen[0] >= number * WIDTH
+                    if passed or row[0] > number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]
                     if not left[number]:
@@ -262,4 +268,5 @@ class DelayedMessages:
     def count(self) -> int:
         """How many messages wait; about right only, as a lost reply may count one twice. One call."""
         record = self.store.get(self.control, IN, OUT)
-        return max(0, record.bins.get(IN, 0) - record.bins.get(OUT, 0)) if record else 0
+        came, went = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT))
+        return max(0, came - went) if is_int(came) and is_int(went) else 0

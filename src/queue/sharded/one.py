@@ -229,10 +229,14 @@ class SideView(QueueView):
             records = self.store.get_many([self.pointers.key(slot) for slot in some], "msgId", "keepId", "batch")
             for slot, record in zip(some, records, strict=True):
                 name = record.bins.get("msgId") if record else None
-                if record is not None and (name in ids or (name and name == messages.get(slot))):
+                if (
+                    record is not None
+                    and isinstance(name, str)
+                    and (name in ids or (name and name == messages.get(slot)))
+                ):
                     keep, batch = record.bins.get("keepId", 0), record.bins.get("batch")
                     place = place_of_text(batch) if isinstance(batch, str) else None
-                    found[slot] = Found(slot, str(name), keep if is_int(keep) else 0, place)
+                    found[slot] = Found(slot, name, keep if is_int(keep) else 0, place)
         return [found[slot] for slot in sorted(found)]
 
     # ---- what is done to them

@@ -15,7 +15,7 @@ from ...plain import shown
 from ...store import Add, Compute, Update
 from ...store.model.expr import SERVER_NOW
 from ..rows import settle
-from .delayed import IDS, OUT, WIDTH, DelayedMessages, Due, bucket_of
+from .delayed import IDS, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
 from .envelope import BINS, Codec, Message, date, from_bins, message_of
 from .one import Outcome, Wish, checked_ids, name_of, told
 
@@ -136,7 +136,7 @@ class DelayedView(DelayedMessages):
             while places:
                 records = self.store.get_many([self.bucket(*place) for place in places], IDS)
                 full = [place for place, record in zip(places, records, strict=True) if record]
-                ids = [one for record in records if record for one in record.bins.get(IDS) or ()]
+                ids = [one for record in records if record for one in ids_in(record.bins.get(IDS))]
                 for start in range(0, len(ids), BUCKETS):
                     yield ids[start : start + BUCKETS]
                 places = [(number, k + 1) for number, k in full]

@@ -227,4 +227,5 @@ def to_ms(time: datetime) -> int:
 
 
 def _map(stored: Any) -> dict[str, Any]:
-    return dict(stored) if isinstance(stored, Mapping) else {}
+    """The map of a record, without what has no name of ours."""
+    return {name: one for name, one in stored.items() if isinstance(name, str)} if isinstance(stored, Mapping) else {}

@@ -11,7 +11,7 @@ from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update, 
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ...rows import settle
-from ..bell import RUNG, Bell
+from ..bell import RUNG, Bell, rung_in
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
 from ..hands import ACKED, GROUPS, SHARED, TRIES, Hands, adopting, hands_of, parting_of, passing
@@ -181,7 +181,7 @@ class _BothBells(Bell):
     def rings(self) -> int:
         """How often they were rung. One call."""
         records = self._store.get_many([bell.key for bell in self._bells], RUNG)
-        return sum(int(record.bins.get(RUNG, 0)) for record in records if record)
+        return sum(rung_in(record) for record in records)
 
 
 class GroupPointers(PointerQueue):

@@ -15,7 +15,7 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...ledger.dedup import Wanted, publish_unless_there
 from ...rows import delete_rows, settle
-from ..delayed import HORIZON, IDS, MARGIN, OUT, WIDTH
+from ..delayed import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
 from ..envelope import from_bins
 from ..queue import SPREAD, ShardedQueue
 
@@ -49,11 +49,6 @@ class HasQueues(Protocol):
 def is_for_good(failure: LatchworkError) -> bool:
     """Whether time does not mend it: a record is damaged, or too large."""
     return isinstance(failure, Corrupt | Unreadable | InvalidRequest)
-
-
-def _texts(ids: Any) -> list[str]:
-    """The ids in a bucket's record, without what is none."""
-    return [one for one in ids if isinstance(one, str) and one] if isinstance(ids, Mapping) else []
 
 
 class Timers:
@@ -181,7 +176,7 @@ class QueueTimers:
             self._at = self._seams.monotonic()
             if self._horizon >= before:
                 full = {
-                    number: _texts(row[0])
+                    number: ids_in(row[0])
                     for number, row in zip((*due, *ahead), rows[1:], strict=True)
                     if not isinstance(row, LatchworkError) and row[0]
                 }
@@ -220,7 +215,7 @@ class QueueTimers:
                     raise row
                 log.error("which messages of %s are due in bucket %d is lost: %s", self._queue.name, number, row)
                 row = ((),)
-            ids = _texts(row[0])
+            ids = ids_in(row[0])
 
     def _move(self, number: int, k: int, ids: Sequence[str]) -> bool:
         """Publish these messages, then forget them; whether all are gone.
@@ -288,7 +283,7 @@ class QueueTimers:
 
     def _shard(self, bins: Mapping[str, Any]) -> int:
         shard, pointers = bins.get("shard", -1), self._queue.pointers
-        if isinstance(shard, int) and 0 <= shard < pointers.shards:
-            return shard
+        if is_int(shard) and 0 <= shard < pointers.shards:
+            return int(shard)
         self._turn += 1
         return pointers.home(self._turn // SPREAD)
