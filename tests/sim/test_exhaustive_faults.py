@@ -7,7 +7,7 @@ import pytest
 from .campaign import every_single_fault
 from .workload import SCENARIOS
 
-MOST = {"sharded": 1, "consumer": 1, "ledger": 1, "limiter": 40, "across": 1}
+MOST = {"sharded": 1, "consumer": 1, "ledger": 1, "limiter": 40, "across": 8, "publisher": 10, "batches": 1}
 """Calls of one site that are struck here, where it is not 6; the long campaign strikes them all."""
 
 
