@@ -276,18 +276,24 @@ def test_a_defect_leaves_nobody_waiting(store, monkeypatch, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the exit is meant
 def test_a_thread_that_an_exception_ends_leaves_nothing_to_the_next_one_of_its_number(monkeypatch):
     class OneNumber(Seams):
         def thread(self):
             return 7
 
+        def spawn(self, run, name):
+            def ended():
+                with suppress(SystemExit):
+                    run()
+
+            self.spawned = super().spawn(ended, name)
+            return self.spawned
+
+    seams = OneNumber()
     monkeypatch.setattr("latchwork.queue.sharded.publisher.store_messages", lambda *_: sys.exit(1))
-    publisher = queue_on(MemoryStore(OneNumber())).publisher()
-    one, sender = publisher.publish(1), publisher._sender
-    assert isinstance(one.exception(30), OutcomeUnknown)
-    if sender is not None:
-        sender.join(30)
+    publisher = queue_on(MemoryStore(seams)).publisher()
+    assert isinstance(publisher.publish(1).exception(30), OutcomeUnknown)
+    seams.spawned.join(30)
     assert publisher.close(30), "this thread is not in a callback"
 
 
