@@ -426,7 +426,9 @@ class QueueView:
             part = slice(begin, begin + CHUNK)
             outcomes += self._moved(deliveries[part], self.pointers, envelopes[part])
         tell(self.pointers, outcomes, "handed_back")
-        self.active.loaded({self.pointers.home(delivery.shard) for delivery in deliveries})
+        there = compress(deliveries, (not isinstance(outcome, LatchworkError) for outcome in outcomes))
+        if shards := {self.pointers.home(delivery.shard) for delivery in there}:
+            self.active.loaded(shards)
         return outcomes
 
     # ---- looking
