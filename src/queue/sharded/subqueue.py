@@ -426,9 +426,8 @@ class QueueView:
             part = slice(begin, begin + CHUNK)
             outcomes += self._moved(deliveries[part], self.pointers, envelopes[part])
         tell(self.pointers, outcomes, "handed_back")
-        there = compress(deliveries, (not isinstance(outcome, LatchworkError) for outcome in outcomes))
-        if shards := {self.pointers.home(delivery.shard) for delivery in there}:
-            self.active.loaded(shards)
+        if any(there := [not isinstance(outcome, LatchworkError) for outcome in outcomes]):
+            self.active.loaded({self.pointers.home(delivery.shard) for delivery in compress(deliveries, there)})
         return outcomes
 
     # ---- looking
