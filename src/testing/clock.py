@@ -26,9 +26,9 @@ MOST = 1e12
 """Seconds by which a manual clock is moved at once."""
 
 
-def checked_seed(seed: float) -> float:
-    """The seed, where it is a number. Raises `InvalidRequest`."""
-    return checked_number("seed", seed, -(2.0**63), 2.0**63)
+def checked_seed(seed: float | str) -> float | str:
+    """The seed, where it is a number or a text. Raises `InvalidRequest`."""
+    return seed if isinstance(seed, str) else checked_number("seed", seed, -(2.0**63), 2.0**63)
 
 
 class ManualClock(Seams):
@@ -39,7 +39,7 @@ class ManualClock(Seams):
     `slept` holds the seconds of every sleep.
     """
 
-    def __init__(self, *, seed: int | None = None, max_sleeps: int = 100_000) -> None:
+    def __init__(self, *, seed: float | str | None = None, max_sleeps: int = 100_000) -> None:
         self._random = None if seed is None else random.Random(checked_seed(seed))
         self._passed = 0.0
         self._stepped = 0.0

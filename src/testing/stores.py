@@ -210,7 +210,7 @@ class FaultyStore(CountingStore):
         inner: RecordStore,
         plan: Mapping[int, Planned] | None = None,
         *,
-        seed: int | None = None,
+        seed: float | str | None = None,
         rate: float = 0.1,
         kinds: Sequence[str] = KINDS,
         seams: Seams | None = None,

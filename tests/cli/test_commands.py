@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from datetime import timedelta
+from importlib import import_module
 
 import pytest
 
@@ -377,7 +378,7 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
     done = lw("doctor", *SHOP, "--farm", "much-too-long")
     assert (done.code, "much-too-long" in done.out) == (1, True)
-    asked = sys.modules["latchwork.cli.doctor"]._connections(StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100)
+    asked = import_module("latchwork.cli.doctor")._connections(StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100)
     option = next(asked).remedy.split()[1]
     assert option.startswith("?")
     connect(f"aerospike://h/ns{option}")
@@ -385,7 +386,7 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
 
 @pytest.mark.parametrize(("seconds", "state", "told"), [(50, "warning", "two calls"), (0, "ok", "default-ttl is 0")])
 def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state, told):
-    asked = sys.modules["latchwork.cli.doctor"]._default_ttl(
+    asked = import_module("latchwork.cli.doctor")._default_ttl(
         StoreInfo("aerospike", "", False, 2, seconds, 2, 1024 * 1024)
     )
     (finding,) = asked
@@ -516,7 +517,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):
-    monkeypatch.setattr(sys.modules["latchwork.cli.consume"], "Consumer", _Following)
+    monkeypatch.setattr(import_module("latchwork.cli.consume"), "Consumer", _Following)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     (first,) = lw("queue", "publish", "q", '{"a": 1}', *SHOP, "--header", "h=v", "--json").json["published"]
     told = lw("queue", "consume", "q", *SHOP, "--follow", "--json").json
