@@ -160,14 +160,15 @@ class Poll:
 
     def pause(self, attempt: int, seams: Seams) -> float:
         """Seconds to wait after the fruitless question number `attempt` (from 1)."""
-        return self.spread(attempt, seams.uniform(0.0, 1.0))
+        base = self._base(attempt)
+        return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
 
     def spread(self, attempt: int, chance: float) -> float:
         """That pause for a chance that was drawn already: 0 is the shortest, 1 the longest."""
-        base = self.high
-        if attempt < 64:
-            base = min(self.low * self.factor ** (attempt - 1), self.high)
-        return base * (1 + self.jitter * (2 * chance - 1))
+        return self._base(attempt) * (1 + self.jitter * (2 * chance - 1))
+
+    def _base(self, attempt: int) -> float:
+        return min(self.low * self.factor ** (attempt - 1), self.high) if attempt < 64 else self.high
 
     def reached(self, seconds: float) -> float:
         """The pause, without its jitter, that a wait has come to after so many seconds of fruitless questions."""
