@@ -64,7 +64,7 @@ UNSEALED = {more: Form(*form.ops, when=shards._UNFIRED, ttl=NEVER, once=form.onc
 
 def _dropped_first(self: Any, found: Any, me: str, *, real: Any = one.SideView._take) -> Any:
     rows = real(self, found, me)
-    self._drop(found, me, one._STILL_MINE)
+    self._drop(found, me, one._STILL_MINE, one._DROP_ALL)
     return rows
 
 
