@@ -20,8 +20,14 @@ def renew_in_child(one: Anew) -> None:
 
 
 def _begin_anew() -> None:
+    failures: list[BaseException] = []
     for one in tuple(_ALL):
-        one.begin_anew()
+        try:
+            one.begin_anew()
+        except BaseException as failure:  # noqa: BLE001 - raised below; the others must not keep their locks
+            failures.append(failure)
+    if failures:
+        raise failures[0]
 
 
 _ALL: WeakSet[Anew] = WeakSet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 
 from ...errors import AlreadyExists, LatchworkError, OutcomeUnknown, WaitTimeout
@@ -73,10 +74,10 @@ class Publication:
             raise WaitTimeout(f"message {shown(self.message_id)} was not published within {timeout} s; it still may be")
         return self._outcome
 
-    def _call(self, callback: Callable[[Publication], object]) -> None:
+    def _call(self, callback: Callable[[Publication], object], logged: type[BaseException] = Exception) -> None:
         try:
             callback(self)
-        except Exception:
+        except logged:
             log.exception("a callback of %r failed", self)
 
 
@@ -100,14 +101,15 @@ class Pending(Publication):
         with self._lock:
             self._outcome = self._outcome or own
         self._done.set()
-        del self.message  # who keeps the publication does not keep the payload
+        with suppress(AttributeError):  # a forked child may do this again for one that its parent had resolved
+            del self.message  # who keeps the publication does not keep the payload
 
     def call_back(self) -> None:
         """Call the callbacks."""
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            self._call(callback)
+            self._call(callback, logged=BaseException)  # SystemExit, too: it would end the publisher's thread
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome is known within so many seconds."""

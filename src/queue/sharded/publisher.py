@@ -10,9 +10,10 @@ One background thread stores what waits, a group at a time, as `publish_many` do
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakMethod
 
@@ -85,7 +86,7 @@ class Publisher:
         self._most_bytes = checked_whole("waiting_bytes", waiting_bytes, 1, 2**40)
         self._troubles = Troubles(self._seams, log)
         self._closed = False
-        self._waiting: dict[Terms, deque[Pending]] = {}
+        self._waiting: OrderedDict[Terms, deque[Pending]] = OrderedDict()
         self._sending: Sequence[Pending] = ()
         self._renew()
         renew_in_child(self)
@@ -181,7 +182,7 @@ class Publisher:
     def begin_anew(self) -> None:
         """In a forked child: what waits is the parent's; nothing here is waiting, and no thread is running."""
         theirs = self._unanswered()
-        self._waiting, self._sending = {}, ()
+        self._waiting, self._sending = OrderedDict(), ()
         self._renew()
         for one in theirs:
             one.begin_anew()
@@ -205,6 +206,7 @@ class Publisher:
                     f"{self._count} messages wait to be published to queue {shown(self._queue.name)}, which is as much "
                     f"as may, and there was no room within {timeout} s: publish more slowly, or look at the store"
                 )
+            self._keep_sending()  # whoever was to begin the thread may have been interrupted
             self._room.wait(left)
 
     def _entered(self, one: Pending) -> bool:
@@ -275,8 +277,13 @@ class Publisher:
 
     def _send_all(self, sender: Activity) -> None:
         """Store one group after the other, until nothing has come for a while."""
-        while group := self._next_group(sender):
-            self._send(group)
+        try:
+            while group := self._next_group(sender):
+                self._send(group)
+        finally:
+            with self._lock:
+                if self._sender is sender:  # ended by an exception: another thread may get its number
+                    self._sender = self._thread = None
 
     def _next_group(self, sender: Activity) -> Sequence[Pending]:
         """What is to be stored next; nothing where this thread is to end."""
@@ -303,10 +310,14 @@ class Publisher:
 
     def _taken(self, terms: Terms, some: deque[Pending]) -> Sequence[Pending]:
         """Up to 1,000 messages of these terms; what is left of them goes behind all others."""
-        del self._waiting[terms]
-        self._sending = [some.popleft() for _ in range(min(CHUNK, len(some)))]
+        # At any point of this another thread may fork, and the child is to find each message.
+        self._sending = list(islice(some, CHUNK))
+        for _ in self._sending:
+            some.popleft()
         if some:
-            self._waiting[terms] = some
+            self._waiting.move_to_end(terms)
+        else:
+            del self._waiting[terms]
         return self._sending
 
     def _send(self, group: Sequence[Pending]) -> None:

@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections import Counter
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -21,6 +21,7 @@ from latchwork.errors import (
     OutcomeUnknown,
     RecordTooBig,
     Refused,
+    Unavailable,
 )
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded import stream
@@ -598,6 +599,35 @@ def test_nothing_is_reserved_for_what_cannot_be_published(alone):
     assert not alone.batches.read("b").open
 
 
+def too_far(queue):
+    return datetime.fromtimestamp(queue.store.seams.wall(), timezone.utc) + timedelta(days=800)
+
+
+def test_what_is_refused_as_it_is_stored_leaves_nothing_open(alone):
+    batch = alone.batch("b")
+    with pytest.raises(InvalidRequest):
+        batch.publish("never", at=too_far(alone))
+    assert not alone.batches.read("b").open
+    batch.publish("a")
+    batch.close()
+    assert drain(alone) == ["a"]
+    assert batch.wait(0)
+
+
+def test_what_is_in_doubt_stays_so_though_its_batch_cannot_be_written(alone, monkeypatch):
+    def failing(failure):
+        def call(*_):
+            raise failure
+
+        return call
+
+    batch = alone.batch("b")
+    monkeypatch.setattr(batch_file, "store_messages", failing(OutcomeUnknown("no reply")))
+    monkeypatch.setattr(alone.batches.__class__, "confirm", failing(Unavailable("away")))
+    with pytest.raises(OutcomeUnknown, match="no reply"):
+        batch.publish("a")
+
+
 def test_a_deactivated_queue_takes_no_message_and_the_batch_goes_on(alone):
     batch = alone.batch("b")
     batch.publish("a")
@@ -724,7 +754,54 @@ def test_whoever_dies_while_closing_the_batch_ends():
     assert not report.troubles, report
 
 
+def test_a_close_that_cannot_be_listed_is_refused_until_it_can(alone):
+    batch = alone.batch("b", then=Publish(NEXT))
+
+    def list_instead(*names):
+        alone.store.operate(alone.batches.index, Put("names", dict.fromkeys(names, 0)))
+
+    many = [str(n) for n in range(1_000)]
+    list_instead(*many)
+    with pytest.raises(Refused, match="close it again"):
+        batch.close()
+    list_instead()
+    batch.close()
+    upkeep(alone)
+    assert drain(alone) == [NEXT]
+    list_instead(*many)
+    batch.close()  # it has ended
+
+
 # ---- the follow-up
+
+
+def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
+    class Busy(CountingStore):
+        busy = False
+
+        def _operate(self, update):
+            if self.busy and update.key.name.startswith("B/"):
+                raise Unavailable("the record is busy")
+            return super()._operate(update)
+
+        def _operate_many(self, updates):
+            busy = [self.busy and update.key.name.startswith("B/") for update in updates]
+            rows = iter(super()._operate_many([one for one, is_busy in zip(updates, busy, strict=True) if not is_busy]))
+            return [Unavailable("the record is busy") if is_busy else next(rows) for is_busy in busy]
+
+    store = Busy(MemoryStore(ManualClock()))
+    queue = queue_on(store)
+    with queue.batch("b", then=Publish(NEXT)) as batch:
+        pass
+    store.busy = True
+    upkeep(queue)
+    store.busy = False
+    assert drain(queue) == [NEXT]
+    store.seams.advance(AGAIN + 1)
+    upkeep(queue)
+    assert drain(queue) == []
+    assert batch.progress().ended
+    assert not queue.batches.names()
 
 
 def test_the_follow_up_comes_once_whatever_fails_in_the_leader():

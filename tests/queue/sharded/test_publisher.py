@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import suppress
 from datetime import timedelta
@@ -275,6 +276,27 @@ def test_a_defect_leaves_nobody_waiting(store, monkeypatch, caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_thread_that_an_exception_ends_leaves_nothing_to_the_next_one_of_its_number(monkeypatch):
+    class OneNumber(Seams):
+        def thread(self):
+            return 7
+
+        def spawn(self, run, name):
+            def ended():
+                with suppress(SystemExit):
+                    run()
+
+            self.spawned = super().spawn(ended, name)
+            return self.spawned
+
+    seams = OneNumber()
+    monkeypatch.setattr("latchwork.queue.sharded.publisher.store_messages", lambda *_: sys.exit(1))
+    publisher = queue_on(MemoryStore(seams)).publisher()
+    assert isinstance(publisher.publish(1).exception(30), OutcomeUnknown)
+    seams.spawned.join(30)
+    assert publisher.close(30), "this thread is not in a callback"
+
+
 def test_failures_that_nobody_asks_for_are_logged(store, caplog):
     queue = queue_on(store)
     queue.registry.deactivate("q")
@@ -383,6 +405,16 @@ def test_callbacks_get_the_publication_and_none_of_them_keeps_others_from_theirs
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_callback_that_exits_keeps_no_other_message_from_being_stored(store, caplog):
+    publisher = queue_on(store).publisher(linger=0.5)
+    publisher.publish(1).add_done_callback(lambda _: sys.exit("by mistake"))
+    other = publisher.publish(2, delay=60)  # of another group
+    assert publisher.flush(30)
+    assert other.result(0)
+    assert publisher.close(30)
+    assert "by mistake" in caplog.text
+
+
 def test_a_callback_may_publish_and_what_would_wait_for_itself_is_refused(gate):
     queue, said, over = queue_on(gate), [], threading.Event()
     publisher = queue.publisher(waiting=1)
@@ -446,6 +478,62 @@ def test_where_no_thread_can_be_started_nothing_is_published():
     seams.full = False
     publisher.publish(2).result(30)
     assert payloads(queue) == [2]
+
+
+def test_a_full_publisher_whose_start_was_interrupted_begins_again():
+    class Interrupted(Seams):
+        starts = 0
+
+        def spawn(self, run, name):
+            if name.startswith("latchwork-publisher"):
+                self.starts += 1
+                if self.starts == 1:
+                    raise KeyboardInterrupt
+            return super().spawn(run, name)
+
+    queue = queue_on(MemoryStore(Interrupted()))
+    publisher = queue.publisher(waiting=1)
+    with pytest.raises(KeyboardInterrupt):
+        publisher.publish("a")
+    assert publisher.publish("b", timeout=5).result(30)
+    assert payloads(queue) == ["a", "b"]
+
+
+# ---- forks
+
+
+def test_a_child_forked_between_two_outcomes_knows_both(store):
+    publisher = queue_on(store).publisher(linger=1)
+    one, other = publisher.publish(1), publisher.publish(2)
+    one.resolve(one.message_id)
+    publisher.begin_anew()
+    assert one.result(0) == one.message_id
+    assert isinstance(other.exception(0), OutcomeUnknown)
+
+
+@pytest.mark.parametrize("n", [1, 1000, 1500])
+def test_wherever_a_child_is_forked_it_finds_all_messages_that_wait(n):
+    class NoThread(Seams):
+        def spawn(self, run, name):
+            return None
+
+    publisher = queue_on(MemoryStore(NoThread())).publisher()
+    some, lost = [publisher.publish(n) for n in range(n)], []
+
+    def trace(frame, event, _):
+        if frame.f_code is publisher._taken.__func__.__code__:
+            lost.append(len(set(some) - set(publisher._unanswered())))
+            return trace
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        publisher._taken(*next(iter(publisher._waiting.items())))
+    finally:
+        sys.settrace(before)
+    assert set(lost) == {0}
+    publisher.begin_anew()
 
 
 # ---- Ctrl-C

@@ -196,12 +196,16 @@ class QueueBatch:
 
     def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[Entry | LatchworkError]:
         """Store them; the message that each came to be, and the place in a batch that this one has."""
-        if terms.remembered is not None:
-            wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
-            return publish_or_find(self._queue, wanted, terms.remembered)
+        try:
+            if terms.remembered is not None:
+                wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
+                return publish_or_find(self._queue, wanted, terms.remembered)
+            outcomes = store_messages(self._queue, messages, terms)
+        except LatchworkError as failure:
+            return [failure] * len(messages)
         return [
             outcome if isinstance(outcome, LatchworkError) else Entry(outcome, message.envelope.batch)
-            for message, outcome in zip(messages, store_messages(self._queue, messages, terms), strict=True)
+            for message, outcome in zip(messages, outcomes, strict=True)
         ]
 
     def _count(self, me: str, places: Sequence[Place], outcomes: Sequence[Entry | LatchworkError]) -> None:
@@ -220,7 +224,9 @@ class QueueBatch:
             self._records.confirm(self._state, me)
         except LatchworkError as failure:
             safe = [one.message_id for one in outcomes if isinstance(one, Entry)]
-            known = failure.code in ("REFUSED", "NOT_FOUND") or not safe
+            if not safe:
+                return  # what kept the messages from being safe is raised, as they may be delivered
+            known = failure.code in ("REFUSED", "NOT_FOUND")
             raised = failure if known else OutcomeUnknown(f"{self!r}: whether what was published counts: {failure}")
             raised.details["published"] = safe
             raise raised from failure
@@ -240,7 +246,8 @@ class QueueBatch:
         """No more will come: once all that was published is done, the follow-up is published. Two calls.
 
         Of calls that publish at this moment nothing counts that was not confirmed, and they raise `Refused`. Harmless
-        when repeated. Raises `NotFound`, and the store's errors: then close it again.
+        when repeated. Raises `NotFound`, `Refused` where its queue has too many that have not ended, and the store's
+        errors: then close it again.
         """
         self._state = self._records.close(self._state)
 

@@ -168,7 +168,10 @@ class BatchRecords:
     # ---- ended
 
     def close(self, state: BatchState) -> BatchState:
-        """Give out no more ordinals, and let what was not confirmed count no more. One call, some more for the rest."""
+        """Give out no more ordinals, and let what was not confirmed count no more. Two calls, some more for the rest.
+
+        Raises `Refused` where it is closed, but cannot be listed, so that nobody would publish the follow-up.
+        """
         guard = Bound(_OPEN, {"tag": state.tag})
         closing = Update(self.key(state.name), (Put("closed", SERVER_NOW),), guard)
         closed, listed = settle(self.store, [closing, self._listing(state.name)])
@@ -178,6 +181,11 @@ class BatchRecords:
         now = self.read(state.name, state.tag)
         if not now.complete:
             self.settle_open(now)
+        if isinstance(listed, Refused) and not now.ended:
+            raise Refused(
+                f"queue {self.queue!r} has {MOST} other batches that have not ended, so batch {state.name!r} is "
+                "closed, but nothing would follow on it: close it again once some of them have ended"
+            )
         return now
 
     def settle_open(self, state: BatchState) -> None:
@@ -187,13 +195,13 @@ class BatchRecords:
         self.store.operate(self.key(state.name), Put("settled", 1), when=guard, repeatable=True)
 
     def end(self, state: BatchState, since: int) -> None:
-        """Note that the follow-up is published, and list the batch no more. One call.
+        """Note that the follow-up is published, then list the batch no more. Two calls.
 
         since: when it was listed, as read: one that was closed again meanwhile stays listed for another look.
         """
         noted = Update(self.key(state.name), (Put("ended", SERVER_NOW),), Bound(_SAME & missing("ended"), _tag(state)))
-        rows = settle(self.store, [noted, self._unlisting(state.name, since, _AS_LISTED)])
-        for row in rows:
+        for update in (noted, self._unlisting(state.name, since, _AS_LISTED)):
+            (row,) = settle(self.store, [update])
             if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
                 raise row
 
