@@ -37,16 +37,20 @@ def delete_rows(store: RecordStore, removals: Sequence[Removal]) -> list[bool | 
         return [failure]
 
 
-def as_one(together: AbstractContextManager[None], calls: Callable[[], T]) -> T:
+def as_one(
+    together: AbstractContextManager[None], calls: Callable[[], T], undone: Callable[[], None] = lambda: None
+) -> T:
     """What `calls` returns: all its store calls as one transaction, where the store has any (`RecordStore.together`).
 
     Where that was begun and came to nothing, as over one damaged page, the calls are made again, each by itself.
+    undone: is called first where the transaction may have come to nothing, or an interrupt came.
     """
     try:
         with together:
             return calls()
-    except LatchworkError as failure:
-        if not failure.details.get("rolled_back"):
+    except BaseException as failure:
+        undone()
+        if not isinstance(failure, LatchworkError) or not failure.details.get("rolled_back"):
             raise
     return calls()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from weakref import WeakSet
 
@@ -113,8 +113,11 @@ class ActiveShards:
             self._next_glance, self._next_look = min(self._next_glance, now + AGAIN), min(self._next_look, now + BUSY)
 
     def loaded(self, shards: Collection[int]) -> None:
-        """Take note that this process has just published to these shards; the groups that follow do as well."""
-        with self._lock:
+        """Take note that this process has just published to these shards; the groups that follow do as well.
+
+        Where another thread looks for longer than the present verb has time for, the bell tells of it later.
+        """
+        with suppress(Unavailable), self._locked:
             self._learn(shards)
             self._next_glance = min(self._next_glance, self._seams.monotonic() + BUSY)
             if not self._wake.is_set():  # far cheaper to ask than to set

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
 
-from ...errors import InvalidRequest, Refused
+from ...errors import InvalidRequest, LatchworkError, Refused
 from ...forks import renew_in_child
 from ...inputs import checked_each
 from ...plain import shown
@@ -31,7 +31,7 @@ from .publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, with_dedups
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
-from .settlement import failed, raise_first, remember, tell
+from .settlement import Outcome, failed, raise_first, remember, tell
 from .subqueue import QueueView, Rules, not_begun
 
 SPREAD = 100
@@ -191,13 +191,19 @@ class ShardedQueue(QueueView):
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """What `Delivery.nack` does with a delay: store it for later first, then delete it here."""
-        self._postpone(delivery, failed(self.pointers, delivery.held, None, reason_of(reason), error), delay, reason)
+        envelope = failed(self.pointers, delivery.held, None, reason_of(reason), error)
+        raise_first([delivery], [self._postpone(delivery, envelope, delay, reason)])
 
-    def put_off(self, delivery: Delivery, delay: float) -> None:
-        """Let a message that nobody has begun come again after `delay` seconds, its attempt uncounted. Four calls."""
-        self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
+    def put_off(self, delivery: Delivery, delay: float) -> Outcome:
+        """Let a message that nobody has begun come again after `delay` seconds, its attempt uncounted. Four calls.
 
-    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, outcome: str) -> None:
+        True = done; False = it comes again, but was somebody else's or gone by now; an error = it comes again, and the
+        sweeper may bring it a second time. Raises the store's errors where it was not stored for later, or perhaps.
+        """
+        return self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
+
+    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Outcome:
+        """Store a message for later, then delete it here; what the deletion said. Raises where it was not stored."""
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
         held = delivery.held
         if delivery.settled:
@@ -206,10 +212,14 @@ class ShardedQueue(QueueView):
         failure = self.delayed.publish([envelope], [self.pointers.home(held.slot.shard)], due, names=[name])[0]
         if failure is not None:
             raise failure
-        outcomes = self.pointers.remove([held])
-        tell(self.pointers, outcomes, outcome)
+        outcomes: list[Outcome]
+        try:
+            outcomes = list(self.pointers.remove([held]))
+        except LatchworkError as failed_here:
+            outcomes = [failed_here]
+        tell(self.pointers, outcomes, done)
         remember([delivery], outcomes)
-        raise_first([delivery], outcomes)
+        return outcomes[0]
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""

@@ -426,7 +426,8 @@ class QueueView:
             part = slice(begin, begin + CHUNK)
             outcomes += self._moved(deliveries[part], self.pointers, envelopes[part])
         tell(self.pointers, outcomes, "handed_back")
-        self.active.loaded({self.pointers.home(delivery.shard) for delivery in deliveries})
+        if any(there := [not isinstance(outcome, LatchworkError) for outcome in outcomes]):
+            self.active.loaded({self.pointers.home(delivery.shard) for delivery in compress(deliveries, there)})
         return outcomes
 
     # ---- looking

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -50,23 +49,19 @@ def load(
 def _load_as_one(
     queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool, bound: Collection[int]
 ) -> list[Loaded]:
-    """Where each message now is, or why it is not; in one transaction, on a store that has any."""
-    try:
-        return as_one(_undone_in(queue), lambda: _load(queue, envelopes, shards, moved=moved, bound=bound))
-    except LatchworkError as failure:  # of the transaction as a whole, or of its commit
-        return [failure] * len(envelopes)
+    """Where each message now is, or why it is not; in one transaction, on a store that has any.
 
+    Where it is undone, what the reservations told is forgotten, as LOAD is lower than they said.
+    """
 
-@contextmanager
-def _undone_in(queue: PointerQueue) -> Iterator[None]:
-    """One transaction; where it is undone, what the reservations told is forgotten, as LOAD is lower than they said."""
-    try:
-        with queue.store.together():
-            yield
-    except BaseException:
+    def undone() -> None:
         queue.members.forget()
         queue.bell.owe()  # it may have been owed for others
-        raise
+
+    try:
+        return as_one(queue.store.together(), lambda: _load(queue, envelopes, shards, moved=moved, bound=bound), undone)
+    except LatchworkError as failure:  # of the transaction as a whole, or of its commit
+        return [failure] * len(envelopes)
 
 
 def move(

@@ -36,7 +36,8 @@ class SQLitePool:
     def __init__(self, path: Path, synchronous: str, busy_timeout: float, seams: Seams) -> None:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
-        self._lent: set[object] = set()
+        self.lent: set[object] = set()
+        """Who has a connection, or is about to."""
         self._watcher: sqlite3.Connection | None = None
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
@@ -55,7 +56,7 @@ class SQLitePool:
         """
         with self._lending:
             loan = object()
-            self._lent.add(loan)
+            self.lent.add(loan)
             watcher, self._watcher = self._watcher, None
         try:
             watcher = watcher or self._borrow()
@@ -71,7 +72,7 @@ class SQLitePool:
                 self._idle.append(spare)
             return watcher, version
         finally:
-            self._lent.discard(loan)
+            self.lent.discard(loan)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """What `ask` returns; it may be called again while another connection is in its way.
@@ -117,14 +118,14 @@ class SQLitePool:
                 paused.append(lock)  # noqa: PERF401 - each by itself
         if self.left_open is not None and self.has_turn:
             finish(self, self.left_open)
-        _WAIT.until(self.seams, lambda: None if self._lent else True, timeout=FORK_PATIENCE)
+        _WAIT.until(self.seams, lambda: None if self.lent else True, timeout=FORK_PATIENCE)
         self.close()
 
     def after_fork(self) -> None:
         """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
-        if self._lent or self._idle or self._watcher:
+        if self.lent or self._idle or self._watcher:
             _INHERITED.setdefault(self.path, []).append([*self._idle, *filter(None, [self._watcher])])
-        self._idle, self._lent, self._watcher = [], set(), None
+        self._idle, self.lent, self._watcher = [], set(), None
         self._writing, self._lending = threading.RLock(), threading.RLock()
         self._queue, self.left_open, self.mine = set(), None, Mine()
 
@@ -133,8 +134,8 @@ class SQLitePool:
     def take_turn(self) -> bool:
         """Wait for this process's other writers. Raises `Unavailable` where that takes too long."""
         place, time = object(), self._time()
-        self._queue.add(place)
         try:
+            self._queue.add(place)
             if self._writing.acquire(timeout=time):
                 return True
         finally:
@@ -162,7 +163,7 @@ class SQLitePool:
     def lend(self, group: Group) -> sqlite3.Connection:
         """A connection for a transaction."""
         with self._lending:  # which a fork holds
-            self._lent.add(group)
+            self.lent.add(group)
         group.connection = connection = self._borrow()
         return connection
 
@@ -172,7 +173,7 @@ class SQLitePool:
             self._idle.append(connection)
         elif connection is not None:
             connection.close()
-        self._lent.discard(group)
+        self.lent.discard(group)
 
     # ---- patience
 
@@ -210,7 +211,7 @@ class SQLitePool:
         loan, connection, sound = object(), None, False
         try:
             with self._lending:  # which a fork holds
-                self._lent.add(loan)
+                self.lent.add(loan)
             connection = self._borrow()
             yield connection
             sound = True
@@ -224,7 +225,7 @@ class SQLitePool:
                 self._idle.append(connection)
             elif connection is not None:
                 connection.close()
-            self._lent.discard(loan)
+            self.lent.discard(loan)
 
     def _borrow(self) -> sqlite3.Connection:
         try:

@@ -4,6 +4,8 @@ A turn is one thread's part of a transaction; it has the lock of the process's w
 Where a commit waits for the disk (`synchronous=full`), whoever is done while other threads wait for their turn leaves
 the transaction open for them and waits too: the last of them commits for all. Each one's part is undone by itself
 where it fails, and nobody is answered before the commit.
+
+An interrupt (Ctrl-C) may come at every call. So whatever ends something may be done twice: it does what is left to do.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -25,7 +28,6 @@ from ...errors import (
     StorageFailed,
     Unavailable,
 )
-from ...seams import Event, Seams
 from .file import FAILURES, meaning, never_commits
 
 T = TypeVar("T")
@@ -40,17 +42,44 @@ HAND_OVER = 0.02
 class Group:
     """An open transaction on its connection, of one thread or of several; in the pool's books as a loan."""
 
-    __slots__ = ("connection", "failure", "lost", "members", "over")
+    __slots__ = ("connection", "failure", "final", "lost", "members", "over")
 
     def __init__(self) -> None:
         self.connection: sqlite3.Connection | None = None
         self.members = 0
-        self.over: Event | None = None
+        self.over: Over | None = None
         """Set once it has ended, where threads wait for that."""
-        self.failure: Exception | None = None
-        """What its commit has failed with."""
+        self.final = False
+        """Whether its commit was sent: nobody joins it, or takes anything back, from then on."""
+        self.failure: Exception | None = InterruptedError("interrupted")
+        """What its commit has failed with; an interrupt until it is known to have succeeded."""
         self.lost = False
         """Whether it was undone because of one of several."""
+
+
+class Over:
+    """The end of a transaction, for the threads that wait for it.
+
+    One lock without any code around it: an interrupt within an event's `set` may leave those who wait there for ever.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended within this time."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        self.set()  # for the next one that waits
+        return True
+
+    def set(self) -> None:
+        """Let go on who waits."""
+        with suppress(RuntimeError):  # it is set
+            self._lock.release()
 
 
 class Mine(threading.local):
@@ -63,7 +92,7 @@ class Writers(Protocol):
     """The pool, as far as a transaction needs it: one thread writes at a time, and connections are lent."""
 
     path: Path
-    seams: Seams
+    lent: set[object]
     left_open: Group | None
     mine: Mine
 
@@ -84,21 +113,23 @@ class Undone(Exception):
 
 
 class Turn:
-    """One thread's part of a transaction. Whoever made it calls `leave` at the end, whatever happens."""
+    """One thread's part of a transaction. Whoever made it calls `leave` at the end, whatever happens, and twice."""
 
-    __slots__ = ("_group", "_joined", "_pool", "_taken")
+    __slots__ = ("_group", "_joined", "_nested", "_pool", "_taken")
 
     def __init__(self, pool: Writers) -> None:
         self._pool, self._taken, self._joined = pool, False, False
+        self._nested = pool.has_turn
+        """Whether it interrupts another turn of this thread, as a signal's handler does."""
         self._group: Group | None = None
 
     def begin(self) -> sqlite3.Connection:
         """Wait for the lock, and begin a transaction or go on with the one that was left open."""
         pool = self._pool
         self._taken = pool.take_turn()
-        group = self._group = pool.left_open
-        if group is not None and group.connection is not None:
-            pool.left_open, self._joined = None, True
+        group = pool.left_open
+        if group is not None and group.connection is not None and not group.final:
+            self._group, pool.left_open, self._joined = group, None, True
             group.connection.execute("SAVEPOINT turn")
             return group.connection
         group = self._group = Group()
@@ -106,27 +137,33 @@ class Turn:
         pool.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         return connection
 
-    def undo(self, *, sound: bool) -> None:
-        """Take this part back. sound: whether the connection is, as far as is known."""
-        group, self._group = self._group, None
-        if group is None or group.connection is None:
-            return
+    def undo(self, *, sound: bool) -> bool:
+        """Take this part back. sound: whether the connection is, as far as is known.
+
+        Returns whether it may have seen writes of others that were not committed after it.
+        """
+        pool, group = self._pool, self._group
+        if group is None:
+            return False
         connection = group.connection
-        try:
-            if not connection.in_transaction:  # SQLite has rolled back by itself, after some errors
-                sound = sound and not self._joined
-                group.lost = True
-            elif self._joined:
-                connection.execute("ROLLBACK TO turn")
-                connection.execute("RELEASE turn")
-            else:
-                connection.execute("ROLLBACK")
-        except FAILURES:
-            sound, group.lost = False, True
+        if connection is not None and not group.final:
+            try:
+                if not connection.in_transaction:  # SQLite has rolled back by itself, after some errors
+                    sound = sound and not self._joined
+                    group.lost = True
+                elif self._joined:
+                    connection.execute("ROLLBACK TO turn")
+                    connection.execute("RELEASE turn")
+                else:
+                    connection.execute("ROLLBACK")
+            except FAILURES:
+                sound, group.lost = False, True
         if self._joined and not group.lost:
-            finish(self._pool, group)  # for the others
+            finish(pool, group)  # for the others
         else:
-            end(self._pool, group, sound=sound)
+            end(pool, group, sound=sound)
+        self._group = None
+        return self._joined and group.failure is not None
 
     def commit(self) -> None:
         """Make the transaction durable, or let a thread that waits do it. Returns once it is.
@@ -138,11 +175,12 @@ class Turn:
         assert group.connection is not None  # noqa: S101
         if self._joined:
             group.connection.execute("RELEASE turn")
-        self._group, group.members = None, group.members + 1
-        if pool.shares_commits and group.members < MAX_GROUP:
+        group.members += 1
+        if pool.shares_commits and group.members < MAX_GROUP and not self._nested:
             self._leave_open(group)
         else:
             finish(pool, group)
+        self._group = None
         if group.lost:
             raise Undone
         if group.failure is not None:
@@ -153,25 +191,31 @@ class Turn:
             ) from group.failure
 
     def leave(self) -> None:
-        """Let the next one write; undo what was neither undone nor committed."""
+        """Let the next one write; undo what was neither undone nor committed.
+
+        To be called again where it was interrupted, so always: `try: leave() finally: leave()`.
+        """
         if self._group is not None:
             self.undo(sound=False)
-        if self._taken or self._pool.has_turn:
+        if not self._nested:
+            while self._pool.has_turn:
+                self._pool.end_turn()
+        elif self._taken:
             self._taken = False
             self._pool.end_turn()
 
     def _leave_open(self, group: Group) -> None:
         """Hand the transaction over, and wait for its end, which whoever waits brings about if nobody goes on."""
         pool = self._pool
-        over = group.over = group.over or pool.seams.event()
-        pool.left_open = group
+        over = group.over = group.over or Over()
         try:
-            self._taken = False
+            pool.left_open = group
+            self._group = None
             pool.end_turn()
-            while not over.wait(HAND_OVER):
+            while not over.wait(HAND_OVER) and group.connection is not None:
                 self._finish_if_left(group)
         finally:
-            if not over.is_set():
+            if group.connection is not None:
                 self._finish_if_left(group)  # interrupted
 
     def _finish_if_left(self, group: Group) -> None:
@@ -186,12 +230,15 @@ class Turn:
 
 def finish(pool: Writers, group: Group) -> None:
     """Commit for all who have written; whoever calls has the lock."""
-    assert group.connection is not None  # noqa: S101 - it is open
     try:
-        group.connection.execute("COMMIT")
+        if group.connection is not None and not group.final:
+            group.final = True
+            group.connection.execute("COMMIT")
+            group.failure = None
     except FAILURES as failure:  # the connection is closed after it, which undoes what can be undone
         group.failure = failure
-    end(pool, group, sound=group.failure is None)
+    finally:
+        end(pool, group, sound=group.failure is None)
 
 
 def end(pool: Writers, group: Group, *, sound: bool) -> None:
@@ -199,9 +246,12 @@ def end(pool: Writers, group: Group, *, sound: bool) -> None:
     if pool.left_open is group:
         pool.left_open = None
     connection, group.connection = group.connection, None
-    pool.give_back(group, connection, sound=sound)
-    if group.over is not None:
-        group.over.set()
+    try:
+        pool.give_back(group, connection, sound=sound)
+    finally:
+        pool.lent.discard(group)
+        if group.over is not None:
+            group.over.set()
 
 
 def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
@@ -212,7 +262,9 @@ def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
             try:
                 result = change(turn.begin())
             except BaseException as failure:
-                turn.undo(sound=isinstance(failure, ANSWERS))
+                answer = isinstance(failure, ANSWERS)
+                if turn.undo(sound=answer) and answer:
+                    raise Undone from None  # it may be the answer to what was never committed
                 raise
             turn.commit()
             return result
@@ -221,7 +273,10 @@ def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
         except Undone:
             """By another thread's failure: again."""
         finally:
-            turn.leave()
+            try:
+                turn.leave()
+            finally:
+                turn.leave()  # the rest, if it was interrupted
 
 
 class Together:
@@ -256,21 +311,24 @@ class Together:
         if self._depth:
             return
         self._pool.mine.together = None
-        turn = self._turn
+        turn, void = self._turn, False
         try:
-            if self._failure is None and turn is not None:
+            if turn is not None and self._failure is None:
                 turn.commit()
+            elif turn is not None:
+                void = turn.undo(sound=isinstance(self._failure, Exception))
         except FAILURES as failure:
             raise _rolled_back(meaning(failure, self._pool.path)) from failure
         except Undone:
-            raise _rolled_back(
-                Unavailable(f"{self._pool.path}: another thread's write failed, and this one's went with it; try again")
-            ) from None
+            raise self._void() from None
         finally:
             if turn is not None:
-                if self._failure is not None:
-                    turn.undo(sound=isinstance(self._failure, Exception))
-                turn.leave()
+                try:
+                    turn.leave()
+                finally:
+                    turn.leave()  # the rest, if it was interrupted
+        if void and isinstance(self._failure, ANSWERS):
+            raise self._void() from None  # it may be the answer to what was never committed
         if self._failure is not None and error is None:
             raise self._failure
 
@@ -290,8 +348,7 @@ class Together:
         except BaseException as failure:
             self._connection, self._failure = None, failure
             if self._turn is not None:
-                self._turn.undo(sound=False)
-                self._turn.leave()
+                self._turn.leave()  # so does the end of the block, if this is interrupted
             if isinstance(failure, FAILURES):
                 self._failure = _rolled_back(meaning(failure, self._pool.path))
                 raise self._failure from failure
@@ -299,16 +356,20 @@ class Together:
 
     def _begin(self) -> None:
         """Begin. Where it fails nothing has begun, and the same call may be made again."""
-        turn = Turn(self._pool)
+        turn = self._turn = Turn(self._pool)
         try:
             self._connection = turn.begin()
-            self._turn = turn
         except BaseException as failure:
-            turn.undo(sound=False)
-            turn.leave()
+            turn.leave()  # so does the end of the block, if this is interrupted
+            self._turn = None
             if isinstance(failure, FAILURES):
                 raise meaning(failure, self._pool.path) from failure
             raise
+
+    def _void(self) -> LatchworkError:
+        return _rolled_back(
+            Unavailable(f"{self._pool.path}: another thread's write failed, and this one's went with it; try again")
+        )
 
 
 def _rolled_back(failure: LatchworkError) -> LatchworkError:

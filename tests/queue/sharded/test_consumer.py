@@ -221,7 +221,7 @@ def test_whatever_a_handler_raises_fails_its_message_and_the_worker_goes_on(cons
     assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
 
 
-def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
+def test_an_answer_that_cannot_be_compared_rejects_its_message(consumers):
     class Array:
         def __eq__(self, other):
             raise ValueError("the truth value of an array is ambiguous")
@@ -232,7 +232,7 @@ def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
     queue.publish("a")
     consumer = consumers(queue, lambda delivery: Array()).start()
     eventually(lambda: consumer.stats["failed"] == 1)
-    assert reasons(queue) == ["exception"]
+    assert reasons(queue) == ["rejected"]
     assert not consumer._runs._runs
 
 
@@ -242,6 +242,8 @@ def test_an_answer_that_cannot_be_judged_fails_its_message(consumers):
         (False, None),
         ("done", "the handler returned a str; return True or None to acknowledge, False to reject"),
         (0, "the handler returned a int; return True or None to acknowledge, False to reject"),
+        (1, "the handler returned a int; return True or None to acknowledge, False to reject"),
+        (1.0, "the handler returned a float; return True or None to acknowledge, False to reject"),
     ],
 )
 def test_a_message_is_rejected_with_what_the_handler_returned_instead_of_a_verdict(consumers, answer, why):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -440,6 +441,38 @@ def test_a_group_hands_back_to_its_own_and_no_other_consumer_gets_it_twice(store
     consumer._turns.take()
     assert waiting(group) == [(n, 1) for n in range(1, 16)]
     assert waiting(queue) == [(n, 1) for n in range(16)]
+
+
+def test_a_stop_waits_no_longer_than_its_grace_for_a_thread_that_looks(store):
+    real = MemoryStore()
+    queue = made(real)
+    queue.publish_many(range(3))
+    consumer = Consumer(queue, lambda delivery: None, concurrency=1)
+    consumer._prefetched.put(queue.receive(3))
+    told = []
+    queue.active.followers = [SimpleNamespace(loaded=told.append)]
+    with queue.active._lock:  # as a look does that hangs
+        stopped = threading.Thread(target=consumer.stop, args=(0,), daemon=True)
+        stopped.start()
+        stopped.join(10)
+        assert not stopped.is_alive()
+    assert consumer.stats["handed_back"] == 3
+    assert told == [{0}], "those that follow have locks of their own"
+
+
+def test_where_nothing_could_be_handed_back_nobody_is_told_of_messages(queue, store):
+    told = []
+    queue.active.loaded = told.append
+    queue.publish_many(range(2))
+    told.clear()
+    deliveries = queue.receive(2)
+    reserve = queue.pointers.reserve
+    queue.pointers.reserve = lambda counts: {shard: Unavailable("the store is away") for shard in counts}
+    queue.hand_back(deliveries)
+    assert told == []
+    queue.pointers.reserve = reserve
+    queue.hand_back(deliveries)
+    assert told == [{0}]
 
 
 # ---- on a real server

@@ -10,7 +10,10 @@ import pytest
 from latchwork.coord import RateLimiter
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
+from latchwork.queue.sharded.consumer import rate as rates
+from latchwork.queue.sharded.consumer.rate import Rate
 from latchwork.queue.sharded.consumer.turn import HOLD
+from latchwork.queue.sharded.shards import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -254,3 +257,133 @@ def test_a_rate_of_batches_is_refused_with_the_remedy(store):
     queue = made(store, batching=BatchingConfig(10, 1))
     with pytest.raises(InvalidRequest, match="in the handler"):
         Consumer(queue, lambda deliveries: None, rate=RateLimiter(store, "bank", 1, 1))
+
+
+# ---- what cannot be handed back, put off, or asked
+
+
+class NoDeletes(CountingStore):
+    """A store that refuses deletions once it is told to."""
+
+    refuses = False
+
+    def _delete(self, removal):
+        if self.refuses:
+            raise Unavailable("deletions are refused")
+        return super()._delete(removal)
+
+    def _delete_many(self, removals):
+        if self.refuses:
+            return [Unavailable("deletions are refused") for _ in removals]
+        return super()._delete_many(removals)
+
+
+def test_what_cannot_be_handed_back_is_copied_once_and_waits_its_time(clock):
+    store, seen = NoDeletes(MemoryStore(clock)), []
+    queue, limiter = made(store), RateLimiter(store, "bank", 1, 60)
+    limiter.try_acquire()
+    consumer = Consumer(queue, seen.append, rate=limiter)
+    queue.publish("a")
+    store.refuses = True
+    consumer._turns.take()
+    store.reset()
+    began = clock.monotonic()
+    for _ in range(20):
+        consumer._turns.take()
+    assert store.total == 0, "the limiter has said how long"
+    assert queue.depth().ready == 1, "one copy, not one a turn"
+    assert consumer.stats["unsettled"] == 1
+    assert clock.monotonic() - began >= 1.0, "it waits between two tries"
+    assert seen == []
+
+
+def test_what_cannot_be_handed_back_while_nothing_may_begin_is_tried_once_and_waits(clock):
+    store = NoDeletes(MemoryStore(clock))
+    queue = made(store)
+    consumer = Consumer(queue, lambda delivery: None, concurrency=1)
+    queue.publish("a")
+    consumer._turns.prefetched.put(queue.receive(1))
+    store.refuses = True
+    consumer.allot(0)
+    began = clock.monotonic()
+    for _ in range(20):
+        consumer._turns.take()
+    assert queue.depth().ready == 1
+    assert clock.monotonic() - began >= 1.0
+
+
+def test_a_pause_while_a_key_has_too_much_holds_up_no_other_key(queue, store, clock):
+    limiter, seen = RateLimiter(store, "tenant", 1, 3600), []
+    limiter.of_key("a").try_acquire()
+    consumer = Consumer(
+        queue,
+        lambda delivery: seen.append(delivery.payload),
+        rate=limiter,
+        per_key=lambda one: one.payload,
+        concurrency=1,
+    )
+    rate = consumer._turns.rate
+    ask = rate.ask
+    rate.ask = lambda key: (ask(key), consumer.allot(0))[0]
+    queue.publish("a")
+    consumer._turns.take()
+    rate.ask = ask
+    consumer.allot(1)
+    queue.publish("b")
+    clock.advance(1)
+    for _ in range(3):
+        consumer._turns.take()
+    assert seen == ["b"]
+
+
+def test_what_a_sweep_took_while_it_was_put_off_comes_again_once(queue, store, clock):
+    limiter = RateLimiter(store, "tenant", 1, 3600)
+    limiter.of_key("a").try_acquire()
+    consumer = Consumer(queue, lambda delivery: None, rate=limiter, per_key=lambda one: one.payload)
+    rate = consumer._turns.rate
+    ask = rate.ask
+    rate.ask = lambda key: (queue.pointers.stamp([Slot(0, 1)], "a sweep"), ask(key))[1]
+    queue.publish("a")
+    consumer._turns.take()
+    assert (queue.depth().delayed, queue.depth().ready) == (1, 0)
+    assert consumer.stats["lost"] == 1
+    assert not rate.closed
+
+
+@pytest.mark.parametrize("fails", [Unavailable("the store is away"), OutcomeUnknown("the answer was lost")])
+def test_what_was_stored_for_later_is_not_handed_back_where_its_deletion_fails(queue, store, clock, fails):
+    def refused(held):
+        raise fails
+
+    limiter = RateLimiter(store, "tenant", 1, 3600)
+    limiter.of_key("a").try_acquire()
+    consumer = Consumer(queue, lambda delivery: None, rate=limiter, per_key=lambda one: one.payload)
+    queue.publish("a")
+    queue.pointers.remove = refused
+    consumer._turns.take()
+    assert (queue.depth().delayed, queue.depth().ready) == (1, 0)
+    assert consumer.stats["unsettled"] == 1
+    assert not consumer._turns.rate.closed
+
+
+def test_turns_are_remembered_for_so_many_keys_the_latest_ones(store, clock, monkeypatch):
+    monkeypatch.setattr(rates, "MOST_KEYS", 3)
+    rate = Rate(RateLimiter(store, "tenant", 1, 10), lambda one: one.payload, store.seams)
+    for key in "abcade":
+        rate.turn_of(key, 60)
+    assert list(rate._turns) == ["a", "d", "e"]
+    assert rate.turn_of("a", 60) == pytest.approx(60 + 2 * 11), "behind the two before it"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("leaves", [SystemExit, GeneratorExit])
+def test_a_key_function_that_would_end_the_process_fails_its_message_alone(queue, store, leaves, ordered):
+    def key(delivery):
+        raise leaves
+
+    consumer = Consumer(queue, lambda delivery: None, rate=RateLimiter(store, "t", 9, 1), per_key=key, ordered=ordered)
+    queue.publish("a")
+    consumer._turns.take()
+    (failed,) = queue.sideline.peek()
+    assert failed.last_error.startswith(f"per_key raised {leaves.__name__}")
+    assert consumer._runs.open_runs == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 
 import pytest
 
@@ -136,6 +137,26 @@ def test_a_group_that_joins_after_a_publish_was_undone_gets_the_next_message(sto
     assert [one.payload for one in group.receive(10)] == ["m"]
 
 
+def test_an_interrupt_as_a_publish_begins_leaves_the_thread_outside_its_transaction(store, queue):
+    """Else what a handler writes after it is acknowledged, and never committed."""
+
+    def interrupt(frame, event, _):
+        entered = event == "return" and frame.f_code.co_name == "__enter__" and "contextlib" in frame.f_code.co_filename
+        if entered and store._pool.mine.together is not None:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(interrupt)
+        queue.publish("m")
+    except KeyboardInterrupt:
+        assert store._pool.mine.together is None
+    finally:
+        sys.settrace(before)
+
+
 def test_messages_whose_claim_was_undone_are_received_at_once(store, failing, queue):
     queue.publish_many(["a", "b"])
     failing.fail("COMMIT", IOERR)
@@ -195,9 +216,13 @@ def believe_a_claim_that_was_undone(patch):
 
 
 def give_up_with_the_transaction(patch):
-    def once(together, calls):
-        with together:
-            return calls()
+    def once(together, calls, undone=lambda: None):
+        try:
+            with together:
+                return calls()
+        except BaseException:
+            undone()
+            raise
 
     patch.setattr(transfer, "as_one", once)
     patch.setattr(subqueue, "as_one", once)

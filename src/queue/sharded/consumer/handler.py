@@ -33,7 +33,7 @@ def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
     each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
     if len(each) != messages:
         return [(Reason.EXCEPTION, f"the handler gave {len(each)} answers for {messages} messages")] * messages
-    return [None if one in (True, None) else (Reason.REJECTED, _why_rejected(one)) for one in each]
+    return [None if one is None or one is True else (Reason.REJECTED, _why_rejected(one)) for one in each]
 
 
 def _why_rejected(answer: Any) -> str | None:

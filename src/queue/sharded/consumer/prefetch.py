@@ -106,7 +106,12 @@ class Prefetched:
         with self._lock:
             self._waiting += waiting
 
-    def take(self) -> Delivery | None:
+    def put_back(self, one: Waiting) -> None:
+        """Keep a message that was taken and may not begin yet."""
+        with self._lock:
+            self._waiting.append(one)
+
+    def take(self) -> Waiting | None:
         """The next message, to be handled now; None where there is none."""
         while True:
             with self._lock:
@@ -114,7 +119,7 @@ class Prefetched:
             if one is None:
                 return None
             if self._still_ours([one]):
-                return one.delivery
+                return one
 
     def hand_back(self, waited: float = 0.0, *, last: bool = False) -> None:
         """Let others have what has waited for so many seconds.
@@ -130,11 +135,11 @@ class Prefetched:
         ours = self._still_ours(goes)
         left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
         stays = [one for one in ours if one.delivery in left]
+        for one in stays:
+            one.stays = True
         with self._lock:
             if not self._over:
                 self._waiting += stays
-        for one in stays:
-            one.stays = True
 
     def keep(self) -> None:
         """Extend what is due."""

@@ -26,6 +26,7 @@ class Rate:
         self._limiter, self._per_key, self._seams = limiter, per_key, seams
         self._limiters: dict[str, RateLimiter] = {}
         self._turns: dict[str, float] = {}
+        self._lock = seams.lock()
         # Room comes back a tenth of the window late (P13).
         self._between = max(1.1 * limit.per / limit.most for limit in limiter.limits)
         self._closed_until = 0.0
@@ -54,11 +55,12 @@ class Rate:
 
     def turn_of(self, key: str, wait: float) -> float:
         """Seconds after which a message of the key should come again, behind those that this process has put off."""
-        now = self._seams.monotonic()
-        turn = max(now + wait, self._turns.get(key, 0.0))
-        if len(self._turns) >= MOST_KEYS:
-            self._turns = {one: until for one, until in self._turns.items() if until > now}
-        self._turns[key] = turn + self._between
+        with self._lock:
+            now = self._seams.monotonic()
+            turn = max(now + wait, self._turns.pop(key, 0.0))
+            while len(self._turns) >= MOST_KEYS:  # the one that was put off the longest ago
+                self._turns.pop(next(iter(self._turns)))
+            self._turns[key] = turn + self._between
         return turn - now
 
     # ---- without keys: nothing may begin

@@ -113,6 +113,13 @@ class Settlements:
         outcomes = zip(deliveries, rows, strict=True)
         return [delivery for delivery, row in outcomes if isinstance(row, LatchworkError)]
 
+    def put_off(self, delivery: Delivery, delay: float) -> None:
+        """Let a message that was not begun come again later; where it also stays here it is left to the sweeper.
+
+        Raises the store's errors where it was not stored for later, or perhaps: then it is still in hand.
+        """
+        self._count_unsettled([self._queue.put_off(delivery, delay)], "deleted, though stored for later")
+
     def _count_unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count what could not be settled; the sweeper, or whoever has it now, sees to it."""
         failed = [row for row in rows if row is not True]

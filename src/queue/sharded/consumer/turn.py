@@ -16,7 +16,7 @@ from ..subqueue import MAX_RECEIVE
 from .handler import Calls, text_of
 from .inflight import Run, Runs
 from .ordering import HeldShard, ShardLocks
-from .prefetch import SPAN, Pace, Prefetched, survived_its_consumer
+from .prefetch import SPAN, Pace, Prefetched, Waiting, survived_its_consumer
 from .rate import Rate
 from .settlements import Settlements, Verdict
 
@@ -93,22 +93,22 @@ class Turns:
             found = self.queue.await_messages(size, ASK, None, one_shard=True)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
-        delivery = self.prefetched.take()
-        if delivery is None:
+        waiting = self.prefetched.take()
+        if waiting is None:
             return
+        delivery = waiting.delivery
         # 2. A message whose consumer died is handled with nothing else in hand, as it may have been the cause.
         if survived_its_consumer(delivery):
             self.settlements.send()
             self.prefetched.hand_back()
             self.pace.one_by_one()
         # 3. Ask the limiter; what may not begin soon comes again later, its attempt uncounted.
-        if self.rate is not None and not self._admitted(delivery, self.rate):
+        if self.rate is not None and not self._admitted(waiting, self.rate):
             return
         # 4. Begin; where nothing may begin, what is in hand goes back at once.
         run = self.runs.begin(delivery) if self.consumer.takes() else None
         if run is None:
-            self.prefetched.put([delivery])
-            self.prefetched.hand_back()
+            self._not_now(waiting, HEED)
             return
         if self.prefetched or self.settlements.collected:
             self.consumer.attend()
@@ -123,10 +123,20 @@ class Turns:
             self.settlements.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched and not self.consumer.ends() else 0.0)
 
+    def _not_now(self, waiting: Waiting, wait: float) -> None:
+        """Hand back a message that may not begin; where it has to stay, wait before anything is tried with it again."""
+        self.prefetched.put_back(waiting)
+        self.prefetched.hand_back()
+        if waiting.stays:
+            self.consumer.stopping.wait(min(wait, HEED))
+
     # ---- at a rate
 
-    def _admitted(self, delivery: Delivery, rate: Rate) -> bool:
-        """Whether the handler of this message may begin now; where it may not, the message is not in hand any more."""
+    def _admitted(self, waiting: Waiting, rate: Rate) -> bool:
+        """Whether the handler of this message may begin now; where it may not, the message was failed, put off, or
+        handed back if that could be.
+        """
+        delivery = waiting.delivery
         key, failed = self._key_of(delivery, rate)
         if failed:
             self.settlements.fail([delivery], [failed])
@@ -140,7 +150,7 @@ class Turns:
         self.pace.one_by_one()
         if rate.keyed and self.consumer.takes():
             try:  # messages of other keys may begin meanwhile: it comes again when it is its turn
-                self.queue.put_off(
+                self.settlements.put_off(
                     delivery,
                     min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, LONGEST),
                 )
@@ -148,22 +158,21 @@ class Turns:
             except LatchworkError as failure:
                 self.consumer.report(failure)
                 wait = UNKNOWN
-        rate.close(wait)
-        self.prefetched.put([delivery])
-        self.prefetched.hand_back()
+        rate.close(UNKNOWN if rate.keyed else wait)  # the wait of one key is not that of others
+        self._not_now(waiting, wait)
         return False
 
     def _key_of(self, delivery: Delivery, rate: Rate) -> tuple[str, Verdict]:
         """The key of a message, and why it fails where the user's function does."""
         try:
             return rate.key_of(delivery), None
-        except Exception as failure:  # noqa: BLE001 - as what a handler raises
+        except BaseException as failure:  # noqa: BLE001 - as what a handler raises
             return "", (Reason.EXCEPTION, f"per_key raised {type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR])
 
     def _asked(self, rate: Rate, key: str) -> float:
         """Seconds until a handler may begin, 0 = it may; where the limiter cannot be asked it may not."""
         try:
-            return rate.ask(key)
+            return rate.closed or rate.ask(key)
         except LatchworkError as failure:
             self.consumer.report(failure)
             return UNKNOWN
