@@ -174,7 +174,8 @@ class Contender(Party):
             self.observed = None
             return None
         view, now = LeaseView.of(self.key, answer.record.bins), answer.answered
-        seen = self.observed.then(view, now) if self.observed else Observation(view, now)
+        before = self.observed  # read once: another thread may replace it
+        seen = before.then(view, now) if before else Observation(view, now)
         self.observed = seen
         return seen
 

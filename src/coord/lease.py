@@ -189,12 +189,12 @@ class Standstill(Generic[K]):
         }
 
     def since(self, key: K) -> float:
-        """Since when the stamp of this key was seen unchanged."""
-        return self._seen[key][1]
+        """Since when the stamp of this key was seen unchanged; infinite for a key that is gone."""
+        return self._seen.get(key, (None, float("inf")))[1]
 
     def lasts(self, key: K, seconds: float, now: float) -> bool:
         """Whether the stamp of this key was seen unchanged for longer than `seconds`."""
-        return key in self._seen and now - self._seen[key][1] > seconds
+        return now - self.since(key) > seconds
 
 
 def believed_until(began: float, lease: float) -> float:

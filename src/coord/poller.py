@@ -96,6 +96,10 @@ class Wait:
         self.waits = False
         """Whether its thread pauses."""
         self.fruitless, self.pause, self.due = 1, 0.0, 0.0
+        self.due_by: Callable[[], float] = never
+        """When its thread wants to look though nothing has changed. Another thread's answer may make that earlier."""
+        self.pauses_until = 0.0
+        """Until when its thread pauses at most, by what `due_by` returned when it began to sleep."""
         self.woken: Event = store.seams.event()
         self.stop: Event | None = None
 
@@ -133,11 +137,12 @@ class Poller:
     def wait(self, watch: Wait, end: float, due: Callable[[], float]) -> None:
         """Wait until something was handed to this wait, or until `end`, or what `due` returns, or it is to stop."""
         clock = self._seams.monotonic
-        self._enter(watch, clock())
         try:
+            self._enter(watch, clock(), due)
             while True:
-                now, until = clock(), min(end, due())
                 with self._lock:
+                    now, until = clock(), min(end, due())
+                    watch.pauses_until = until
                     if watch.handed is not None or watch.told or now >= until or (watch.stop and watch.stop.is_set()):
                         return
                     watch.woken.clear()
@@ -150,12 +155,13 @@ class Poller:
         finally:
             self._leave(watch)
 
-    def _enter(self, watch: Wait, now: float) -> None:
+    def _enter(self, watch: Wait, now: float, due: Callable[[], float]) -> None:
         with self._lock:
             if not watch.number:
                 self._begun += 1
                 watch.number = self._begun
             watch.woken, watch.began, watch.waits = self._seams.event(), self._reads, True
+            watch.due_by, watch.pauses_until = due, 0.0
             self._put_off(watch, now, self._seams.uniform(0.0, 1.0))
             self._waits[watch.number] = watch
 
@@ -173,7 +179,7 @@ class Poller:
     def _plan(self, watch: Wait, now: float) -> tuple[float, list[Wait]]:
         """Say for how long this wait sleeps now; or, if it has the turn and that has come, for which waits it reads."""
         if self._turn is None or now > self._next + self._patience:
-            self._turn, self._next = watch, min(one.due for one in self._waits.values())
+            self._turn, self._next = watch, self._earliest(now)
         elif watch.due < self._next:
             self._turn, self._next = watch, watch.due
         if self._turn is not watch:
@@ -185,6 +191,12 @@ class Poller:
         self._next, self._reads = now, self._reads + 1
         waits = [one for one in self._waits.values() if one.handed is None and one.due - now <= EARLY * one.pause]
         return 0.0, waits
+
+    def _earliest(self, now: float) -> float:
+        """When the next wait is due. One that has its answer does not count: its thread may have been interrupted
+        before it could leave.
+        """
+        return min((one.due for one in self._waits.values() if one.handed is None), default=now)
 
     # ---- reading
 
@@ -201,7 +213,7 @@ class Poller:
         finally:
             with self._lock:
                 if self._turn is watch:
-                    self._next = min(one.due for one in self._waits.values())
+                    self._next = self._earliest(clock())
         there = [one.key for one in waits if one.mark and isinstance(found[one.key], Record)]
         self._leave_marks(watch.single(), there, answered)
 
@@ -224,6 +236,8 @@ class Poller:
             self._put_off(watch, answered, chance, least)
             answer = Answer(record, asked, answered)
             if not _is_worth(watch, answer):
+                if watch.due_by() < watch.pauses_until:
+                    watch.woken.set()  # by this answer it wants to look sooner: it sleeps anew
                 continue
             if not watch.alone:
                 self._hand(watch, answer)
@@ -273,12 +287,15 @@ class Poller:
         Not after `TURNS` times in a row, so that no process keeps a lease for itself.
         """
         if not self._waits:
+            self._told.pop(key, None)
             return
         with self._lock:
             waits = [one for one in self._waits.values() if one.alone and one.key == key and one.handed is None]
             turns = self._told.pop(key, 0)
             if not waits or turns >= TURNS:
                 return
+            if len(self._told) >= BATCH:
+                self._told.clear()
             self._told[key] = turns + 1
             first = min(waits, key=lambda one: one.number)
             first.told = True

@@ -8,11 +8,15 @@ from collections import Counter
 import pytest
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, FencedLock, LeaseElection
+from latchwork.coord.lease import FENCE, GRANT, LEASE
 from latchwork.coord.lock import LOCKS
-from latchwork.coord.poller import BATCH, poller_of
+from latchwork.coord.poller import BATCH, Poller, poller_of
+from latchwork.coord.watch import Watch
 from latchwork.errors import Corrupt, LatchworkError, Unavailable
-from latchwork.store import Key, MemoryStore, Put
+from latchwork.retry import Poll
+from latchwork.store import Add, Key, MemoryStore, Put
 from latchwork.testing import CountingStore
+from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore, Outage
 from tests.sim.stage import Stage
 
@@ -337,6 +341,56 @@ def test_who_reads_for_all_may_be_interrupted():
     assert said["lag"] <= 0.1, "the turn was passed on at once"
 
 
+@pytest.mark.parametrize("place", ["_enter", "_leave"])
+def test_a_wait_that_was_interrupted_as_it_began_or_ended_makes_no_other_wait_look_more_often(monkeypatch, place):
+    store = CountingStore(MemoryStore(ManualClock()))
+    first, other = latch(store, 0), latch(store, 1)
+    undisturbed = getattr(Poller, place)
+
+    def interrupted(poller, watch, *rest):
+        monkeypatch.undo()
+        if place == "_enter":
+            undisturbed(poller, watch, *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Poller, place, interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:  # with its traceback, and so with its wait
+        first.wait(0.3)
+    first.count_down()
+    before = store.total
+    assert other.wait(2.0) is False
+    assert store.total - before <= 2 * 40 + 2, "40 a second, the first and the last"
+    assert kept.traceback
+
+
+def test_a_dead_holders_lock_is_broken_in_time_though_its_waits_slept_for_a_longer_lease():
+    lags = []
+
+    def waiting(store):
+        for place in range(100):
+            FencedLock(store, f"lock-{place}", lease=60).acquire()
+
+        def one(place):
+            FencedLock(store, f"lock-{place}", poll=Poll(low=0.05, high=0.1)).acquire(timeout=20)
+            lags.append(store.world.now - taken[0])
+
+        def others():
+            store.seams.sleep(1.0)
+            for place in range(100):
+                handed_over = Add(FENCE, 1), Put(GRANT, "another"), Put(LEASE, 500)
+                store.operate(Key(LOCKS, f"lock-{place}"), *handed_over)
+            taken.append(store.world.now)
+
+        taken = []
+        together(store.seams, [others, *(lambda place=place: one(place) for place in range(100))])
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    stage.play()
+    assert len(lags) == 100
+    assert max(lags) <= 0.5 + 0.2
+
+
 def test_a_process_leaves_one_mark_for_all_its_threads_that_wait_for_a_lock():
     def waiting(inner):
         FencedLock(inner, "lock", lease=60).acquire()
@@ -383,6 +437,32 @@ def test_a_released_lock_goes_to_a_thread_of_this_process_without_a_look():
     stage.play()
     assert said["calls"]["get"] <= 1, "one that was under way"
     assert said["calls"]["operate"] == 2, "the release and the acquisition"
+
+
+def test_nothing_is_kept_of_a_lock_that_was_released_while_nobody_waited_for_it():
+    def waiting(store):
+        def one():
+            FencedLock(store, "lock").acquire(timeout=5.0).release()
+
+        def others():
+            store.seams.sleep(1.0)
+            grant.release()
+
+        grant = FencedLock(store, "lock", lease=60).acquire()
+        together(store.seams, [one, others])
+        return dict(poller_of(store)._told)
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    assert stage.play().said["waiting"] == {}
+
+
+def test_what_is_kept_of_releases_has_a_bound():
+    poller = poller_of(store := MemoryStore(ManualClock()))
+    for place in range(BATCH + 1):
+        watch = poller._waits[1] = Watch(store, Key(LOCKS, f"lock-{place}"), (), Poll(), alone=True)
+        poller.released(watch.key)
+    assert len(poller._told) <= BATCH
 
 
 def test_threads_of_one_process_and_of_another_have_their_turns():

@@ -232,6 +232,15 @@ def test_more_than_there_are_is_refused_with_the_number_that_there_are(memory):
     assert semaphore.acquire(4).n == 4, "how many there are is asked of the record"
 
 
+def test_threads_may_share_a_handle_while_one_of_them_sees_that_a_holder_is_gone(memory, name, clock):
+    Semaphore(memory, name, permits=1).acquire()
+    crowd = Semaphore(memory, name, permits=1)._crowd
+    seen = crowd.look()
+    crowd._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
+    assert crowd.due(wishes=False) == float("inf")
+    assert crowd.dead(seen) == []
+
+
 def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):
     semaphore = Semaphore(memory, "s", permits=3)
     semaphore.acquire(timeout=0)

@@ -17,7 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from latchwork.deadline import Deadline
-from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
+from latchwork.errors import (
+    Corrupt,
+    InvalidRequest,
+    Misconfigured,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StorageFailed,
+    Unavailable,
+)
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
 from latchwork.store.contract.records import raises
@@ -184,6 +193,21 @@ def test_a_busy_wait_is_bounded_and_ends_in_unavailable(store, path):
     assert store.get(KEY).bins == {"n": 0}, "a reader waits for no writer"
     other.execute("COMMIT")
     assert add(store) == 1
+
+
+def test_a_batch_that_only_reads_waits_for_no_writer(store, path):
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    reads = [
+        Update(KEY, (Read("n"),)),
+        Update(KEY, (Read("n"),), when=Bin("n").eq(1)),
+        Update(Key("s", "absent"), (Read("n"),)),
+    ]
+    read, refused, absent = store.operate_many(reads)
+    assert (read, type(refused), type(absent)) == ((0,), Refused, NotFound)
+    rows = store.operate_many([*reads, Update(KEY, (Add("n", 1),))])
+    assert {type(row) for row in rows} == {Unavailable}, "one that writes makes it one transaction of all"
+    other.close()
 
 
 def test_the_policy_waits_longer_than_one_attempt(path):

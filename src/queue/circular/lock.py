@@ -101,7 +101,8 @@ class LeaseTaker:
         if record is None:
             raise NotFound(f"the queue {self.key.set!r} is gone", key=self.key)
         view, now = LeaseView.of(self.key, record.bins), self.store.seams.monotonic()
-        seen = self._observed.then(view, now) if self._observed else Observation(view, now)
+        before = self._observed  # read once: another thread may replace it
+        seen = before.then(view, now) if before else Observation(view, now)
         self._observed = seen
         return seen
 

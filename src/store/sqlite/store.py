@@ -161,7 +161,8 @@ class SQLiteStore(RecordStore):
         return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return self._batch(updates, Batch.operate, self._operate_row)
+        call = self._write if any(writes(update.ops) for update in updates) else self._read
+        return self._batch(call, updates, Batch.operate, self._operate_row)
 
     def _operate_row(self, update: Update) -> Values:
         check_row(update.key, update.ops)
@@ -171,10 +172,19 @@ class SQLiteStore(RecordStore):
         return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(removals, Batch.delete, self._delete)
+        return self._batch(self._write, removals, Batch.delete, self._delete)
 
-    def _batch(self, rows: Sequence[Any], each: Callable[[Batch, Any], Any], alone: Callable[[Any], Any]) -> list[Any]:
-        """What each row came to; all of them are one transaction, unless the file is damaged."""
+    def _batch(
+        self,
+        call: Callable[[Callable[[sqlite3.Connection, int], list[Any]]], list[Any]],
+        rows: Sequence[Any],
+        each: Callable[[Batch, Any], Any],
+        alone: Callable[[Any], Any],
+    ) -> list[Any]:
+        """What each row came to; all of them are one `call`, unless the file is damaged.
+
+        call: `_write`, in one transaction; `_read`, which takes no lock, where every row only reads.
+        """
 
         def change(connection: sqlite3.Connection, now: int) -> list[Any]:
             batch = Batch(connection, rows, now)
@@ -183,7 +193,7 @@ class SQLiteStore(RecordStore):
             return outcomes
 
         try:
-            return self._write(change)
+            return call(change)
         except Corrupt:  # SQLite has undone it all, since it has come upon damage
             return [outcome(alone, row) for row in rows]
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from latchwork.coord import FencedLock
+from latchwork.coord.contender import Contender
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import OutcomeUnknown, Unavailable
+from latchwork.queue.circular.lock import LeaseTaker
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
@@ -47,6 +49,31 @@ def test_a_wait_that_cannot_look_says_unavailable_not_that_others_hold_it(store)
     store.plan = dict.fromkeys(range(2, 100), "dropped")
     with pytest.raises(Unavailable):
         lock(store).acquire(timeout=1)
+
+
+class Forgetting:
+    """An attribute that another thread empties as soon as it was read."""
+
+    kept = None
+
+    def __get__(self, owner, kind=None):
+        found, self.kept = self.kept, None
+        return found
+
+    def __set__(self, owner, value):
+        self.kept = value
+
+
+@pytest.mark.parametrize(("kind", "attribute"), [(Contender, "observed"), (LeaseTaker, "_observed")])
+def test_another_thread_may_see_the_record_gone_while_one_observes_the_lease(store, kind, attribute):
+    lock(store.inner).acquire()
+    shared = type("Shared", (kind,), {attribute: Forgetting()})
+    if kind is Contender:
+        party = shared(store, RECORD, "me", 10)
+        observe = party.look
+    else:
+        observe = shared(store, RECORD).observe
+    assert observe().since == observe().since
 
 
 def test_belief_counts_from_the_first_attempt_that_may_have_taken_it(store, clock):
