@@ -141,7 +141,7 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     words = [
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
-        | {"workers": len(row["workers"]) or None}
+        | {"workers": len(row["workers"]) or None, "batches": row["batches"] or None}
         for row in rows
     ]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
