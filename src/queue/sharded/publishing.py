@@ -6,9 +6,9 @@ it is stored, alone or with others that are published on equal terms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError
 from ...inputs import checked_choice, checked_each
@@ -52,6 +52,12 @@ class Publishable(Target, Protocol):
 
     @property
     def delayed(self) -> DelayedMessages: ...
+
+
+def checked_payloads(payloads: Any) -> None:
+    """Check that they are several payloads, and not one that can be taken for several. Raises `InvalidRequest`."""
+    if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
+        raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list")
 
 
 def checked_terms(

@@ -28,7 +28,7 @@ from .one import SideView
 from .pointers import ShardState
 from .postponed import DelayedView
 from .publisher import LINGER, WAITING, WAITING_BYTES, Publisher
-from .publishing import Prepared, checked_terms, ids_or_raise, store_messages, with_dedups
+from .publishing import Prepared, checked_payloads, checked_terms, ids_or_raise, store_messages, with_dedups
 from .record import LastSweep, Live, QueueRecords
 from .redrive import redrive
 from .settlement import Outcome, failed, raise_first, remember, tell
@@ -154,10 +154,7 @@ class ShardedQueue(QueueView):
         another shard where its own is damaged; one with a key fails with `Corrupt`.  Not atomic: where some could not
         be published it raises the first error, whose `details["published"]` has the ids of those that were.
         """
-        if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
-            raise InvalidRequest(
-                f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list"
-            )
+        checked_payloads(payloads)
         terms = checked_terms(
             self.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for,
             on_duplicate=on_duplicate,

@@ -108,7 +108,7 @@ def matching(
     except FAILURES as failure:
         only_damage(failure)
         rows = []
-        for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608
+        for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608 - names are quoted
             try:
                 rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
             except FAILURES as failure:

@@ -172,7 +172,7 @@ class Turn:
         """
         pool, group = self._pool, self._group
         assert group is not None  # noqa: S101 - there is a part to commit
-        assert group.connection is not None  # noqa: S101
+        assert group.connection is not None  # noqa: S101 - it was borrowed when the part began
         if self._joined:
             group.connection.execute("RELEASE turn")
         group.members += 1

@@ -19,7 +19,17 @@ from ...ledger.dedup import Entry, Wanted, publish_or_find
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..peek import CHUNK, unfired
-from ..publishing import Outcome, Prepared, Publishable, Terms, checked_terms, ids_or_raise, store_messages, with_dedups
+from ..publishing import (
+    Outcome,
+    Prepared,
+    Publishable,
+    Terms,
+    checked_payloads,
+    checked_terms,
+    ids_or_raise,
+    store_messages,
+    with_dedups,
+)
 from ..record import lifetime
 from ..shards import PointerQueue
 from .blocks import OUT, Place, place_of, place_of_text
@@ -167,8 +177,7 @@ class QueueBatch:
         `OutcomeUnknown` where nobody knows whether these count, whose `details["published"]` has the ids of what will
         be delivered all the same.
         """
-        if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
-            raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads")
+        checked_payloads(payloads)
         terms = checked_terms(
             self._queue.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for,
             on_duplicate=on_duplicate,
