@@ -5,8 +5,11 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
-# Much of a test run is waiting for processes and servers, so one worker more than the two cores it is meant for.
-WORKERS ?= 3
+# Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
+COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
+# Most of a test run is waiting for processes and servers, so four workers for the two cores it is meant for. Each may
+# start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
+WORKERS ?= 4
 
 export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
@@ -31,9 +34,11 @@ java:
 	  echo "Java 17 or newer is needed for Spark and ZooKeeper: install a JDK (Debian: apt-get install openjdk-17-jre-headless)"; exit 1; }
 
 demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, one latch
+	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 
 test: java $(STAMP) ## every test, with a table of what was proved
+	@$(COMPILE)
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
@@ -74,6 +79,7 @@ replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITI
 	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"
 
 bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
+	@$(COMPILE)
 	@$(PYTHON) -m benchmarks.run
 
 docs: $(STAMP)  ## the site of the pages in docs and of the docstrings, into build/site

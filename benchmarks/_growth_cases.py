@@ -55,7 +55,7 @@ def counted(store: RecordStore, parties: int, **options) -> CountDownLatch:
 def latches(store: RecordStore, parties: int) -> list[Step]:
     latch, numbers = counted(store, parties), count(parties)
     across = counted(store, parties, farms=FARMS, level=LatchLevel.XDC)
-    look = across._looks(every=False)  # of one that waits: the whole record once a second
+    look = across._reads(every=False)  # of one that waits: the whole record once a second
     return [
         Step("latch: `count_down(party=)`", lambda: latch.count_down(party=next(numbers))),
         Step("latch: a look of a waiter, DC", latch.count),

@@ -14,7 +14,7 @@ from .seams import Event, Seams, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
-TROUBLE = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
+ERROR_BACKOFF = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
 """Pauses of a task after each failure in a row."""
 QUIET = 60.0
 """Seconds in which a task that fails repeatedly logs one failure of each kind."""
@@ -75,10 +75,10 @@ class Background:
         """Start the task if it is not running. Raises `InvalidRequest` if it is still ending after a `stop`."""
         if self._activity is not None and self._activity.is_alive():
             if self.stopping.is_set():
-                raise InvalidRequest(f"{self._name} still does its last work; start it when stop() has returned True")
+                raise InvalidRequest(f"{self._name} is still ending; start it when stop() has returned True")
             return
         if self._activity is not None:
-            self._activity.cancel()  # a start was interrupted, and nobody knows whether it begins yet
+            self._activity.cancel()  # a start was interrupted, and it is not known whether it will begin
         self.stopping.clear()
         self._activity = Activity(self._seams)
         self._activity.begin(self._run, self._name)
@@ -86,22 +86,25 @@ class Background:
     def stop(self, timeout: float | None) -> bool:
         """Stop the task. True if it has ended within `timeout` seconds (None = no limit); it may then be started again.
 
+        Several threads may stop it at a time, and so may a signal's handler.
         Raises `InvalidRequest` if `timeout` is not a length of time; the task then continues.
         """
         timeout = checked_timeout(timeout)
-        if self._activity is None:
+        activity = self._activity  # read once: another stop may end it, and a new task may have begun then
+        if activity is None:
             return True
-        self._activity.cancel()
+        activity.cancel()
         self.stopping.set()
-        self._activity.join(timeout)
-        if self._activity.is_alive():
+        activity.join(timeout)
+        if activity.is_alive():
             return False
-        self._activity = None
-        self.stopping.clear()
+        if self._activity is activity:
+            self._activity = None
+            self.stopping.clear()
         return True
 
 
-class Troubles:
+class FailureLog:
     """The log of a task's failures: one line a minute for each of two kinds, with the number of failures in between.
 
     Errors of this library are one kind, as the errors of an unavailable store differ from call to call: one line at
@@ -112,35 +115,35 @@ class Troubles:
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
         self._seams, self._log = seams, log
         self._lock = seams.lock()
-        self._said: dict[int, float] = {}
-        self._unsaid: Counter[int] = Counter()
+        self._logged_at: dict[int, float] = {}
+        self._withheld: Counter[int] = Counter()
 
-    def tell(self, failure: Exception, what: str) -> None:
+    def record(self, failure: Exception, what: str) -> None:
         """Log that `what` failed with this exception."""
         if isinstance(failure, LatchworkError):
             self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
             self._log.debug("%s", what, exc_info=failure)
             return
-        unsaid = self._unsaid_before(logging.ERROR)
-        if unsaid is not None:
-            self._log.error("%s%s", what, unsaid, exc_info=failure)
+        withheld = self._withheld_before(logging.ERROR)
+        if withheld is not None:
+            self._log.error("%s%s", what, withheld, exc_info=failure)
 
     def warn(self, text: str, **extra: str) -> None:
         """Log a text as an error of this library."""
-        unsaid = self._unsaid_before(logging.WARNING)
-        if unsaid is not None:
-            self._log.warning("%s%s", text, unsaid, extra=extra)
+        withheld = self._withheld_before(logging.WARNING)
+        if withheld is not None:
+            self._log.warning("%s%s", text, withheld, extra=extra)
 
-    def _unsaid_before(self, level: int) -> str | None:
+    def _withheld_before(self, level: int) -> str | None:
         """Return the text about failures that were not logged; None if this one is not to be logged either."""
         with self._lock:
             now = self._seams.monotonic()
-            if now - self._said.get(level, float("-inf")) < QUIET:
-                self._unsaid[level] += 1
+            if now - self._logged_at.get(level, float("-inf")) < QUIET:
+                self._withheld[level] += 1
                 return None
-            self._said[level] = now
-            unsaid = self._unsaid.pop(level, 0)
-        return f"; {unsaid} more since this was said last" if unsaid else ""
+            self._logged_at[level] = now
+            withheld = self._withheld.pop(level, 0)
+        return f"; {withheld} more since this was logged last" if withheld else ""
 
 
 def shared(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:

@@ -1,22 +1,25 @@
-"""The time of a public verb, for all that is done in it.
+"""The time limit of a public call, for everything that is done in it.
 
-A verb with a `timeout` calls the store in many places: a look, a retry of it, another look after a doubt, a refresh of
-what is known. Each of these could wait for seconds for a server that does not answer. So the verb says once how much
-time there is, and every store call of its thread keeps to that, however deep it is made:
+A call with a `timeout` uses the store in many places: a look, a retry of it, another look after a doubt, a refresh.
+Each of these could wait for seconds for a server that does not answer. So the call says once how much time there is,
+and every store call of its thread keeps to that, however deep it is made:
 
     with Deadline(seams, timeout) as deadline:
         ...
 
-It belongs to the thread, as the context of `decimal` does, and not to the store, because a call that somebody forgot to
-hand it to would hang as long as before. A function of the caller's that is called within keeps to it too, a thread
+The limit belongs to the thread, as the context of `decimal` does, and not to the store: a store call to which the limit
+was not passed would hang as long as before. A function of the caller's that is called within keeps to it too; a thread
 that is started within does not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
-from .seams import Seams
+from .errors import Unavailable
+from .seams import Lock, Seams
 
 LATE = 0.6
 """Seconds after the end for which a call may last, as the last look begins at the end."""
@@ -25,26 +28,27 @@ AGAIN = 0.4
 SPARE = 0.2
 """Seconds for the call after one that took all its time: to clear up."""
 LEAST = 0.01
-"""Seconds for each further one that comes to nothing."""
+"""Seconds for each further call that gets no answer."""
 
 
 class Deadline:
-    """The time of one verb, which begins now. `with` makes it that of every store call of this thread.
+    """The time limit of one call, which begins now. `with` makes it the limit of every store call of this thread.
 
-    A server that does not answer delays the verb by a second at most. One that answers does not cut it short: what
-    takes many calls goes on for as long as these are answered.
+    A server that does not answer delays the call by a second at most. A server that answers does not cut it short: work
+    of many calls continues for as long as these are answered.
 
-    timeout: seconds, None = no limit.  end: when it is over (monotonic), None = never; one within another ends no later
-    than that.  said: when trouble was last written to the log (monotonic).
+    timeout: seconds, None = no limit.
+    end: when it is over (monotonic), None = never; one within another ends no later than the outer one.
+    logged: when a failure was last logged (monotonic).
     """
 
-    __slots__ = ("_before", "_over", "_seams", "_silences", "end", "said")
+    __slots__ = ("_before", "_over", "_seams", "_silences", "end", "logged")
 
     def __init__(self, seams: Seams, timeout: float | None) -> None:
         self._seams, self._silences = seams, 0
         self.end = None if timeout is None else seams.monotonic() + timeout
         self._over = 0.0 if self.end is None else self.end + LATE  # when the call before is over, at the latest
-        self.said: float | None = None
+        self.logged: float | None = None
 
     def __enter__(self) -> Deadline:
         around = _present.get()
@@ -57,11 +61,11 @@ class Deadline:
         _present.reset(self._before)
 
     def left(self) -> float | None:
-        """Seconds until it is over, 0 from then on; None = it has no end."""
+        """Return seconds until it is over, 0 from then on; None = it has no end."""
         return None if self.end is None else max(0.0, self.end - self._seams.monotonic())
 
     def for_a_call(self) -> float | None:
-        """Seconds that a store call which begins now may take; None = as long as the store allows."""
+        """Return seconds that a store call which begins now may take; None = as long as the store allows."""
         if self.end is None:
             return None
         now = self._seams.monotonic()
@@ -78,14 +82,33 @@ class Deadline:
 
 
 def present() -> Deadline | None:
-    """That of the verb which this thread is in; None where it is in none."""
+    """Return the time limit of the call that this thread is in; None if it has none."""
     return _present.get()
 
 
 def call_time() -> float | None:
-    """Seconds that a store call of this thread may take; None = as long as the store allows."""
+    """Return seconds that a store call of this thread may take; None = as long as the store allows."""
     deadline = _present.get()
     return None if deadline is None else deadline.for_a_call()
+
+
+def within_call(lock: Lock, what: str) -> AbstractContextManager[object]:
+    """Return a lock that another thread may hold during a store call: the present verb waits for it as for a call.
+
+    what: is named by `Unavailable`, which `with` raises if that takes too long.
+    """
+    time = call_time()
+    return lock if time is None else _within(lock, time, what)
+
+
+@contextmanager
+def _within(lock: Lock, time: float, what: str) -> Iterator[None]:
+    if not lock.acquire(timeout=time):
+        raise Unavailable(f"{what}: another thread of this process waits for the store; try again")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 _present: ContextVar[Deadline | None] = ContextVar("latchwork_deadline", default=None)

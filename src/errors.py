@@ -6,7 +6,7 @@
     |-- Expired                       EXPIRED            its time to live ran out while it was in use
     |-- Refused                       REFUSED            the guard of a write did not hold
     |   `-- FencedOut                 FENCED_OUT         a higher fence has been seen
-    |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is somebody else's now
+    |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is another's now
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
@@ -63,7 +63,7 @@ def _rebuild(kind: type[LatchworkError], message: str, state: dict[str, Any]) ->
 
 
 class NotFound(LatchworkError):
-    """There is no such record: it was never created, was deleted, or has expired."""
+    """The record does not exist: it was never created, was deleted, or has expired."""
 
     code = "NOT_FOUND"
 
@@ -111,7 +111,7 @@ class WaitTimeout(LatchworkError, TimeoutError):
 
 
 class PartyLost(LatchworkError):
-    """A party that others wait for died; `parties` names those."""
+    """A party that others wait for died; `parties` has the names."""
 
     code = "PARTY_LOST"
 
@@ -128,7 +128,7 @@ class BarrierBroken(LatchworkError):
 
     @property
     def reason(self) -> str:
-        """Why it was broken."""
+        """The reason for which it was broken."""
         return str(self.details.get("reason", ""))
 
 
@@ -139,7 +139,7 @@ class QueueFull(LatchworkError):
 
 
 class QueueOwned(LatchworkError):
-    """A stream owns the queue; consumers and other streams are refused until it lets go."""
+    """A stream owns the queue; consumers and other streams are refused until it releases the queue."""
 
     code = "QUEUE_OWNED"
 
@@ -203,9 +203,9 @@ class InvalidRequest(LatchworkError, ValueError):
 
 
 class BinMismatch(Corrupt, InvalidRequest):
-    """A bin is missing, or holds another type than the update needs; nothing was written.
+    """A bin is missing, or has another type than the update needs; nothing was written.
 
-    The record is damaged, or the update is not meant for it: which of the two, the store cannot tell.
+    Either the record is damaged or the update is not meant for it: the store cannot tell which.
     """
 
     code = "BIN_MISMATCH"

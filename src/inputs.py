@@ -1,4 +1,4 @@
-"""What callers give, checked before any I/O: text, whole numbers, times."""
+"""Validation of arguments before any I/O: text, whole numbers, times."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from .plain import shown
 T = TypeVar("T")
 FOR_EVER = 1e9
 """Seconds; no pause is longer, and a deadline that is later is none."""
+MOST_DIGITS = 18
+"""Digits of a whole number that is given as text: each of so many fits into what a store keeps."""
 _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 
 
 def checked_text(what: str, value: str) -> str:
-    """The text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
+    """Return the text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a string that is not empty")
     if "\0" in value or not _is_unicode(value):
@@ -30,7 +32,8 @@ def checked_text(what: str, value: str) -> str:
 
 
 def checked_store_name(what: str, value: str) -> str:
-    """The text, where it can be the name of a set, bin, index or namespace, or a part of one. Raises `InvalidRequest`.
+    """Return the text, where it can be the name of a set, bin, index or namespace, or a part of one. Raises
+    `InvalidRequest`.
 
     Such names stand in the commands of Aerospike's info protocol and in its answers, which know no way to quote: a
     newline in a name would begin a command of its own.
@@ -53,28 +56,28 @@ def _is_unicode(value: str) -> bool:
 
 
 def checked_kind(what: str, value: T, kind: type[T]) -> T:
-    """The value, where it is of that kind. Raises `InvalidRequest`."""
+    """Return the value, where it is of that kind. Raises `InvalidRequest`."""
     if not isinstance(value, kind):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a {kind.__name__}")
     return value
 
 
 def checked_choice(what: str, value: T, choices: Collection[str]) -> T:
-    """The value, where it is one of these texts. Raises `InvalidRequest`."""
+    """Return the value, where it is one of these texts. Raises `InvalidRequest`."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be one of {', '.join(choices)}")
     return value
 
 
 def checked_many(what: str, values: Iterable[T]) -> list[T]:
-    """The entries of what can be gone through and is no text. Raises `InvalidRequest`."""
+    """Return the entries of an iterable that is not text. Raises `InvalidRequest`."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidRequest(f"{what} is {shown(values)}; it must be a list, or another iterable of entries")
     return list(values)
 
 
 def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> Sequence[T] | None:
-    """The entries, one for each of so many others, or None. Raises `InvalidRequest`."""
+    """Return the entries, one for each of so many others, or None. Raises `InvalidRequest`."""
     if values is None:
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -95,21 +98,21 @@ def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None
 
 
 def checked_number(what: str, value: float, low: float = 0.0, high: float = FOR_EVER) -> float:
-    """The number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
+    """Return the number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a number from {low:g} to {high:g}")
     return value
 
 
 def checked_callable(what: str, value: T) -> T:
-    """The function, or whatever else can be called. Raises `InvalidRequest`."""
+    """Return the function, or whatever else can be called. Raises `InvalidRequest`."""
     if not callable(value):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a function")
     return value
 
 
 def checked_switch(what: str, value: bool) -> bool:
-    """The switch, where it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
+    """Return the switch, where it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
     if not isinstance(value, bool):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be True or False")
     return value
@@ -121,32 +124,44 @@ def is_int(value: Any) -> bool:
 
 
 def checked_whole(what: str, value: int, low: int, high: int) -> int:
-    """The number, where it is a whole one between the two. Raises `InvalidRequest`."""
+    """Return the number, where it is a whole one between the two. Raises `InvalidRequest`."""
     if not is_int(value) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a whole number from {low} to {high}")
     return value
 
 
+def checked_count(what: str, value: int) -> int:
+    """Return the number of messages that is asked for: a whole one from 1. Raises `InvalidRequest`."""
+    if not is_int(value) or value < 1:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a whole number from 1")
+    return value
+
+
+def whole_of(text: str) -> int | None:
+    """Return the whole number that a text of decimal digits stands for; None for any other text, and for one of more
+    than 18 digits: Python refuses to read some thousands.
+    """
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
 def checked_timeout(timeout: float | None, what: str = "timeout") -> float | None:
-    """Seconds to wait, or None, which stands for all times that are longer than one can wait, too.
+    """Return seconds to wait, or None, which stands for all times that are longer than one can wait, too.
 
     Raises `InvalidRequest`.
     """
     if timeout is None:
         return None
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
-        raise InvalidRequest(f"{what} is {shown(timeout)}; it must be seconds, 0 or more, or None to wait for ever")
+        raise InvalidRequest(f"{what} is {shown(timeout)}; it must be seconds, 0 or more, or None for no limit")
     try:
         seconds = float(timeout)
     except OverflowError:
-        raise InvalidRequest(
-            f"{what} is {shown(timeout)}; it must fit into a float, or be None to wait for ever"
-        ) from None
+        raise InvalidRequest(f"{what} is {shown(timeout)}; it must fit into a float, or be None for no limit") from None
     return None if seconds > TIMEOUT_MAX else timeout
 
 
 def checked_moment(what: str, moment: datetime) -> datetime:
-    """The time, where it has a time zone and no calendar ends near it. Raises `InvalidRequest`."""
+    """Return the time, where it has a time zone and no calendar ends near it. Raises `InvalidRequest`."""
     if not isinstance(moment, datetime) or moment.tzinfo is None or not 1 < moment.year < 9000:
         raise InvalidRequest(
             f"{what} is {shown(moment)}, which has no time zone, or a year that few calendars have: give an aware "
@@ -160,6 +175,15 @@ def seconds_of(span: Any) -> Any:
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
+def span_of(what: str, span: Any) -> timedelta:
+    """Return a length of time that was given as a `timedelta` or as seconds. Raises `InvalidRequest`."""
+    if isinstance(span, timedelta):
+        return span
+    if isinstance(span, int | float) and not isinstance(span, bool) and -1e9 < span < 1e9:  # false for NaN
+        return timedelta(seconds=span)
+    raise InvalidRequest(f"{what} is {shown(span)}; give a timedelta, or a number of seconds")
+
+
 def farm_or_default(farm_id: str | None) -> str:
-    """The farm that was named, else $LATCHWORK_FARM, else "local"."""
+    """Return the farm that was named, else $LATCHWORK_FARM, else "local"."""
     return os.environ.get("LATCHWORK_FARM") or "local" if farm_id is None else farm_id

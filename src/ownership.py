@@ -1,4 +1,4 @@
-"""Files that others on this machine could change: they are used, and the log says so."""
+"""Warns about files that other users of this machine could change. They are used all the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_of_others(path: str | os.PathLike[str]) -> None:
@@ -20,10 +20,10 @@ def warn_of_others(path: str | os.PathLike[str]) -> None:
         _say(f"{name} belongs to another user ({found.st_uid}), who can change what is in it")
     if found.st_mode & _OTHERS:
         mode = stat.S_IMODE(found.st_mode)
-        _say(f"{name} may be written to by other users (mode {mode:o}): chmod 600 where that is not meant")
+        _say(f"{name} may be written to by other users (mode {mode:o}): chmod 600 unless that is intended")
 
 
 def _say(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
+    if text not in _warned:
+        _warned.add(text)
         log.warning("%s", text)

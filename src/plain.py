@@ -23,12 +23,14 @@ _UNSEEN = re.compile(
 
 
 def one_line(text: str) -> str:
-    """The text with all that nobody would see escaped, so that it stays in its line and tells the terminal nothing."""
+    """Return the text with all invisible characters escaped, so that it stays in its line and cannot control a
+    terminal.
+    """
     return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, of at most so many characters: of a longer one its begin and its end."""
+    """Return the text, of at most so many characters: of a longer one its begin and its end."""
     if len(text) <= most:
         return text
     begin = most * 2 // 3
@@ -36,7 +38,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as every message shows it: its `repr` in one line, at most 100 characters of it.
+    """Return a value as every message shows it: its `repr` in one line, at most 100 characters of it.
 
     Never raises, whatever the value's own `repr` does, and writes out no more of a large or deep value than is shown.
     """
@@ -59,7 +61,7 @@ def _written(value: Any, levels: int) -> str:
 
 
 def _part_of(value: Any, levels: int, begin: str, end: str) -> str:
-    """The first entries of a collection, as a large or deep one cannot be written out."""
+    """Return the first entries of a collection, as a large or deep one cannot be written out."""
     if not value:
         return repr(value)
     if not levels:

@@ -27,12 +27,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and after which pauses, a failed request is tried again.
+    """The number of tries of a failed request, and the pauses between them.
 
-    attempts: tries in all, 1 to 100.  wait: seconds before the second try, doubled up to `max_wait` for each further
-    one.  jitter: each pause is drawn from `wait * (1 - jitter)` to `wait * (1 + jitter)`.  deadline: no try begins
-    later than so many seconds after the first failed; None = no such limit.  Within a verb that has a timeout no try
-    begins more than a moment after its end.
+    attempts: tries in all, 1 to 100.
+    wait: seconds before the second try, doubled up to `max_wait` for each further one.
+    jitter: each pause is drawn from `wait * (1 - jitter)` to `wait * (1 + jitter)`.
+    deadline: no try begins later than this number of seconds after the first failed; None = no such limit. Within a
+        call that has a timeout no try begins more than a moment after its end.
     """
 
     attempts: int = 3
@@ -50,12 +51,13 @@ class RetryPolicy:
         object.__setattr__(self, "deadline", None if deadline is None or deadline >= FOR_EVER else deadline)
 
     def pause(self, attempt: int, seams: Seams, *, slow: bool = False) -> float:
-        """Seconds to wait after the failed try number `attempt` (from 1); `slow` asks for the longest pause."""
+        """Return seconds to wait after the failed try number `attempt` (from 1); `slow` asks for the longest pause."""
         base = self.max_wait if slow else min(self.wait * 2 ** (attempt - 1), self.max_wait)
         return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
 
     def run(self, seams: Seams, call: Callable[..., T], *given: Any, doubt: Callable[[], None] | None = None) -> T:
-        """The result of the call, tried until it succeeds, fails for good, or the policy stops; then its last error.
+        """Return the result of the call, tried until it succeeds, fails for good, or the policy stops; then its last
+        error.
 
         `Unavailable` is tried again. `OutcomeUnknown` is tried again only where `doubt` is given, which says that a
         repeat is harmless; it is called each time, so that the caller knows that an earlier try may have landed.
@@ -74,7 +76,7 @@ class RetryPolicy:
         *given: Any,
         doubt: Callable[[], None] | None = None,
     ) -> T:
-        """What `run` does after a first try that failed so."""
+        """Continue as `run` does after a first try that failed."""
         if not again(first, doubt) or self.attempts == 1:
             raise first
         retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
@@ -95,12 +97,14 @@ class RetryPolicy:
             failure = state.outcome.exception() if state.outcome else None
             return self.pause(state.attempt_number + 1, seams, slow=getattr(failure, "slow", False))
 
-        def told(state: tenacity.RetryCallState) -> None:
+        def before_sleep(state: tenacity.RetryCallState) -> None:
             failure = state.outcome.exception() if state.outcome else None
             seams.note("retries", reason=reason(failure))
 
         retry = tenacity.retry_if_exception(lambda failure: again(failure, doubt))
-        return tenacity.Retrying(retry=retry, stop=stop, wait=wait, sleep=seams.sleep, before_sleep=told, reraise=True)
+        return tenacity.Retrying(
+            retry=retry, stop=stop, wait=wait, sleep=seams.sleep, before_sleep=before_sleep, reraise=True
+        )
 
 
 def _too_late(pause: float) -> bool:
@@ -123,8 +127,8 @@ def may_pass(failure: BaseException) -> bool:
 
 
 def reason(failure: BaseException | None) -> str:
-    """Why a request is sent again: `in_doubt`, `overloaded` (too much is asked of the server, or of one record, which
-    the store says by `slow` or by the detail `overloaded`) or `not_applied`.
+    """Return why a request is sent again: `in_doubt`, `overloaded` (too much is asked of the server, or of one record,
+    which the store says by `slow` or by the detail `overloaded`) or `not_applied`.
     """
     if isinstance(failure, OutcomeUnknown):
         return "in_doubt"
@@ -141,10 +145,10 @@ QUEUE_POLICY = RetryPolicy(attempts=3, wait=0.1, max_wait=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """How to wait for a condition: ask, pause, ask again, with pauses that grow from `low` to `high` seconds.
+    """A way to wait for a condition: ask, pause, ask again, with pauses that grow from `low` to `high` seconds.
 
-    factor: by how much each pause is longer than the one before, 1 to 1,000.  jitter: each pause is drawn from
-    `pause * (1 - jitter)` to `pause * (1 + jitter)`.
+    factor: by how much each pause is longer than the one before, 1 to 1,000.
+    jitter: each pause is drawn from `pause * (1 - jitter)` to `pause * (1 + jitter)`.
     """
 
     low: float = 0.005
@@ -159,28 +163,30 @@ class Poll:
         checked_number("jitter", self.jitter, 0, 1)
 
     def pause(self, attempt: int, seams: Seams) -> float:
-        """Seconds to wait after the fruitless question number `attempt` (from 1)."""
+        """Return seconds to wait after the fruitless question number `attempt` (from 1)."""
         base = self._base(attempt)
         return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
 
     def spread(self, attempt: int, chance: float) -> float:
-        """That pause for a chance that was drawn already: 0 is the shortest, 1 the longest."""
+        """Return the pause after a number of questions for a random number that was drawn already: 0 gives the
+        shortest, 1 the longest.
+        """
         return self._base(attempt) * (1 + self.jitter * (2 * chance - 1))
 
     def _base(self, attempt: int) -> float:
         return min(self.low * self.factor ** (attempt - 1), self.high) if attempt < 64 else self.high
 
     def reached(self, seconds: float) -> float:
-        """The pause, without its jitter, that a wait has come to after so many seconds of fruitless questions."""
+        """Return the pause, without its jitter, of a wait that has lasted for this number of seconds."""
         return min(self.low + seconds * (self.factor - 1), self.high)
 
     def until(
         self, seams: Seams, probe: Callable[[], T | None], *, timeout: float | None, wake: Event | None = None
     ) -> T | None:
-        """What `probe` returns once that is not None; None once `timeout` seconds are over (None = never).
+        """Call `probe` until it returns a value; return that, or None after `timeout` seconds (None = no limit).
 
         It asks at least once, and once more at the end of the time. `wake` cuts a pause short when it is set; it is
-        a hint, and asking again is the truth. Errors of `probe` pass through.
+        only a hint, and `probe` decides. Errors of `probe` are passed on.
         """
         end = None if timeout is None else seams.monotonic() + timeout
 
@@ -213,7 +219,7 @@ class Poll:
 
 
 OUTAGE = Poll(low=0.1, high=1.0, factor=2.0, jitter=0.5)
-"""How a wait goes on while the store is away: a store that is back is found within about a second."""
+"""The pauses while the store is unavailable: a store that is available again is found within about a second."""
 SAY_EVERY = 60.0
 """Seconds between two lines in the log about one wait."""
 
@@ -221,10 +227,13 @@ SAY_EVERY = 60.0
 def outlive(
     seams: Seams, deadline: Deadline, call: Callable[[], T], *, passing: Callable[[BaseException], bool] = again
 ) -> T:
-    """What `call` returns; while the store is away it is called again and again, for the last time at the deadline.
+    """Return what `call` returns; while the store is unavailable, call it again and again, for the last time at the
+    deadline.
 
-    passing: whether a failure may pass; one that may not is raised at once.  Where the last call failed its error is
-    raised, since what was waited for may be so by now or not.  The log has a line at first, and one a minute.
+    passing: whether a failure may be temporary; another one is raised at once.
+
+    If the last call failed, its error is raised, since the condition may hold by now or not. One line is logged at
+    first, and one a minute.
     """
     tries = 0
     while True:
@@ -243,7 +252,7 @@ def outlive(
 
 def _say(seams: Seams, deadline: Deadline, failure: LatchworkError) -> None:
     now, left = seams.monotonic(), deadline.left()
-    if deadline.said is None or now - deadline.said >= SAY_EVERY:
-        deadline.said = now
+    if deadline.logged is None or now - deadline.logged >= SAY_EVERY:
+        deadline.logged = now
         rest = "" if left is None else f" for up to {left:.1f} s"
-        log.warning("the store is away, and is asked again%s (%s): %s", rest, failure.code, failure)
+        log.warning("the store is unavailable, and is asked again%s (%s): %s", rest, failure.code, failure)

@@ -1,9 +1,8 @@
-"""The one place where the outside world's clocks, sleeps, ids, chance and threads come in.
+"""The one place that provides clocks, sleeps, ids, random numbers and threads.
 
-Everything that is not a pure function takes a `Seams`, so that a test or a simulation can replace all of them at
-once. It is also the one way in which anything is told to the outside (`note`, `span`, `carry`). No other module may
-import time, random, uuid or secrets, or make threads, events and locks; only the stores have locks of their own, around
-their records and connections.
+All code that is not pure takes a `Seams`, so that a test or a simulation can replace all of them at once. Metrics and
+traces also go through it (`note`, `span`, `carry`). No other module may import time, random, uuid or secrets, or make
+threads, events and locks; only the stores have locks of their own, around their records and connections.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from typing import Any, Protocol
 
 
 class Event(Protocol):
-    """A flag that can be waited for; `threading.Event` is one."""
+    """A flag that can be waited for; `threading.Event` and `Flag` are."""
 
     def is_set(self) -> bool: ...
     def set(self) -> None: ...
@@ -46,19 +45,66 @@ class Task(Protocol):
     def is_alive(self) -> bool: ...
 
 
+class Flag:
+    """An event that an interrupt, or a signal's handler, finds whole at any point.
+
+    A `threading.Event` has one lock for all who set it and wait for it. An interrupt within its `set` may leave that
+    lock locked, and every waiting thread hangs, however short its timeout. Here each waiting thread has a lock of its
+    own, which `set` releases in one step; one that an interrupt leaves out is woken by the next `set`, or its timeout.
+    """
+
+    __slots__ = ("_set", "_waiting")
+
+    def __init__(self) -> None:
+        self._set, self._waiting = False, list[threading.Lock]()
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._set
+
+    def set(self) -> None:
+        """Set it, and wake all who wait."""
+        self._set = True
+        for gate in tuple(self._waiting):
+            with suppress(RuntimeError):  # another thread has set it at this moment
+                gate.release()
+
+    def clear(self) -> None:
+        """Let it not be set. Who was woken stays so."""
+        self._set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set, for `timeout` seconds at most (None = no limit); whether it was."""
+        if self._set:
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        try:
+            self._waiting.append(gate)
+            # A `set` that came before this gate was in the list is noticed here.
+            return self._set or gate.acquire(timeout=-1 if timeout is None else max(0.0, timeout)) or self._set
+        finally:
+            with suppress(ValueError):  # an interrupt came before it was in the list
+                self._waiting.remove(gate)
+
+
 class Seams:
     """The real world. Subclass it to inject another."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back and that no administrator sets. It may stop while suspended."""
+        """Return seconds on a clock that never goes back and that no administrator sets. It may stop while
+        suspended.
+        """
         return time.monotonic()
 
     def boottime(self) -> float:
-        """Seconds on a clock that never goes back and that also counts suspended time, where the system has one."""
+        """Return seconds on a clock that never goes back and that also counts suspended time, where the
+        system has one.
+        """
         return time.clock_gettime(_BOOTTIME)
 
     def wall(self) -> float:
-        """Seconds since the epoch by the system clock. May step; for people and for stored dates only."""
+        """Return seconds since the epoch by the system clock. May step; for people and for stored dates only."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
@@ -66,27 +112,27 @@ class Seams:
         time.sleep(seconds)
 
     def unique(self) -> str:
-        """A new id of 20 hexadecimal digits (80 random bits), unlike every other."""
+        """Return a new id of 20 hexadecimal digits (80 random bits), unlike every other."""
         return os.urandom(10).hex()
 
     def uniform(self, low: float, high: float) -> float:
-        """A random number between the two, for jitter."""
+        """Return a random number between the two, for jitter."""
         return random.uniform(low, high)
 
     def event(self) -> Event:
-        """A new event, not set."""
-        return threading.Event()
+        """Return a new event, not set."""
+        return Flag()
 
     def lock(self) -> Lock:
-        """A new lock for the threads of this process; it may be held across store calls."""
+        """Return a new lock for the threads of this process; it may be held across store calls."""
         return threading.Lock()
 
     def process_name(self) -> str:
-        """Where this runs, for people and logs: `host:pid`."""
+        """Return where this runs, for people and logs: `host:pid`."""
         return f"{socket.gethostname()}:{os.getpid()}"
 
     def thread(self) -> int:
-        """A number that tells the thread that asks from all others that live in this process."""
+        """Return a number that no other live thread of this process has."""
         return threading.get_ident()
 
     def spawn(self, run: Callable[[], None], name: str) -> Task:
@@ -110,19 +156,19 @@ class Seams:
 
         return take_back
 
-    # ---- what is told to the outside: nothing, unless `latchwork.observe` is used
+    # ---- metrics and traces: none, unless `latchwork.observe` is used
 
     def note(self, event: str, value: float = 1, /, **labels: str) -> None:
-        """Something has happened: an event of the closed set of `latchwork.observe.events`, with its labels there."""
+        """Record an event of the closed set of `latchwork.observe.events`, with its labels."""
 
     def span(
         self, name: str, origins: Sequence[Mapping[str, str]] = (), /, **attributes: str | int
     ) -> AbstractContextManager[object]:
-        """A piece of work that a trace shows; `origins` are the headers of the messages that it goes on from."""
+        """Start a piece of work in a trace; `origins` are the headers of the messages that caused it."""
         return _UNTOLD
 
     def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        """The headers of a message, with what lets its handler go on in the present trace."""
+        """Return the headers of a message with what lets its handler continue the present trace."""
         return headers
 
 

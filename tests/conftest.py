@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from .support.proof import PROPERTY, Proof
 from .support.proxy import Proxy
 
 NO_SERVER = "no real server: "
+
+# A client of the server that a test dropped may still wait to be collected. A forked child that collects it ends with
+# SIGSEGV, as the client's threads are not there.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 @pytest.fixture(scope="session")
@@ -101,18 +106,32 @@ def proved(record_property):
     return report
 
 
-LONGEST_FIRST = ("test_flights.py", "test_exhaustive_faults.py", "test_random_mixes.py", "test_mutants.py")
-"""Files that take long, begun first: a worker that begins one at the end keeps all others waiting."""
-SPREAD = Path(__file__).parent / "sim"
-"""Tests that need no server and take long each: any worker takes any of them. All others stay together by file."""
+FIRST = (
+    "tests/spark/",
+    "tests/test_flights.py",
+    "tests/sim/test_outages.py",
+    "tests/sim/test_real_server.py",
+    "tests/coord/lock/test_processes.py",
+)
+"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting."""
+SPREAD = "tests/sim/"
+"""Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
+SESSION = "one Spark session"
 
 
 def pytest_collection_modifyitems(items):
-    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    """Order the tests, and let one worker have those that share a server or a session: a file's, and all of Spark's."""
+    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: _turn(item.nodeid))
     for item in items:
-        if item.path.parent != SPREAD:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+        if not item.nodeid.startswith(SPREAD):
+            group = SESSION if item.path in on_spark else item.nodeid.partition("::")[0]
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _turn(nodeid):
+    named = [place for place, name in enumerate(FIRST) if nodeid.startswith(name)]
+    return named[0] if named else len(FIRST) + nodeid.startswith(SPREAD)
 
 
 @pytest.hookimpl(tryfirst=True)

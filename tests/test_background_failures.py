@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from latchwork.background import QUIET, TROUBLE, Troubles
+from latchwork.background import ERROR_BACKOFF, QUIET, FailureLog
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.errors import Misconfigured, OutcomeUnknown, Unavailable, WaitTimeout
 from latchwork.queue import (
@@ -58,10 +58,10 @@ def said(caplog, text):
 
 def test_each_kind_of_failure_is_said_once_a_minute_with_how_many_came_in_between(caplog):
     clock = ManualClock()
-    troubles = Troubles(clock, logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(clock, logging.getLogger("latchwork.test"))
     for _ in range(130):
-        troubles.tell(AWAY, "the work failed")
-        troubles.tell(DEFECT, "the work failed")
+        failure_log.record(AWAY, "the work failed")
+        failure_log.record(DEFECT, "the work failed")
         clock.advance(1)
     ours, defects = [
         [record.getMessage() for record in caplog.records if record.levelno == level]
@@ -69,13 +69,13 @@ def test_each_kind_of_failure_is_said_once_a_minute_with_how_many_came_in_betwee
     ]
     assert len(ours) == len(defects) == 3
     assert ours[0] == "the work failed (UNAVAILABLE): the store is away"
-    assert ours[1].endswith(f"; {QUIET - 1:.0f} more since this was said last")
+    assert ours[1].endswith(f"; {QUIET - 1:.0f} more since this was logged last")
 
 
 def test_an_error_of_ours_is_one_line_and_a_defect_shows_where_it_was_raised(caplog):
-    troubles = Troubles(ManualClock(), logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(ManualClock(), logging.getLogger("latchwork.test"))
     for failure in (AWAY, OutcomeUnknown("no reply"), Misconfigured("no such namespace"), DEFECT, KeyError("another")):
-        troubles.tell(failure, "the work failed")
+        failure_log.record(failure, "the work failed")
     first, second = caplog.records
     assert (first.levelname, first.exc_info) == ("WARNING", None)
     assert (second.levelname, second.exc_info[1]) == ("ERROR", DEFECT)
@@ -122,10 +122,10 @@ def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(f
     finally:
         consumer.stop()
     assert consumer.stats["troubles"] == 12
-    assert len(said(caplog, "met trouble")) == 1
-    longer = [TROUBLE.low * 2**failures for failures in range(5)]
+    assert len(said(caplog, "met an error")) == 1
+    longer = [ERROR_BACKOFF.low * 2**failures for failures in range(5)]
     assert [pause for pause in seams.drawn if pause in longer][: len(longer)] == longer
-    assert max(seams.drawn) == TROUBLE.high
+    assert max(seams.drawn) == ERROR_BACKOFF.high
 
 
 def test_no_worker_ends_and_none_is_started_in_its_place_while_everything_fails(consumers_stopped, monkeypatch):
@@ -158,14 +158,14 @@ def test_workers_are_started_though_the_settings_cannot_be_read(consumers_stoppe
     queue, seen = made(MemoryStore()), []
     queue.publish("a")
 
-    def fails_for_the_keeper():
-        if threading.current_thread().name.endswith("-keeper"):
+    def fails_for_the_supervisor():
+        if threading.current_thread().name.endswith("-supervisor"):
             raise failure
 
-    monkeypatch.setattr(queue.registry, "refresh_if_due", fails_for_the_keeper)
+    monkeypatch.setattr(queue.registry, "refresh_if_due", fails_for_the_supervisor)
     consumers_stopped(Consumer(queue, lambda delivery: seen.append(delivery.payload))).start()
     eventually(lambda: seen == ["a"])
-    assert len(said(caplog, "met trouble")) == 1
+    assert len(said(caplog, "met an error")) == 1
 
 
 # ---- upkeep
@@ -188,7 +188,7 @@ def test_a_shovel_that_fails_for_an_hour_goes_on_and_says_so_once_a_minute(monke
     clock.at(3600, shovel._stop.set)
     shovel.start()
     assert len(said(caplog, "the shovel of q failed")) in (59, 60, 61)
-    assert max(later - earlier for earlier, later in pairwise(passes)) < TROUBLE.high + 5
+    assert max(later - earlier for earlier, later in pairwise(passes)) < ERROR_BACKOFF.high + 5
     monkeypatch.undo()
     shovel._stop.clear()
     clock.at(clock.monotonic() + 10, shovel._stop.set)
@@ -364,7 +364,7 @@ def test_a_candidate_stands_again_after_whatever_its_store_raised(monkeypatch, c
     election.start(lead)
     clock.work["latchwork-election"]()
     assert len(terms) == 1
-    assert len(said(caplog, "goes on in")) in (5, 6)
+    assert len(said(caplog, "tries again in")) in (5, 6)
 
 
 def test_who_waits_in_vain_to_be_elected_hears_what_the_campaign_failed_with_last(monkeypatch):
@@ -390,13 +390,13 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
     clock.at(300, stop.set)
     clock.work["latchwork-roster"]()
     assert seen == ["me"]
-    assert len(said(caplog, "could not say so")) in (3, 4)
+    assert len(said(caplog, "could not update the list of candidates")) in (3, 4)
 
 
 def test_the_traceback_of_an_error_of_ours_is_there_for_who_debugs(caplog):
-    troubles = Troubles(ManualClock(), logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(ManualClock(), logging.getLogger("latchwork.test"))
     with caplog.at_level(logging.DEBUG, "latchwork.test"):
-        troubles.tell(AWAY, "the sweep failed")
+        failure_log.record(AWAY, "the sweep failed")
     line, debugging = caplog.records
     assert (line.levelno, line.exc_info) == (logging.WARNING, None)
     assert (debugging.levelno, debugging.exc_info[1]) == (logging.DEBUG, AWAY)

@@ -45,6 +45,18 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
         assert "[{'order': 7}]" in done.stdout, "the message is handed out"
 
 
+def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_path):
+    for page in PAGES[:3]:
+        done = run(code_of(page, tmp_path), "-")
+        assert done.returncode == 0, f"{page.name}: {done.stderr}"
+
+
+def test_the_page_about_tests_shows_what_its_code_prints(tmp_path):
+    page = ROOT / "docs" / "guide" / "testing.md"
+    (last,) = run(code_of(page, tmp_path), "-").stdout.splitlines()
+    assert f"`{last}`" in page.read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_can_be_typed_into_an_interactive_session(page, tmp_path):
     done = run(code_of(page, tmp_path), "-i", "-q", "-c", "import sys; sys.ps1 = sys.ps2 = ''")

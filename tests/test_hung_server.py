@@ -12,7 +12,16 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, LeaseElection, RateLimiter, ReadWriteLock, Semaphore
+from latchwork.coord import (
+    Barrier,
+    CountDownLatch,
+    FencedLock,
+    Group,
+    LeaseElection,
+    RateLimiter,
+    ReadWriteLock,
+    Semaphore,
+)
 from latchwork.errors import LatchworkError
 from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, Put
@@ -85,6 +94,8 @@ VERBS = {
     "semaphore.try_acquire": (lambda s: Semaphore(s, "hung", permits=2), lambda it: it.try_acquire(), 0),
     "rwlock.read": (lambda s: ReadWriteLock(s, "hung"), lambda it: it.read(1), 1),
     "rwlock.write": (lambda s: ReadWriteLock(s, "hung"), lambda it: it.write(1), 1),
+    "barrier.wait": (lambda s: Barrier(s, "hung", "b", parties=["a", "b"]), lambda it: it.wait("a", timeout=1), 1),
+    "group.watch": (lambda s: Group(s, "hung"), lambda it: list(it.watch(1)), 1),
     "limiter.acquire": (lambda s: RateLimiter(s, "hung", 5, 60), lambda it: it.acquire(1), 1),
     "election.run": (lambda s: LeaseElection(s, "hung"), lambda it: it.run(print, timeout=1), 1),
     "large.enqueue": (large, lambda it: it.enqueue(1, timeout=1), 1),

@@ -104,7 +104,8 @@ class Watch:
             return f"streaming out, {len(_committed(self._plan, farm))} batches done{to_read}"
         try:
             registry = QueueRegistry(self._plan.store, CLIENT, farm_id=farm)
-            published = registry.get(self._plan.queue(farm)).depth().loaded
+            loaded = registry.get(self._plan.queue(farm)).depth().loaded
+            published = min(loaded, self._flights[farm])  # a task that failed in between has reserved slots twice
         except LatchworkError:
             published = 0
         return f"publishing, {published:,} of {self._flights[farm]:,}" if published else "starting Spark"

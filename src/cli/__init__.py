@@ -3,8 +3,9 @@
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
 Global options may stand anywhere before `--`, and before the first word of a command that is to be run. Exit codes: 0
-done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; one that runs a command exits with its code. With
-`--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
+done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; one that runs a command exits with its code, or, as
+a shell, with 127 where there is no such program and with 126 where it cannot be run.
+With `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
 Run it as `latchwork` or as `python -m latchwork.cli`.
 """
 
@@ -31,14 +32,14 @@ RUNNERS = {
 }  # fmt: skip
 """Groups whose one name is followed by a command to run."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
-          "--as", "--meta"}  # fmt: skip
+          "--as", "--meta", "--farm-store", "--zookeeper", "--prefer", "--resource"}  # fmt: skip
 """Their options that take the next word."""
 
 
 def hoist(arguments: list[str]) -> list[str]:
-    """The arguments with the global options first, so that they may be typed anywhere before a command to run.
+    """Return the arguments with the global options first, so that they may be typed anywhere before a command to run.
 
-    Such a command is left as it is, and put behind a `--` where there is none.
+    Such a command is left as it is, and put behind a `--` if there is none.
     """
     end = _own(arguments)
     mine, rest = arguments[:end], arguments[end:]
@@ -58,7 +59,9 @@ def hoist(arguments: list[str]) -> list[str]:
 
 
 def _own(arguments: list[str]) -> int:
-    """How many of the arguments are ours: those before a `--`, or before the first word of a command to run."""
+    """Return how many of the arguments are Latchwork's: those before a `--`, or before the first word of a command to
+    run.
+    """
     plain: list[str] = []
     is_value = False
     for at, word in enumerate(arguments):
@@ -78,12 +81,14 @@ def asks_for_json(hoisted: list[str]) -> bool:
 
 
 def exit_code(failure: LatchworkError) -> int:
-    """The exit code that tells a script what kind of failure it was."""
+    """Return the exit code for this kind of failure."""
     if isinstance(failure, NotFound):
         return NOT_FOUND
     if isinstance(failure, TimeoutError):
         return TIMED_OUT
-    # A record that is damaged may be an invalid request as well (`BinMismatch`): the command was not wrong.
+    if hasattr(failure, "exit_code"):  # a command that cannot be run
+        return int(failure.exit_code)
+    # A damaged record may raise an invalid request too (`BinMismatch`): that is no usage error.
     return USAGE if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt) else FAILED
 
 
@@ -96,26 +101,26 @@ def main(arguments: list[str] | None = None) -> None:
         code = _code_of(hoist(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
     except OSError as failure:
-        if not isinstance(failure, BrokenPipeError):  # whoever read the output has seen enough
+        if not isinstance(failure, BrokenPipeError):  # the reader of the output has closed it
             _say(f"input or output failed: {failure}")
-        sys.stdout = _nowhere("w")  # what is left would fail once more at the end
+        sys.stdout = _nowhere("w")  # the rest of the output would fail again at exit
         code = FAILED
     sys.exit(code)
 
 
 def _code_of(words: list[str]) -> int:
-    """Run it, and say what went wrong: on stderr, and with `--json` as a document too."""
+    """Run the command; return its exit code. Print a failure on stderr, and with `--json` as a document too."""
     try:
         code = _run(words)
     except LatchworkError as failure:
         _say(f"{failure} [{failure.code}]")
-        _tell(words, failure.code, str(failure))
+        _print_error(words, failure.code, str(failure))
         return exit_code(failure)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
         _say("interrupted")
-        _tell(words, "INTERRUPTED", "interrupted")
+        _print_error(words, "INTERRUPTED", "interrupted")
     return code
 
 
@@ -129,18 +134,18 @@ def _run(words: list[str]) -> int:
     try:
         return app(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:
-        wrong: Any = failure  # typer's public type does not tell that its errors can show themselves
+        wrong: Any = failure  # typer's public type does not have the `show` of its errors
         usage = io.StringIO()
         wrong.show(file=usage)
         print(*map(one_line, usage.getvalue().splitlines()), sep="\n", file=sys.stderr)  # noqa: T201 - as above
-        _tell(words, "USAGE", wrong.format_message())
+        _print_error(words, "USAGE", wrong.format_message())
         return failure.exit_code
     except Abort:
         _say("aborted")
         return FAILED
 
 
-def _tell(words: list[str], code: str, message: str) -> None:
+def _print_error(words: list[str], code: str, message: str) -> None:
     if asks_for_json(words):
         print(json.dumps({"error": code, "message": message}))  # noqa: T201 - the command's output
 
@@ -150,14 +155,16 @@ def _say(text: str) -> None:
 
 
 def _open_closed() -> None:
-    """Streams that were closed (`>&-`) lead nowhere: else a file that is opened later would get what is printed."""
+    """Open standard streams that were closed (`>&-`) on the null device; else a file that is opened later would get
+    their output.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere(mode))
 
 
 def _print_anything() -> None:
-    """A character that the terminal's or the pipe's encoding does not have is escaped: no message fails by it."""
+    """Escape characters that the encoding of the terminal or the pipe does not have, so that no message fails."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Place(NamedTuple):
-    """Where a command, or a group of them, is defined; `help` is its line among the commands."""
+    """The module and name of a command, or of a group of commands; `help` is its line in the list of commands."""
 
     module: str
     name: str
@@ -31,26 +31,26 @@ class Place(NamedTuple):
 COMMANDS = {
     "worker": Place("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
     "stats": Place("stats", "stats", "Depth, rates and reasons of every queue."),
-    "doctor": Place("doctor", "doctor", "Say what would bite, and the remedy."),
+    "doctor": Place("doctor", "doctor", "Find what will cause trouble, and the remedy."),
     "demo": Place("demo", "demo", "A tour of every primitive, on a temporary store."),
-    "latch": Place("latch", "app", "Count down to zero, and wait for that."),
-    "barrier": Place("barrier", "app", "Wait until all parties are there, and exchange values."),
-    "lock": Place("lock", "app", "Take turns, with fences."),
-    "group": Place("group", "app", "Who is there, and who died."),
-    "semaphore": Place("semaphore", "app", "Limit how many run at a time, with fences."),
-    "rwlock": Place("rwlock", "app", "Many readers or one writer, with fences."),
-    "limit": Place("limit", "app", "Limit how often something happens."),
-    "leader": Place("leader", "app", "Choose one of many."),
-    "queue": Place("one", "app", "Hand work to others: sharded queues, at least once."),
-    "schedule": Place("schedule", "app", "Publish messages again and again, each tick once."),
+    "latch": Place("coord.latch", "app", "Count down to zero, and wait for that."),
+    "barrier": Place("coord.barrier", "app", "Wait until all parties are there, and exchange values."),
+    "lock": Place("coord.lock", "app", "Take turns, with fences."),
+    "group": Place("coord.group", "app", "Who is there, and who died."),
+    "semaphore": Place("coord.semaphore", "app", "Limit how many run at a time, with fences."),
+    "rwlock": Place("coord.rwlock", "app", "Many readers or one writer, with fences."),
+    "limit": Place("coord.limit", "app", "Limit how often something happens."),
+    "leader": Place("coord.leader", "app", "Choose one of many."),
+    "queue": Place("queue.one", "app", "Hand work to others: sharded queues, at least once."),
+    "schedule": Place("queue.schedule", "app", "Publish messages again and again, each tick once."),
     "large": Place("large", "app", "A circular queue larger than a record."),
-    "outbox": Place("outbox", "app", "What a producer keeps on its disk for a store that is away."),
+    "outbox": Place("outbox", "app", "Messages that a producer keeps until the store is available."),
 }
-"""In the order of the help."""
+"""All commands, in the order of the help."""
 
 
 def loaded(name: str) -> Any:
-    """The command, or the group of commands, of this name, with its module."""
+    """Return the command, or the group of commands, of this name, with its module."""
     place = COMMANDS[name]
     try:
         found: typer.Typer | Callable[..., None] = getattr(import_module(f"{__package__}.{place.module}"), place.name)
@@ -66,7 +66,7 @@ def loaded(name: str) -> Any:
 
 
 def _nothing() -> None:
-    """A group of one command stays a group."""
+    """Do nothing: this keeps a group of one command a group."""
 
 
 class Commands(TyperGroup):
@@ -77,7 +77,7 @@ class Commands(TyperGroup):
         self.commands = {name: TyperCommand(name, help=place.help) for name, place in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command itself, and the words behind its name."""
+        """Return the command itself, and the words behind its name."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and loaded(name or ""), rest
 
@@ -119,6 +119,8 @@ def _globals(
     handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
+    if level == logging.ERROR:  # a command that waits must say for what, where that is the store
+        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

@@ -1,4 +1,4 @@
-"""`latchwork demo`: every primitive in a few seconds, on a store that is gone afterwards."""
+"""`latchwork demo`: every primitive in a few seconds, on a store that is deleted afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 
 import typer
 
-from ..coord import CountDownLatch, FencedLock, LeaseElection
+from ..coord import (  # fmt: skip
+    Barrier,
+    CountDownLatch,
+    FencedLock,
+    Group,
+    LeaseElection,
+    RateLimiter,
+    ReadWriteLock,
+    Semaphore,
+)
 from ..errors import FencedOut
 from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, QueueRegistry, Shovel, Sweeper
 from ..store import Key, Put, RecordStore, SQLiteStore
@@ -18,21 +27,34 @@ ENOUGH = 20.0
 
 
 def demo(context: typer.Context) -> None:
-    """A tour of every primitive, in this process, on a temporary store; nothing is left behind.
+    """Show every primitive, in this process, on a temporary store; nothing is left behind.
 
     Example: latchwork demo
     """
     with tempfile.TemporaryDirectory(prefix="latchwork-demo-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         store = SQLiteStore(Path(folder) / "demo.db", synchronous="normal")
-        told = {}
-        for tour in (_latch, _lock, _election, _large_queue, _sharded_queue):
-            told[tour.__name__[1:]] = tour(store)
+        results = {}
+        for tour in (
+            _latch,
+            _barrier,
+            _lock,
+            _rwlock,
+            _semaphore,
+            _limiter,
+            _presence,
+            _election,
+            _large_queue,
+            _sharded_queue,
+            _group,
+            _batch,
+        ):
+            results[tour.__name__[1:]] = tour(store)
             if not context.obj.json:
-                typer.echo(told[tour.__name__[1:]])
-        told["paged_queue"], told["outbox"] = _paged_queue(folder), _outbox(store, folder)
+                typer.echo(results[tour.__name__[1:]])
+        results["paged_queue"], results["outbox"] = _paged_queue(folder), _outbox(store, folder)
         store.close()
-    context.obj.say(told["paged_queue"], told["outbox"], **told)
+    context.obj.say(results["paged_queue"], results["outbox"], **results)
 
 
 def _latch(store: RecordStore) -> str:
@@ -43,6 +65,11 @@ def _latch(store: RecordStore) -> str:
     latch.count_down(party="mail")
     released = latch.wait(ENOUGH)
     return f"latch          three parties, one counted twice: waited for {sorted(missing)}, then released={released}"
+
+
+def _barrier(store: RecordStore) -> str:
+    brought = Barrier(store, "demo", "meeting", parties=["orders"]).wait("orders", payload={"rows": 7}, timeout=ENOUGH)
+    return f"barrier        all parties arrived, and read what each brought: {brought}"
 
 
 def _lock(store: RecordStore) -> str:
@@ -57,6 +84,35 @@ def _lock(store: RecordStore) -> str:
         except FencedOut:
             late = "refused"
         return f"fenced lock    fence {first.fence} then {second.fence}: the first holder's late write was {late}"
+
+
+def _rwlock(store: RecordStore) -> str:
+    lock = ReadWriteLock(store, "prices")
+    with lock.read(ENOUGH), lock.read(ENOUGH):
+        beside_readers = lock.try_write() is not None
+    with lock.write(ENOUGH):
+        beside_writer = lock.try_read() is not None
+    return f"rw lock        two read; a writer beside them: {beside_readers}; a reader beside a writer: {beside_writer}"
+
+
+def _semaphore(store: RecordStore) -> str:
+    semaphore = Semaphore(store, "reports", permits=2)
+    with semaphore.acquire(2, timeout=ENOUGH):
+        third = semaphore.try_acquire() is not None
+    return f"semaphore      2 of 2 permits taken; a third one: {third}"
+
+
+def _limiter(store: RecordStore) -> str:
+    limiter = RateLimiter(store, "mails", limit=3, per=60)
+    allowed = sum(limiter.try_acquire().allowed for _ in range(5))
+    return f"rate limiter   3 a minute, asked 5 times: {allowed} allowed"
+
+
+def _presence(store: RecordStore) -> str:
+    group = Group(store, "workers")
+    with group.join("web-1"), group.join("web-2"):
+        there = sorted(member.member for member in group.members())
+    return f"presence       members {there}, after they left {[one.member for one in group.members()]}"
 
 
 def _election(store: RecordStore) -> str:
@@ -95,6 +151,23 @@ def _sharded_queue(store: RecordStore) -> str:
         f"sharded queue  100 published, {len(set(handled))} handled, 1 failed and brought back by the shovel "
         f"({shovelled}); swept as epoch {report.epoch}"
     )
+
+
+def _group(store: RecordStore) -> str:
+    queue = QueueRegistry(store, "demo").create(QueueConfig("events", shards=1))
+    groups = [queue.group("audit"), queue.group("search")]
+    queue.publish({"event": 1})
+    got = {group.group_name: [delivery.payload["event"] for delivery in group.receive(5)] for group in groups}
+    return f"groups         one message published, read by each group: {got}"
+
+
+def _batch(store: RecordStore) -> str:
+    queue = QueueRegistry(store, "demo").create(QueueConfig("files", shards=1))
+    with queue.batch("load") as batch:
+        batch.publish_many(list(range(50)))
+    with Consumer(queue, lambda _: True, upkeep=False):
+        done = batch.wait(ENOUGH)
+    return f"batch          50 published, closed; all done: {done}"
 
 
 def _paged_queue(folder: str) -> str:

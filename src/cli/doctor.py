@@ -16,16 +16,18 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from ..coord import CountDownLatch
-from ..errors import Corrupt, InvalidRequest, LatchworkError
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
+from ..inputs import is_int
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.record import last_sweep_of
-from ..queue.sharded.upkeep.books import Books
+from ..queue.sharded.upkeep.sweep_record import SweepRecord
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
-from .coordination import Barriers, Groups, Limiters, RWLocks, Semaphores, Wanted, findings
-from .elections import lease_of
+from .coord.elections import lease_of
+from .coord.farms import Elections, FarmStores, urls_of
+from .coord.state import Barriers, Groups, Limiters, RWLocks, Semaphores, Wanted, findings
 from .findings import OK, PROBLEM, WARNING, Finding
 from .session import Session
 
@@ -51,7 +53,7 @@ class Cluster(Protocol):
 
 
 def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
-    """What there is to say of the store. Writes one record of set `latchwork_doctor`, and deletes it."""
+    """Yield the findings about the store. Writes one record of set `latchwork_doctor`, and deletes it."""
     info = store.describe()
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
@@ -66,30 +68,32 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
     if client is None and farm is None:
         return
     try:
-        CountDownLatch.get(store, client or "-", "-", farm_id=farm)
-        QueueRegistry(store, client or "-", farm_id=farm)
+        named = "-" if client is None else client
+        CountDownLatch.get(store, named, "-", farm_id=farm)
+        QueueRegistry(store, named, farm_id=farm)
     except InvalidRequest as failure:
-        yield Finding(PROBLEM, f"names: {failure}", "use a shorter client or farm id")
+        yield Finding(PROBLEM, f"names: {failure}", "use another client or farm id")
     else:
         yield Finding(OK, "names of sets and bins fit")
 
 
 def _upkeep(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Whether somebody sweeps the client's queues; red after two intervals without."""
+    """Yield whether a process sweeps the client's queues; red after two intervals without."""
     if client is None:
         return
     lease = lease_of(store, election_name(client))
     who = f"{lease.owner} is elected" if lease and lease.locked else "nobody is elected"
     late = []
     for queue, bins in QueueRegistry(store, client, farm_id=farm).listed():
-        seen = last_sweep_of(bins).success or bins.get("createdAt", 0)
+        made: Any = bins.get("createdAt")
+        seen: int = last_sweep_of(bins).success or (int(made) if is_int(made) else 0)
         age = store.seams.wall() - seen / 1000
         if age > 2 * sweep_interval([queue]):
             late.append(f"{queue.name} for {age / 60:.0f} min")
     if late:
         yield Finding(
             PROBLEM,
-            f"no upkeep of {', '.join(late)}: what failed, or dead consumers had, stays where it is; {who}",
+            f"no upkeep of {', '.join(late)}: failed messages and those of dead consumers stay; {who}",
             "run a worker or a consumer of this client, or `latchwork queue sweep --every 900`",
         )
     else:
@@ -145,7 +149,7 @@ def _record_size(info: StoreInfo) -> Iterator[Finding]:
 
 
 def _damage(store: RecordStore) -> Iterator[Finding]:
-    """Reads the whole file."""
+    """Yield the damage of the file, which is read as a whole."""
     if not isinstance(store, InAFile):
         return
     if damaged := store.damage():
@@ -153,7 +157,7 @@ def _damage(store: RecordStore) -> Iterator[Finding]:
             PROBLEM,
             f"the file is damaged: {'; '.join(damaged)}",
             "stop the processes that use it, and restore it from a copy; where it is only its indexes, "
-            "`latchwork.connect(...).reindex()` makes them anew",
+            "`latchwork.connect(...).reindex()` rebuilds them",
         )
     else:
         yield Finding(OK, "every record and every index in the file is sound")
@@ -169,7 +173,7 @@ def _skew(store: RecordStore) -> Iterator[Finding]:
     slack = (ended - began) * 500
     text = f"this clock and the server's differ by {skew:+.0f} ms (give or take {slack:.0f})"
     if abs(skew) > MAX_SKEW_MS + slack:
-        yield Finding(WARNING, text, "let both follow NTP; leases are safe, but stored dates mislead people")
+        yield Finding(WARNING, text, "let both follow NTP; leases are safe, but stored dates are wrong")
     else:
         yield Finding(OK, text)
 
@@ -186,7 +190,9 @@ def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding
 
 
 def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """How the pointer records of each queue's shards lie on the nodes, of which the fullest limits the queue."""
+    """Yield how the pointer records of each queue's shards are spread over the nodes; the fullest node limits the
+    queue.
+    """
     if client is None or not isinstance(store, Cluster):
         return
     for queue, _ in QueueRegistry(store, client, farm_id=farm).listed():
@@ -209,7 +215,11 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
     for name, failure in unreadable.items():
         yield Finding(PROBLEM, f"queue {name}: {failure}", "until then nobody can consume it, nor is it swept")
     for queue, bins in listed:
-        found = list(_damage_of_queue(queue, bins))
+        try:
+            found = list(_damage_of_queue(queue, bins))
+        except NotFound:
+            what = f"group {queue.name} is being made, or dropped, or was left so"
+            found = [Finding(WARNING, what, "if it stays so, drop it: `latchwork queue group drop`")]
         yield from found or [Finding(OK, f"queue {queue.name}: its record and the pointers of its shards are sound")]
 
 
@@ -217,17 +227,17 @@ def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[F
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
             "the sweeper brings its messages to the sideline, and the shovel from there to other shards; when their "
-            "reports count none of it any more, delete the record, and the shard begins anew"
+            "reports count none of it any more, delete the record, and the shard starts again at 1"
         )
         yield Finding(PROBLEM, f"queue {queue.name}: {state.damage}", remedy)
     try:
-        books = Books.of(queue.registry.records.key(queue.name), bins, now=int(queue.store.seams.wall() * 1000))
+        notes = SweepRecord.of(queue.registry.records.key(queue.name), bins, now=int(queue.store.seams.wall() * 1000))
     except Corrupt as failure:
         yield Finding(PROBLEM, f"queue {queue.name}: {failure}", "until then it is not swept")
     else:
-        if books.repairs:
-            what = f"queue {queue.name}: {', '.join(books.repairs)} in its record are damaged"
-            yield Finding(WARNING, what, "the next sweep puts them right")
+        if notes.repairs:
+            what = f"queue {queue.name}: {', '.join(notes.repairs)} in its record are damaged"
+            yield Finding(WARNING, what, "the next sweep repairs them")
 
 
 def _zookeeper(hosts: str | None) -> Iterator[Finding]:
@@ -252,8 +262,8 @@ def _java() -> Iterator[Finding]:
     if shutil.which("java") is None:
         yield Finding(WARNING, "no Java", f"Spark needs a JDK {MIN_JAVA} or newer; nothing else here does")
         return
-    told = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
-    found = re.search(r'"(\d+)', told)
+    output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+    found = re.search(r'"(\d+)', output)
     major = int(found.group(1)) if found else 0
     state = OK if major >= MIN_JAVA else WARNING
     yield Finding(state, f"Java {major or 'of unknown version'}", "" if state == OK else f"install JDK {MIN_JAVA}")
@@ -283,23 +293,28 @@ def doctor(
     rwlock: RWLocks = None,
     barrier: Barriers = None,
     limiter: Limiters = None,
+    election: Elections = None,
+    farm_store: FarmStores = None,
 ) -> None:
-    """Say what would bite, line by line, with the remedy; exit code 1 where something will not work.
+    """Find what will cause trouble, line by line, with the remedy; exit code 1 if something will not work.
 
-    Of groups, semaphores, read-write locks, barriers and rate limiters it looks at those that are named: members that
-    died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of the clock.
+    Groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms are checked if they are
+    named: members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of
+    the clock, farms in which the latest leader's epoch is not sealed.
 
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """
     session: Session = context.obj
-    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter)
+    farms = session.stores_of(urls_of(context, farm_store))
+    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
+    names = list(_names(session.store, client, farm))
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
-    if not any(finding.state == PROBLEM for finding in found):
+    if not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))
         found += _found(session, lambda: _upkeep(session.store, client, farm))
         found += _found(session, lambda: findings(session.store, wanted))
-    for more in (_names(session.store, client, farm), _zookeeper(zookeeper), _java(), _spark()):
+    for more in (names, _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:
         session.table([asdict(finding) for finding in found])
@@ -317,6 +332,9 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
     try:
         found.extend(examination())
     except LatchworkError as failure:
+        if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt):  # of a name; nothing was asked
+            found.append(Finding(PROBLEM, f"names: {failure}", "correct this name"))
+            return found
         what = "host, port, namespace, user" if session.is_remote else "the file and its directory"
         found.append(Finding(PROBLEM, f"the store does not answer: {failure}", f"check {session.where}: {what}"))
     return found

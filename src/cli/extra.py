@@ -1,4 +1,4 @@
-"""What is said where the packages that the command needs beyond the library are missing."""
+"""The message if packages are missing that the command needs in addition to the library."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import NoReturn
 
 
 def without_extra(failure: ImportError) -> NoReturn:
-    """Exit, since a module that the command needs cannot be loaded; the text names it, and the remedy."""
+    """Exit because a module that the command needs cannot be loaded; the text names it, and the remedy."""
     state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
     sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install '.[cli]' in the clone")

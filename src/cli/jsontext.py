@@ -11,7 +11,7 @@ from ..plain import shown
 
 
 def to_json(value: Any) -> str:
-    """The value as JSON; it never fails, as the value may have no other copy any more.
+    """Return the value as JSON; it never fails, as the value may have no other copy any more.
 
     What JSON has no word for is text: bytes in hexadecimal digits, infinite numbers and keys of any kind as Python
     writes them.
@@ -20,11 +20,12 @@ def to_json(value: Any) -> str:
         text = json.dumps(value, default=_text, allow_nan=False)
     except (TypeError, ValueError):  # a key or a number that JSON does not have
         text = json.dumps(_plain(value))
-    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+    return text.replace("\x7f", "\\u007f")  # the only control character that JSON does not escape
 
 
 def from_json(text: str) -> Any:
-    """The value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store keeps as it is.
+    """Return the value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store keeps as
+    it is.
 
     That is one with a number beyond the largest there is, or one that is nested too deeply.
     """
@@ -35,7 +36,7 @@ def from_json(text: str) -> Any:
 
 
 def checked_json(option: str, text: str) -> Any:
-    """The value of an option that is a JSON document. Raises `InvalidRequest`."""
+    """Return the value of an option that is a JSON document. Raises `InvalidRequest`."""
     try:
         return from_json(text)
     except InvalidRequest:

@@ -21,7 +21,7 @@ Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCH
 
 
 def checked_every(seconds: float, least: float) -> float:
-    """The value of `--every`. Raises `InvalidRequest`."""
+    """Return the value of `--every`. Raises `InvalidRequest`."""
     if not least <= seconds <= MAX_EVERY:
         raise InvalidRequest(f"--every is {seconds}; give {least:g} to {MAX_EVERY} seconds")
     return seconds

@@ -10,7 +10,7 @@ import typer
 from ..queue.outbox.lag import stored_lag
 from .session import Session
 
-app = typer.Typer(help="What a producer keeps on its disk for a store that is away.", no_args_is_help=True)
+app = typer.Typer(help="Messages that a producer keeps until the store is available.", no_args_is_help=True)
 
 
 @app.command()
@@ -20,9 +20,9 @@ def stats(
     prefix: Annotated[str, typer.Argument(help="the local queue's prefix")],
     name: Annotated[str, typer.Option(help="the outbox's name")] = "outbox",
 ) -> None:
-    """How much waits, and since when. It only reads the files, so the producer may go on meanwhile.
+    """Show how much waits, and since when. It only reads the files, so the producer may run meanwhile.
 
-    Exit code 3 where there is no such outbox.
+    Exit code 3 if there is no such outbox.
 
     Example: latchwork outbox stats /var/lib/orders orders
     """

@@ -1,4 +1,4 @@
-"""What a worker says of itself over HTTP: for an orchestrator, for Prometheus, and for an autoscaler."""
+"""The state of a worker over HTTP: for an orchestrator, for Prometheus, and for an autoscaler."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ Answer = tuple[int, str, bytes]
 
 
 class Probe:
-    """An HTTP server beside a worker: `/healthz`, `/readyz`, `/metrics`, `/scale/QUEUE`. GET alone, without secrets.
+    """An HTTP server beside a worker: `/healthz`, `/readyz`, `/metrics`, `/scale/QUEUE`. Only GET, and no secrets.
 
-    worker: it need not have started.  host, port: where to listen; port 0 = any, see `port`.  Raises `InvalidRequest`
-    where it cannot listen there.
+    worker: it need not have started.
+    host, port: where to listen; port 0 = any free one, see `port`.
+
+    Raises `InvalidRequest` if it cannot listen there.
     """
 
     def __init__(self, worker: Worker, host: str, port: int) -> None:
@@ -49,7 +51,7 @@ class Probe:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: Any) -> None:
-                """Probes come every few seconds: nothing is logged."""
+                """Log nothing: probes come every few seconds."""
 
         try:
             self._server = HTTPServer((host, port), Handler)
@@ -67,7 +69,7 @@ class Probe:
         self._task.join(1.0)
 
     def answer(self, path: str) -> Answer:
-        """The status, the content type and the body for a path."""
+        """Return the status, the content type and the body for a path."""
         path = path.partition("?")[0]
         if path == "/healthz":
             return 200, TEXT, b"ok\n"
@@ -123,7 +125,9 @@ def _json(document: dict[str, Any]) -> bytes:
 
 
 def _metrics_of(worker: Worker) -> Callable[[], Answer]:
-    """What answers `/metrics`: the process's Prometheus registry, with the gauges of the worker's queues."""
+    """Return the function that answers `/metrics`: the process's Prometheus registry, with the gauges of the worker's
+    queues.
+    """
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest  # noqa: PLC0415 - an extra
 
@@ -131,6 +135,6 @@ def _metrics_of(worker: Worker) -> Callable[[], Answer]:
         from ..observe.prometheus import PrometheusTelemetry  # noqa: PLC0415 - as above
     except ImportError:
         return lambda: (501, TEXT, b"no metrics: install prometheus-client, the extra `metrics`\n")
-    with suppress(InvalidRequest):  # the program's own telemetry shows them
+    with suppress(InvalidRequest):  # the program's own telemetry shows these queues already
         watch_queues(worker.registry, PrometheusTelemetry(REGISTRY))
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY))

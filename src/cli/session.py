@@ -1,4 +1,4 @@
-"""What every command needs: the store, made when it is first used, and a way to say things."""
+"""The common part of every command: the store, made when it is first used, and the output."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ WIDEST = 10_000
 class Session:
     """One run of the command. `json` turns everything on stdout into one JSON document.
 
-    What is said has been written when the call returns, so that a message is not acknowledged before it is printed.
+    Output is written when the call returns, so that a message is not acknowledged before it is printed.
     """
 
     def __init__(self, url: str | None, json: bool) -> None:
         if url == "":
             raise InvalidRequest("--store is empty: name a store, or leave the option out; is a variable not set?")
         self._url, self.json = url, json
+        self._farms: dict[str, RecordStore] = {}
 
     @cached_property
     def store(self) -> RecordStore:
@@ -59,21 +60,30 @@ class Session:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a command that is run needs, so that a `latchwork` in it uses the same store."""
+        """The environment of a command that is run, so that a `latchwork` in it uses this store."""
         return {VARIABLE: self._url} if self._url else {}
 
+    def stores_of(self, urls: Mapping[str, str]) -> dict[str, RecordStore]:
+        """Connect to the store of each farm, by their URLs; no I/O before one is used."""
+        for farm, url in urls.items():
+            if farm not in self._farms:
+                self._farms[farm] = connect(url)
+        return {farm: self._farms[farm] for farm in urls}
+
     def close(self) -> None:
-        """Let go of the store, where one was used."""
+        """Close the stores that were used."""
         if "store" in self.__dict__:
             self.store.close()
+        for store in self._farms.values():
+            store.close()
 
     def say(self, *lines: str, **facts: Any) -> None:
-        """Lines for people, or the facts as JSON."""
+        """Print lines for people, or the facts as JSON."""
         text = to_json(facts) if self.json else "\n".join(map(one_line, lines))
         print(text, flush=True)  # noqa: T201 - the command's output
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
-        """Rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
+        """Print rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
         if self.json:
             print(to_json(list(rows)), flush=True)  # noqa: T201 - the command's output
         elif not rows:
@@ -85,17 +95,19 @@ class Session:
 
 
 def note(text: str) -> None:
-    """A line for people beside the output, on stderr."""
+    """Print a line for people to stderr."""
     print(f"latchwork: {one_line(text)}", file=sys.stderr)  # noqa: T201 - the command's own message
 
 
 def terminal() -> Console:
-    """The terminal, to which text is text: no payload is taken for rich's markup, emoji or anything to colour."""
+    """Return the terminal, to which text is text: no payload is taken for rich's markup, emoji or anything to
+    colour.
+    """
     return Console(markup=False, emoji=False, highlight=False)
 
 
 class RowsOnTerminal:
-    """Rows of the same keys for a terminal: a table, or where that is too narrow for it a paragraph a row.
+    """Rows of equal keys for a terminal: a table, or if the terminal is too narrow, a paragraph a row.
 
     Columns without a value are left out.
     """
@@ -119,11 +131,11 @@ class RowsOnTerminal:
             numeric = isinstance(value, int | float) and not isinstance(value, bool)
             table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
         for cells in lines:
-            table.add_row(*map(Text, cells))  # a Text is no markup
+            table.add_row(*map(Text, cells))  # rich reads no markup in a Text
         return table
 
     def _paragraphs(self, width: int) -> Iterator[RenderableType]:
-        """The first column's value in a line, below it those of the others, as many in a line as fit."""
+        """Yield the first column's value in a line, and below it the others, as many in a line as fit."""
         names, *lines = _cells(self._rows)
         if self._title:
             yield Text(self._title, style="table.title")
@@ -136,7 +148,7 @@ class RowsOnTerminal:
 
 
 def _filled(facts: Sequence[str], width: int) -> list[str]:
-    """Lines of so many columns at most, each broken between two facts; a fact that is wider has its own line."""
+    """Return lines of so many columns at most, each broken between two facts; a fact that is wider has its own line."""
     lines = [""]
     for fact in facts:
         longer = f"{lines[-1]}, {fact}" if lines[-1] else fact

@@ -1,4 +1,4 @@
-"""What there is to say about a queue at one moment, for `queue stats` and `stats --watch`."""
+"""The state of a queue at one moment, for `queue stats` and `stats --watch`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from typing import Any
 
 from ..errors import LatchworkError
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
-from ..queue.rows import settle
 from ..queue.sharded.peek import sample
-from ..queue.sharded.shards import Slot
-from ..queue.sharded.stats import QueueFacts, facts_of
+from ..queue.sharded.slots import Slot
+from ..queue.sharded.stats import QueueFacts, facts_of, of_each
 from ..store import Update
 
 SAMPLE = 200
-"""Sidelined messages that are looked at to tell the reasons."""
+"""Messages of the sideline that are read to show the reasons."""
 CLAIMED = 1_000
-"""Slots that were claimed last in which messages are looked for that are in somebody's hands."""
+"""Slots that were claimed last, in which messages that consumers hold are counted."""
 
 
 def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
-    """Depth, reasons, the oldest message, the balance of shards and the last sweep. A few calls, whatever its size."""
+    """Return depth, reasons, the oldest message, the balance of shards and the last sweep. A few calls, whatever the
+    queue's size.
+    """
     return _row(queue, facts_of(queue))
 
 
 def all_rows(registry: QueueRegistry) -> list[dict[str, Any]]:
     """Return these facts of every queue of the client."""
-    return [_row(queue, facts_of(queue, bins)) for queue, bins in registry.listed(active=None)]
+    return of_each(registry, lambda queue, bins: _row(queue, facts_of(queue, bins)))
 
 
 def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
-    failed = last.failure if last.failure >= last.success else 0  # of one sweep the failure is noted last
+    failed = last.failure if last.failure >= last.success else 0  # a sweep notes its failure last
     in_flight, looked = _in_flight(queue) if depth.fired else (0, 0)
     return {
         "queue": facts.name,
@@ -58,13 +59,15 @@ def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
 
 
 def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
-    """Messages in somebody's hands among the slots that were claimed last, and how many slots that are. Two calls."""
+    """Return the number of messages that consumers hold among the slots that were claimed last, and the number of these
+    slots. Two calls.
+    """
     pointers = queue.pointers
     each = max(1, CLAIMED // pointers.shards)
     slots = [
         Slot(state.shard, pointer)
         for state in pointers.states()
-        for pointer in range(max(1, state.fired - each + 1), state.fired + 1)
+        for pointer in range(max(state.before, state.fired - each) + 1, state.fired + 1)
     ]
-    rows = settle(queue.store, [Update(pointers.key(slot), pointers.hands_at(slot).state) for slot in slots])
+    rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in slots])
     return sum(not isinstance(row, LatchworkError) and bool(row[2]) for row in rows), len(slots)

@@ -12,10 +12,11 @@ from rich.live import Live
 
 from ..plain import one_line
 from ..queue import QueueRegistry
-from ..queue.sharded.upkeep.attendance import queues_of, workers_of
 from ..queue.sharded.upkeep.upkeep import election_name
-from .coordination import Barriers, Groups, Limiters, RWLocks, Semaphores, State, Wanted, states
-from .elections import lease_of
+from ..queue.sharded.upkeep.worker_group import queues_of, workers_of
+from .coord.elections import lease_of
+from .coord.farms import Elections, FarmStores, urls_of
+from .coord.state import Barriers, Groups, Limiters, RWLocks, Semaphores, State, Wanted, states
 from .options import Client, Farm, checked_every
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
@@ -52,19 +53,23 @@ def stats(
     rwlock: RWLocks = None,
     barrier: Barriers = None,
     limiter: Limiters = None,
+    election: Elections = None,
+    farm_store: FarmStores = None,
 ) -> None:
-    """Depth, rates, reasons, the oldest message and the last sweep of every queue, and who leads the sweepers.
+    """Show depth, rates, reasons, the oldest message and the last sweep of every queue, and the leader of the sweepers.
 
-    Below it a row for each group, semaphore, read-write lock, barrier and rate limiter that is named.
+    Below that, one row for each group, semaphore, read-write lock, barrier, rate limiter and election over all farms
+    that is named.
 
-    The leader is that of the election CLIENT-sweeper, by lease; of one by ZooKeeper, or of another name, it knows
-    nothing.
+    The leader is that of the election CLIENT-sweeper, by lease. A leader elected by ZooKeeper, or under another name,
+    is not shown.
 
     Example: latchwork stats --client shop --watch
     """
     session: Session = context.obj
     checked_every(every, least=0)
-    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter)
+    farms = session.stores_of(urls_of(context, farm_store))
+    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
         _show(session, watcher, client)
@@ -77,12 +82,12 @@ def stats(
 
 
 def _show(session: Session, watcher: _Watcher, client: str) -> None:
-    """A table for people; as JSON what `queue stats` says of each queue, and the rates."""
+    """Print a table for people, or as JSON what `queue stats` prints for each queue, and the rates."""
     rows, leader = watcher.look(), watcher.leader()
-    told = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
+    queues = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
     named = [state.row for state in watcher.named()]
     if session.json:
-        session.table(told + named)
+        session.table(queues + named)
         return
     if rows or not named:
         session.table(_titled(rows), _title(leader), empty=f"no queues of {client} in {session.where}")
@@ -100,19 +105,19 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
 
 
 class _Watcher:
-    """Looks at all queues, and tells rates from one look to the next."""
+    """A reader of all queues, which computes rates from one look to the next."""
 
     def __init__(self, registry: QueueRegistry, wanted: Wanted) -> None:
         self._registry, self._wanted, self.seams = registry, wanted, registry.store.seams
         self._before: dict[str, tuple[float, int, int]] = {}
 
     def leader(self) -> tuple[str, int] | None:
-        """Who sweeps, and its epoch; None where nobody was elected by lease."""
+        """Return who sweeps, and its epoch; None if no process was elected by lease."""
         lease = lease_of(self._registry.store, election_name(self._registry.client_id))
         return (str(lease.owner), lease.fence) if lease and lease.locked else None
 
     def look(self) -> list[dict[str, Any]]:
-        """A row for each queue, with the processes that work on it: dead ones until others have missed them."""
+        """Return a row for each queue, with the processes that work on it: dead ones until others have missed them."""
         registry, at_work = self._registry, defaultdict[str, list[str]](list)
         for member in workers_of(registry.store, registry.client_id, registry.farm_id).members():
             for queue in queues_of(member):
@@ -120,7 +125,7 @@ class _Watcher:
         return [self._row(facts) | {"workers": at_work[facts["queue"]]} for facts in all_rows(registry)]
 
     def named(self) -> list[State]:
-        """The state of what was named beside the queues."""
+        """Return the state of what was named beside the queues."""
         return list(states(self._registry.store, self._wanted))
 
     def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -148,19 +153,19 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _or_never(ago: float | None) -> float | str:
-    """A queue that was never swept says so: a table leaves out what no row has."""
+    """Return the age, or "never": a table leaves out a column without values."""
     return "-" if ago is None else ago
 
 
 def _state(facts: dict[str, Any]) -> str | None:
-    """What is out of the ordinary: a table in which nothing is has no such column."""
+    """Return what is unusual about a queue; None if nothing is, so that the table has no such column."""
     return None if facts["active"] else "inactive"
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:
-    told = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
+    reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     looked = facts["sidelined_looked_at"]
-    return told + (f" of {looked} looked at" if facts["sideline"] > looked >= SAMPLE else "") or None
+    return reasons + (f" of {looked} looked at" if facts["sideline"] > looked >= SAMPLE else "") or None
 
 
 def _rates(before: tuple[float, int, int], now: float, published: int, received: int) -> tuple[float, float]:

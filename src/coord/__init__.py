@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from ..lazy import offer
 
 if TYPE_CHECKING:
-    from .barrier import Barrier, BarrierProgress
+    from .barrier.barrier import Barrier, BarrierProgress
     from .election.across import GlobalElection
     from .election.election import Leadership, LeaseElection
     from .election.zookeeper import ZooKeeperElection
     from .latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel, LatchProgress
     from .limiter import Decision, RateLimiter
     from .lock import FencedLock, Grant
-    from .presence import Change, Group, Member, Membership
+    from .presence.presence import Change, Group, Member, Membership
     from .rwlock import ReadGrant, ReadWriteLock, WriteGrant
     from .semaphore import Holder, Permits, Semaphore
 
@@ -26,14 +26,14 @@ __all__ = [
 __getattr__, __dir__ = offer(
     __name__,
     {
-        ".barrier": "Barrier BarrierProgress",
+        ".barrier.barrier": "Barrier BarrierProgress",
         ".election.across": "GlobalElection",
         ".election.election": "Leadership LeaseElection",
         ".election.zookeeper": "ZooKeeperElection",
         ".latch.latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
         ".limiter": "RateLimiter Decision",
         ".lock": "FencedLock Grant",
-        ".presence": "Group Membership Member Change",
+        ".presence.presence": "Group Membership Member Change",
         ".rwlock": "ReadWriteLock ReadGrant WriteGrant",
         ".semaphore": "Semaphore Permits Holder",
     },

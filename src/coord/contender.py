@@ -3,7 +3,7 @@
 A `Contender` is one party on one record. It remembers how long it has seen the lease unchanged: after the whole length
 of the lease it may break it. An `Acquisition` takes the lease once, under an id of its own that every repeat carries:
 so an attempt whose reply was lost is found in the record, and counts only if the record still shows it. If a late
-attempt arrives after its caller has given up, the lease is held by nobody until it runs out.
+attempt arrives after its caller has given up, the lease is held, unused, until it runs out.
 
 `Party` and `Attempts` are shared with records that have several holders at a time (`holders.py`).
 
@@ -28,8 +28,9 @@ from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
-from .poller import FOR_EVER, SOON, Answer, poller_of
-from .watch import Watch, read
+from .waits.poller import FOR_EVER, SOON, poller_of
+from .waits.shared_reads import Answer
+from .waits.watch import Watch, read
 
 PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""
@@ -69,13 +70,14 @@ class Party:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.store, self.key, self.owner, self.lease)
 
-    def let_others_go_first(self, poll: Poll, timeout: float | None) -> None:
-        """If others waited at this party's last release, pause for about as long as they pause between two reads.
+    def yield_to_waiters(self, poll: Poll, timeout: float | None) -> None:
+        """Pause for about as long as other parties pause between two reads, if they waited at this party's last
+        release.
 
-        Their pauses have grown for as long as this party has held the lease: who held it shortly pauses shortly. A
+        Their pauses have grown for as long as this party has held the lease: after a short hold the pause is short. A
         waiting party needs one call more than this one, to see that the lease is free.
 
-        If nobody waited, let the other threads of this process run now and then: with a store in memory they might
+        If no party waited, let the other threads of this process run now and then: with a store in memory they might
         otherwise not even have started to wait.
         """
         seams = self.store.seams
@@ -111,7 +113,7 @@ class Party:
             self._held_for, self._call_took = now - self._taken, now - began
             if mark != self._mark[0]:
                 self._mark = mark, now
-            # A mark that is fresh by the server's clock may be old: somebody may have set that clock back.
+            # A mark that is fresh by the server's clock may be old: that clock may have been set back.
             if now - self._mark[1] < rules.STALE:
                 self._asked_for = now
 
@@ -252,8 +254,8 @@ class Attempts(ABC, Generic[Way, Seen]):
         watch = self._watch = self._party.watch(poll, self._worth, alone=self.alone, mark=mark)
 
         def look() -> Claim | None:
-            told, watch.told = watch.told, False
-            return (told and self.take()) or self.look(waiting=mark)
+            saw_release, watch.saw_release = watch.saw_release, False
+            return (saw_release and self.take()) or self.look(waiting=mark)
 
         def probe() -> tuple[Claim | None] | None:
             if stop is not None and stop.is_set():

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
+from ..forks import reset_in_child
 from ..inputs import checked_switch, checked_timeout
 from ..seams import Seams
 from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing
@@ -30,6 +31,13 @@ class Lost:
     def __init__(self, seams: Seams, until: float) -> None:
         self._seams, self._until = seams, until
         self._event = seams.event()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Replace the event in a forked child: a thread of the parent may be setting it."""
+        was_set, self._event = self._event.is_set(), self._seams.event()
+        if was_set:
+            self._event.set()
 
     def is_set(self) -> bool:
         """Whether the lease has run out, was lost, or was released."""
@@ -137,7 +145,7 @@ class Fenced:
     def seal(self, key: Key, bin: str = "fence") -> None:
         """Raise a resource's bin to this fence, so that no earlier holder can write to it any more. Raises `FencedOut`.
 
-        A new holder calls this before its first read: nobody else changes the resource between that read and its own
+        A new holder calls this before its first read: no other changes the resource between that read and its own
         writes.
         """
         self.operate(key, bin=bin, repeatable=True)

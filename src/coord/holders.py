@@ -25,15 +25,15 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import Attempts, Claim, Party, Way
 from .lease import Standstill
-from .poller import FOR_EVER, SOON
-from .waiting import measured
-from .watch import Watch
+from .waits.metrics import measured
+from .waits.poller import FOR_EVER, SOON
+from .waits.watch import Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is
 held]. `RENEWED`: the stamp, which is the server's ms of the last renewal, and always larger than before."""
 WISH, WISHED = "wish", "wished"
-"""The party that the others let go first, and how often it, or an earlier one, has asked for that."""
+"""The party that is to enter next, before all others, and how often it, or an earlier one, has asked for that."""
 WISH_LASTS = 1.0
 """Seconds for which a wish counts if it is not repeated."""
 
@@ -69,7 +69,7 @@ class Holders:
     """A record with several holders, as it was read.
 
     entries: the holders, by id.
-    wish: the party that others let go first, if any.
+    wish: the party that is to enter before all others, if any.
     wished: how often a wish was made.
     bins: all bins of the record.
     """
@@ -89,8 +89,20 @@ class Holders:
                 for id, (fence, lease, since, owner, held) in (bins.get(HOLDERS) or {}).items()
             }
         except (AttributeError, TypeError, ValueError):
-            raise Corrupt(f"a record whose {HOLDERS!r} are none: delete it while nobody holds anything there") from None
+            raise _damaged() from None
+        if not all(map(_is_sound, entries.values())):
+            raise _damaged()
         return cls(entries, bins.get(WISH), bins.get(WISHED) or 0, bins)
+
+
+def _damaged() -> Corrupt:
+    return Corrupt(f"a record whose {HOLDERS!r} are none: delete it while nothing is held")
+
+
+def _is_sound(entry: Entry) -> bool:
+    """Whether it has the types that an acquisition leaves; what is held is for each kind of record to check."""
+    kinds = type(entry.fence), type(entry.since), type(entry.stamp), type(entry.id), type(entry.owner)
+    return kinds == (int, int, int, str, str)
 
 
 class Crowd(Party, ABC):
@@ -216,7 +228,7 @@ class Entering(Attempts[Way, Holders]):
         """
         seams, claim = self._seams, None
         with Deadline(seams, timeout) as deadline:
-            self._holders.let_others_go_first(poll, timeout)
+            self._holders.yield_to_waiters(poll, timeout)
             claim = outlive(seams, deadline, self.at_once, passing=may_pass)
             if claim is not None or timeout == 0:
                 return claim

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 from weakref import ref
 
-from ..background import Troubles
+from ..background import FailureLog
 from ..errors import FencedOut, LatchworkError
 from ..store.port import RecordStore
 from .contender import Claim
@@ -70,7 +70,7 @@ class Keeper:
             self._at_end()
 
     def _renew_until_lost(self) -> None:
-        usual, troubles = self._party.lease / 3, Troubles(self._party.store.seams, log)
+        usual, failure_log = self._party.lease / 3, FailureLog(self._party.store.seams, log)
         pause = usual
         while not self._lost.wait(pause):
             if not self.handed_out:
@@ -85,14 +85,14 @@ class Keeper:
             except FencedOut:
                 return
             except Exception as failure:  # noqa: BLE001 - a defect must not end the renewal either
-                troubles.tell(failure, f"the lease of {self._name!r} could not be renewed")
+                failure_log.record(failure, f"the lease of {self._name!r} could not be renewed")
                 pause = self._party.lease / 20
             finally:
                 del grant
 
     def _give_back(self) -> None:
         log.warning(
-            "the grant of %r with fence %d is gone and was not released, as after an interrupt: it is given back now",
+            "the grant of %r with fence %d was dropped without a release, as after an interrupt: it is released now",
             self._name,
             self._fence,
         )

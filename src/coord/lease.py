@@ -80,7 +80,7 @@ def acquire(owner: str, lease: float, grant: str) -> tuple[Op, ...]:
 
 
 def free(grant: str) -> Bound:
-    """Return the guard "nobody holds the lease, and the last acquisition was not this one"."""
+    """Return the guard "the lease is free, and the last acquisition was not this one"."""
     return _FREE.bind(grant=grant)
 
 
@@ -171,7 +171,7 @@ class Observation:
 
 
 class Standstill(Generic[K]):
-    """For each of several keys: its stamp, and since when the stamp was seen unchanged (seconds, monotonic).
+    """The stamp of each of several keys, and since when it was seen unchanged (seconds, monotonic).
 
     A renewal changes the stamp. So a holder whose stamp was seen unchanged for its whole lease, by the observer's own
     clock, has not renewed in time, whatever other clocks say.
@@ -181,7 +181,7 @@ class Standstill(Generic[K]):
         self._seen: dict[K, tuple[Hashable, float]] = {}
 
     def see(self, stamps: Mapping[K, Hashable], now: float) -> None:
-        """Remember the stamps that were read now, and forget keys that are gone."""
+        """Remember the stamps that were read now, and forget keys that do not exist any more."""
         before = self._seen
         self._seen = {
             key: before[key] if key in before and before[key][0] == stamp else (stamp, now)
@@ -189,7 +189,9 @@ class Standstill(Generic[K]):
         }
 
     def since(self, key: K) -> float:
-        """Since when the stamp of this key was seen unchanged; infinite for a key that is gone."""
+        """Return since when the stamp of this key was seen unchanged; infinite for a key that does not exist
+        any more.
+        """
         return self._seen.get(key, (None, float("inf")))[1]
 
     def lasts(self, key: K, seconds: float, now: float) -> bool:

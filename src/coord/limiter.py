@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
@@ -25,10 +26,10 @@ from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Op, Put
-from ..store.once import Once
+from ..store.once import Once, TokenClock
 from ..store.port import Exists, Key, RecordStore
 from .inputs import checked_name
-from .waiting import measured
+from .waits.metrics import measured
 
 LIMITS = "latchwork_limits"
 """The set of all rate limiters; the key is the name."""
@@ -39,6 +40,8 @@ MIN_PER, MAX_PER = 0.05, 366 * 86_400.0
 """Seconds."""
 TOKENS = 64
 """Calls that a record remembers (P1)."""
+MAX_WATCHED = 10_000
+"""Limiters of one store that a process watches because they have refused a call."""
 ALLOWED, LAST = "allowed", "last"
 """`allowed`: whether the last call was allowed, 1 or 0. `last`: the id of the last allowed call."""
 ID, N = Param("id", str), Param("n")
@@ -64,7 +67,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `most` in any window of `per` seconds."""
+    """A rate: at most `most` in any window of `per` seconds."""
 
     most: int
     per: float
@@ -98,7 +101,7 @@ class RateLimiter:
         self._store, self.name = as_store(store), checked_name(name)
         self.limits = checked_limits([(limit, per), *_pairs(also)])
         self._key = Key(LIMITS, name)
-        self._watched: tuple[str, float] = ("", 0.0)
+        self._watches = _watches_of(store)
 
     def __repr__(self) -> str:
         return f"RateLimiter({self.name!r}, {', '.join(f'{one.most} per {one.per:g} s' for one in self.limits)})"
@@ -108,7 +111,7 @@ class RateLimiter:
         return _made, (self._store, self.name, limit, per, also)
 
     def of_key(self, key: str) -> RateLimiter:
-        """The limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
+        """Return the limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
 
         Raises `InvalidRequest` if the key is no text that a name may have in it.
         """
@@ -157,7 +160,7 @@ class RateLimiter:
     def _decide(self, n: int) -> Decision:
         decision = self._ask(n)
         if not decision.allowed and self._time_stands_still():
-            self._begin_anew()
+            self._reset()
             return self._ask(n)
         return decision
 
@@ -166,6 +169,7 @@ class RateLimiter:
         ((allowed, now, *spent),) = self._store.once(update)
         left = max(0, min(limit.most - counted for limit, counted in zip(self.limits, spent, strict=True)))
         if allowed:
+            self._watches.pop(self._key, None)
             return Decision(True, left, 0.0)
         record = self._store.get(self._key, LAST, *(limit.bin for limit in self.limits))
         bins = record.bins if record else {}
@@ -176,10 +180,17 @@ class RateLimiter:
 
     # ---- if the server's clock was set back: the record's time stands still until the clock has caught up
 
+    @property
+    def _watched(self) -> tuple[str, float]:
+        """The last allowed call, and since when (seconds, monotonic) this process knows that there was no other."""
+        return self._watches.get(self._key, ("", 0.0))
+
     def _watch(self, last: str) -> None:
-        """Remember since when, by this handle's own clock, no call was allowed."""
+        """Remember since when, by this process's own clock, no call was allowed."""
         if self._watched[0] != last:
-            self._watched = (last, self._store.seams.monotonic())
+            if len(self._watches) >= MAX_WATCHED:
+                self._watches.clear()  # what is forgotten is watched for another window
+            self._watches[self._key] = (last, self._store.seams.monotonic())
 
     def _time_stands_still(self) -> bool:
         """Whether no call was allowed for the longest window, though the record says that there is no room."""
@@ -187,14 +198,26 @@ class RateLimiter:
         window = max(limit.width for limit in self.limits) * (CELLS + 1) / 1000
         return last != "" and self._store.seams.monotonic() - since > 1.01 * window
 
-    def _begin_anew(self) -> None:
-        """Empty the cells, if no call was allowed since this handle began to watch: then there is room for all."""
+    def _reset(self) -> None:
+        """Empty the cells, if no call was allowed since this process began to watch: then there is room for all."""
         empty = [Put(limit.bin, {}) for limit in self.limits]
         guard = _IS_LAST.bind(id=self._watched[0])
         try:
             self._store.operate(self._key, *empty, when=guard, ttl=_ttl(self.limits), repeatable=True)
         except (Refused, NotFound):
             return  # a call was allowed in the meantime
+
+
+Watches: TypeAlias = dict[Key, tuple[str, float]]
+"""By limiter: the id of the last allowed call, and since when (seconds, monotonic) it has been the last."""
+_ALL: WeakKeyDictionary[TokenClock, Watches] = WeakKeyDictionary()
+
+
+def _watches_of(store: RecordStore) -> Watches:
+    """Return what this process has seen of the limiters of a store. A handle may live for one call only, as `of_key`
+    makes them, and a window is longer.
+    """
+    return _ALL.setdefault(store.token_clock, {})
 
 
 @lru_cache(maxsize=256)
@@ -257,7 +280,7 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
 
 
 def _seconds(per: Per) -> float:
-    """The window in seconds. Raises `InvalidRequest`."""
+    """Return the window in seconds. Raises `InvalidRequest`."""
     seconds = seconds_of(per)
     if not (is_int(seconds) or isinstance(seconds, float)) or not MIN_PER <= seconds <= MAX_PER:
         raise InvalidRequest(

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
+from ..forks import reset_in_child
 from ..inputs import checked_kind, checked_switch, checked_timeout
 from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
@@ -24,7 +25,7 @@ from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
 from .lease import checked_lease
-from .waiting import measured
+from .waits.metrics import measured
 
 G = TypeVar("G", bound="Grant")
 
@@ -58,7 +59,7 @@ class FencedLock:
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
         self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease)
-        self._blocks: dict[int, Grant] = {}  # by thread
+        self._blocks: dict[int, tuple[Grant, ...]] = {}  # by thread; the last is that of the innermost block
 
     def __repr__(self) -> str:
         return f"FencedLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"
@@ -104,7 +105,7 @@ class FencedLock:
     def _wait(self, timeout: float | None) -> Claim | None:
         seams = self._store.seams
         with Deadline(seams, timeout) as deadline:
-            self._party.let_others_go_first(self._poll, timeout)
+            self._party.yield_to_waiters(self._poll, timeout)
             acquisition = Acquisition(self._party)
             claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
             if claim is not None or timeout == 0:
@@ -118,30 +119,51 @@ class FencedLock:
     @property
     def grant(self) -> Grant | None:
         """The grant of this thread's `with lock:` block; None outside of such a block. No I/O."""
-        return self._blocks.get(self._store.seams.thread())
+        blocks = self._blocks.get(self._store.seams.thread())
+        return blocks[-1] if blocks else None
 
     def __enter__(self) -> Grant:
         """Wait for the lock, take it with `keep_alive`, and return its grant. Raises what `acquire` raises.
 
-        Raises `InvalidRequest` if this thread is in such a block already: it would wait for itself.
+        Raises `InvalidRequest` if this thread is in such a block already: it would wait for itself. In a block whose
+        lock was lost or released it may take the lock again.
         """
-        thread, before = self._store.seams.thread(), self.grant
+        before = self.grant
         if before is not None and not before.lost.is_set():
             raise InvalidRequest(
                 f"this thread is in a block of {self!r} already, and a fenced lock is not re-entrant: use that block's "
                 "grant; where a block was interrupted as it ended, lock.grant.release() ends it"
             )
-        self._blocks.pop(thread, None)
-        return self._blocks.setdefault(thread, self.acquire(keep_alive=True))
+        thread = self._store.seams.thread()
+        # No variable has the grant: if an interrupt comes before it is kept here, nothing refers to it.
+        self._blocks[thread] = (*self._blocks.get(thread, ()), self.acquire(keep_alive=True))
+        return self._blocks[thread][-1]
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        thread = self._store.seams.thread()
-        grant = self._blocks[thread]
+        thread = self._ending()
+        *around, grant = self._blocks[thread]
         try:
             grant.__exit__(kind, error, trace)
         finally:
             grant.lost.set()
-            self._blocks.pop(thread, None)
+            self._blocks[thread] = tuple(around)
+            if not around:
+                del self._blocks[thread]
+
+    def _ending(self) -> int:
+        """Return the thread whose block ends: this one, or the one with the only block, as a generator may be closed in
+        another thread than it began in.
+        """
+        thread = self._store.seams.thread()
+        if thread in self._blocks:
+            return thread
+        found = [(other, len(blocks)) for other, blocks in self._blocks.copy().items()]
+        if len(found) != 1 or found[0][1] != 1:
+            raise InvalidRequest(
+                f"a block of {self!r} ends in a thread that did not begin it, and which of {len(found)} it is is not "
+                "known: use lock.acquire(keep_alive=True), whose grant any thread may release"
+            )
+        return found[0][0]
 
     def _holder(self) -> str:
         seen = self._party.observed
@@ -166,6 +188,11 @@ class Grant(Fenced):
         self.gives_back_late = True
         """Whether a renewal that succeeds too late releases the lock. False for a holder that may leave unfinished work
         behind: the next holder looks for it only if it finds the lock `broken`."""
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Leave the release to the parent: a child that ends inside the `with` block must not free the lock."""
+        self._freed = True
 
     def __repr__(self) -> str:
         return f"Grant({self._name!r}, fence={self.fence}, owner={self.owner!r})"
@@ -207,7 +234,8 @@ class Grant(Fenced):
     def release(self) -> bool:
         """Release the lock. True if this call freed it, False if this grant did not hold it any more. One store call.
 
-        It frees only this acquisition, never another one by its owner. Calling it again has no effect.
+        It frees only this acquisition, never another one by its owner. Calling it again has no effect, and neither has
+        calling it in a forked child: the parent holds the lock.
         Raises `OutcomeUnknown` or `Unavailable`: call it again, or the lock runs out after its lease.
         """
         self.give_up()
@@ -261,7 +289,7 @@ def kept_alive(grant: G) -> G:
     keeper = grant._keeper()  # noqa: SLF001 - the same module
     try:
         keeper.start()
-    except BaseException:  # also an interrupt: nobody would have this grant, and others would wait for its lease
+    except BaseException:  # also an interrupt: no variable would have this grant, and others would wait for its lease
         with suppress(LatchworkError):
             grant.release()
         raise

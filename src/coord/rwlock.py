@@ -77,7 +77,7 @@ class _Use(Grant):
 
     @property
     def abandoned(self) -> int | None:
-        """The fence of a writer that died before it released, if nobody has cleared that since; else None.
+        """The fence of a writer that died before it released, if it was not cleared since; else None.
 
         That writer's changes may be incomplete. The value is from the moment of this acquisition.
         """
@@ -144,7 +144,7 @@ class ReadWriteLock:
         return f"ReadWriteLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"
 
     def read(self, timeout: float | None = None, *, keep_alive: bool = False) -> ReadGrant:
-        """Wait until nobody writes or waits to write, and take the lock for reading. One store call if it is free.
+        """Wait until no party writes or waits to write, and take the lock for reading. One store call if it is free.
 
         timeout: seconds to wait; None = no limit; 0 = like `try_read`, but raises if the lock is not free.
         keep_alive: renew it in the background until it is released or lost.
@@ -158,25 +158,28 @@ class ReadWriteLock:
         return self._granted(ReadGrant, timeout, keep_alive=keep_alive)
 
     def write(self, timeout: float | None = None, *, keep_alive: bool = False) -> WriteGrant:
-        """Wait until nobody reads or writes, and take the lock for writing. One store call if it is free.
+        """Wait until no holder reads or writes, and take the lock for writing. One store call if it is free.
 
         While it waits, no new reader gets the lock. Parameters and errors as in `read`.
         """
         return self._granted(WriteGrant, timeout, keep_alive=keep_alive)
 
     def try_read(self, *, keep_alive: bool = False) -> ReadGrant | None:
-        """Take the lock for reading; None if somebody writes or waits to. One store call, or three. Does not wait."""
+        """Take the lock for reading; None if a party writes or waits to. One store call, or three. Does not wait."""
         return self._tried(ReadGrant, _Entering(self._crowd, Mode.READ), keep_alive=keep_alive)
 
     def try_write(self, *, keep_alive: bool = False) -> WriteGrant | None:
-        """Take the lock for writing; None if somebody reads or writes. One store call, or three. Does not wait."""
+        """Take the lock for writing; None if a party reads or writes. One store call, or three. Does not wait."""
         return self._tried(WriteGrant, _Entering(self._crowd, Mode.WRITE), keep_alive=keep_alive)
 
     def holders(self) -> list[User]:
         """Return the readers or the writer, the oldest first. One read. A dead one is listed until it is replaced."""
         seen = self._crowd.look()
         entries = [] if seen is None else sorted(seen.entries.values(), key=lambda entry: entry.since)
-        return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
+        try:
+            return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
+        except ValueError:
+            raise damaged(self._crowd.key, f"a holder in bin {HOLDERS!r} neither reads nor writes") from None
 
     def _tried(self, kind: type[U], attempts: _Entering, *, keep_alive: bool) -> U | None:
         checked_switch("keep_alive", keep_alive)
@@ -190,7 +193,7 @@ class ReadWriteLock:
         claim = attempts.enter(self._poll, checked_timeout(timeout), "rwlock")
         if claim is None:
             raise LockUnavailable(
-                f"the lock {self.name!r} was not to be had for {kind.mode.value} in {timeout} s; {self._crowd.told()}",
+                f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; {self._crowd.held_by()}",
                 key=self._crowd.key,
             )
         return self._kept(kind, attempts, claim, keep_alive=keep_alive)
@@ -215,7 +218,7 @@ class _Users(Crowd):
             return ()
         return (*_given_back(Mode.WRITE), Put(ABANDONED, entry.fence))
 
-    def told(self) -> str:
+    def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
         entries = list(self.observed.entries.values()) if self.observed else []
         return ", ".join(f"{entry.owner!r} had it to {entry.held}" for entry in entries[:8]) or "others were faster"
@@ -255,7 +258,7 @@ class _Entering(Entering[None]):
         return WRITER not in seen.bins and len(seen.entries) < MAX_READERS and (turn or not held_off)
 
     def _fence_in(self, seen: Holders) -> int:
-        """The fence of the last writer; 0 before the first one. Raises `Corrupt`."""
+        """Return the fence of the last writer; 0 before the first one. Raises `Corrupt`."""
         fence = seen.bins.get(FENCE, 0)
         if not is_int(fence):
             raise damaged(self._holders.key, f"bin {FENCE!r} is no number")

@@ -10,13 +10,13 @@ holder; all other holders are not affected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from ..deadline import Deadline
-from ..errors import InvalidRequest, LockUnavailable, NotFound
+from ..errors import Corrupt, InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole, is_int
 from ..plain import shown
 from ..retry import Poll
@@ -44,7 +44,7 @@ from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holde
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, kept_alive
-from .watch import Watch
+from .waits.watch import Watch
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
@@ -109,7 +109,7 @@ class Semaphore:
         timeout: seconds to wait; None = no limit; 0 = like `try_acquire`, but raises if they are not free.
         keep_alive: renew them in the background until they are released or lost.
 
-        While a party waits for several permits, nobody else gets any, so that it does not wait without end. Permits of
+        While a party waits for several permits, no other gets any, so that its wait ends. Permits of
         a dead holder are free once some process has seen them unchanged for one lease. An unavailable store is asked
         again until the timeout.
 
@@ -123,7 +123,7 @@ class Semaphore:
         claim = attempts.enter(self._poll, limit, "semaphore")
         if claim is None:
             raise LockUnavailable(
-                f"{n} of the permits of {self.name!r} were not to be had in {timeout} s; {self._crowd.told()}",
+                f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._crowd.held_by()}",
                 key=self._crowd.key,
             )
         return self._granted(attempts, claim, keep_alive=keep_alive)
@@ -142,7 +142,7 @@ class Semaphore:
     def resize(self, permits: int) -> None:
         """Set the number of permits. One store call, applied exactly once.
 
-        If the number becomes smaller, no holder loses permits: nobody gets any until enough have been released.
+        If the number becomes smaller, no holder loses permits: no party gets any until enough have been released.
         Raises `OutcomeUnknown`, `Unavailable`. Not promised after a reduction: that a resource refuses a paused holder
         of a removed slot, as that slot has no later holder.
         """
@@ -151,11 +151,11 @@ class Semaphore:
         self._store.operate(self._crowd.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
 
     def size(self) -> int:
-        """Return the number of permits. One read. Raises `NotFound` if nobody has used the semaphore yet."""
+        """Return the number of permits. One read. Raises `NotFound` if the semaphore was never used."""
         record = self._store.get(self._crowd.key, PERMITS)
         if record is None or PERMITS not in record.bins:
-            raise NotFound(f"nobody has used the semaphore {self.name!r} in {self._store!r} yet", key=self._crowd.key)
-        return int(record.bins[PERMITS])
+            raise NotFound(f"there is no semaphore {self.name!r} in {self._store!r} yet", key=self._crowd.key)
+        return _size_in(record.bins, self._crowd.key)
 
     def holders(self) -> list[Holder]:
         """Return the holders, by the number of their first slot. One read.
@@ -232,8 +232,8 @@ class Permits(Grant):
         return tuple(MapPut(bin, slot, self._fence) for slot in self.slots)
 
     def _highest(self, value: Any) -> int | None:
-        seen = [value[slot] for slot in self.slots if slot in value] if isinstance(value, dict) else []
-        return max(seen, default=None)
+        seen = [value.get(slot) for slot in self.slots] if isinstance(value, dict) else []
+        return max((fence for fence in seen if type(fence) is int), default=None)
 
 
 @lru_cache(maxsize=1024)
@@ -255,6 +255,14 @@ def freed(slots: Iterable[int]) -> tuple[Op, ...]:
     return (MapRemove(SLOTS, tuple(slots)),)
 
 
+def _size_in(bins: Mapping[str, Any], key: Key) -> int:
+    """Return the number of permits that a record holds. Raises `Corrupt`."""
+    size = bins[PERMITS]
+    if not is_int(size) or not 1 <= size <= MAX_PERMITS:
+        raise damaged(key, f"bin {PERMITS!r} is no number of permits from 1 to {MAX_PERMITS:,}")
+    return int(size)
+
+
 class _Slots(Crowd):
     """One party on a semaphore's record. It remembers its last slots, and the number of permits that it read last."""
 
@@ -270,13 +278,11 @@ class _Slots(Crowd):
     def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Read the holders; None if there is no record."""
         seen = super().look(waiting=waiting, watch=watch)
-        size = self.permits if seen is None else seen.bins.get(PERMITS, self.permits)
-        if not is_int(size):
-            raise damaged(self.key, f"bin {PERMITS!r} is no number")
+        size = _size_in(seen.bins, self.key) if seen is not None and PERMITS in seen.bins else self.permits
         for entry in seen.entries.values() if seen else ():
             if not isinstance(entry.held, list | tuple) or not all(is_int(slot) for slot in entry.held):
                 raise damaged(self.key, f"the slots of holder {shown(entry.id)} are none")
-        self.size = int(size)
+        self.size = size
         return seen
 
     def gone(self, entry: Entry) -> tuple[Op, ...]:
@@ -290,7 +296,7 @@ class _Slots(Crowd):
         free = [slot for slot in dict.fromkeys(order) if slot < self.size and slot not in others]
         return tuple(sorted(free[:n]))
 
-    def told(self) -> str:
+    def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
         seen = self.observed
         held = [] if seen is None else [f"{entry.owner!r} {len(entry.held)}" for entry in seen.entries.values()]
@@ -326,6 +332,8 @@ class _Taking(Entering[tuple[int, ...]]):
         if seen is None:
             return self.take()
         taken = seen.bins.get(SLOTS) or {}
+        if not isinstance(taken, Mapping):
+            raise Corrupt(f"{self._crowd.key}: bin {SLOTS!r} is no map: correct the record")
         if self._crowd.size - len(taken) >= self._n and not self._crowd.held_off(seen, self._me):
             return self.take(self._crowd.choose(self._n, taken, self._named))
         if waiting and self._n > 1:

@@ -1,7 +1,7 @@
-"""How a store is observed: what adapters implement, and the store that tells them.
+"""The observation of a store: the interface of adapters, and the store that reports to them.
 
-`observe` wraps a store; whatever is given that store (locks, latches, queues) is observed, and nothing else is touched.
-A store that is not wrapped has seams whose `note`, `span` and `carry` do nothing.
+`observe` wraps a store; everything that is given that store (locks, latches, queues) is observed, and nothing else is
+changed. A store that is not wrapped has seams whose `note`, `span` and `carry` do nothing.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ class Sample(NamedTuple):
 
 
 class Telemetry(ABC):
-    """What an adapter to a monitoring system implements. Safe to share between threads."""
+    """The interface of an adapter to a monitoring system. Safe to share between threads."""
 
     @abstractmethod
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
-        """Something has happened: count it, put it into its histogram, or set its gauge.
+        """Record an event: count it, put it into its histogram, or set its gauge.
 
-        What this raises goes no further, as what it tells of is done by then; the log says so once.
+        An exception is not passed on, as the observed work is done by then; it is logged once.
         """
 
     @abstractmethod
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """Ask `source` for the values of gauges whenever somebody looks."""
+        """Ask `source` for the values of gauges whenever the gauges are read."""
 
     def span(
         self, name: str, origins: Sequence[Mapping[str, str]], attributes: Mapping[str, str | int]
     ) -> AbstractContextManager[object] | None:
-        """A piece of work to show in a trace; None where this adapter knows no traces."""
+        """Return a piece of work to show in a trace; None where this adapter knows no traces."""
         return None
 
     def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        """The headers of a message, with what names the present trace."""
+        """Return the headers of a message, with what names the present trace."""
         return headers
 
 
@@ -70,7 +70,7 @@ def observe(store: RecordStore, telemetry: Telemetry) -> RecordStore:
 
 
 def outcome_of(result: object) -> str:
-    """What an attempt, or a row of a batch, came to, of the closed set `events.OUTCOMES`."""
+    """Return the outcome of an attempt, or of a row of a batch, from the closed set `events.OUTCOMES`."""
     if not isinstance(result, BaseException):
         return "absent" if result is None or result is False else "done"
     return next((name for kind, name in _OUTCOMES if isinstance(result, kind)), "failed")
@@ -86,8 +86,8 @@ _OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
-class _Teller:
-    """Tells a telemetry of what has happened; its failure does not become that of the work."""
+class _Recorder:
+    """A reporter of events to a telemetry; an error of the telemetry does not become an error of the work."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry, self._failed = telemetry, False
@@ -102,17 +102,17 @@ class _Teller:
 
 
 class ObservedSeams(Seams):
-    """The seams of a store, with what is told through them going to a telemetry as well."""
+    """The seams of a store, which report every event to a telemetry as well."""
 
     def __init__(self, inner: Seams, telemetry: Telemetry) -> None:
-        self._inner, self._telemetry, self.tell = inner, telemetry, _Teller(telemetry)
+        self._inner, self._telemetry, self.record = inner, telemetry, _Recorder(telemetry)
         # All others are the inner one's own, those that the future brings included.
         for name in vars(Seams).keys() - {"note", "span", "carry"}:
             if not name.startswith("_"):
                 setattr(self, name, getattr(inner, name))
 
     def note(self, event: str, value: float = 1, /, **labels: str) -> None:
-        self.tell(EVENTS[event], value, labels)
+        self.record(EVENTS[event], value, labels)
         self._inner.note(event, value, **labels)
 
     def span(
@@ -130,7 +130,7 @@ class ObservedStore(PolicyView):
     def __init__(self, inner: RecordStore, telemetry: Telemetry) -> None:
         super().__init__(inner, inner.policy)
         self.seams = seams = ObservedSeams(inner.seams, telemetry)
-        self._record, self._now = seams.tell, inner.seams.monotonic
+        self._record, self._now = seams.record, inner.seams.monotonic
 
     def __reduce__(self) -> tuple[Any, ...]:
         return as_store, (self.inner,)
@@ -141,7 +141,7 @@ class ObservedStore(PolicyView):
     def together(self) -> AbstractContextManager[None]:
         return RecordStore.together(self)  # each call is reported when it is done, so none may be undone later
 
-    def _told(self, verb: str, attempt: Callable[..., T], *arguments: Any) -> T:
+    def _recorded(self, verb: str, attempt: Callable[..., T], *arguments: Any) -> T:
         began, outcome = self._now(), "failed"
         try:
             result = attempt(*arguments)
@@ -153,35 +153,35 @@ class ObservedStore(PolicyView):
         finally:
             self._record(_CALLS, self._now() - began, {"verb": verb, "outcome": outcome})
 
-    def _rows_told(self, verb: str, attempt: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
-        outcomes = self._told(verb, attempt, *arguments)
+    def _rows_recorded(self, verb: str, attempt: Callable[..., list[Any]], *arguments: Any) -> list[Any]:
+        outcomes = self._recorded(verb, attempt, *arguments)
         for outcome, n in Counter(map(outcome_of, outcomes)).items():
             self._record(_ROWS, n, {"verb": verb, "outcome": outcome})
         return outcomes
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        return self._told("get", super()._get, key, bins)
+        return self._recorded("get", super()._get, key, bins)
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
-        return self._rows_told("get_many", super()._get_many, keys, bins)
+        return self._rows_recorded("get_many", super()._get_many, keys, bins)
 
     def _operate(self, update: Update) -> Values:
-        return self._told("operate", super()._operate, update)
+        return self._recorded("operate", super()._operate, update)
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        return self._rows_told("operate_many", super()._operate_many, updates)
+        return self._rows_recorded("operate_many", super()._operate_many, updates)
 
     def _delete(self, removal: Removal) -> bool:
-        return self._told("delete", super()._delete, removal)
+        return self._recorded("delete", super()._delete, removal)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._rows_told("delete_many", super()._delete_many, removals)
+        return self._rows_recorded("delete_many", super()._delete_many, removals)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        return self._told("query", super()._query, set, bin, equals)
+        return self._recorded("query", super()._query, set, bin, equals)
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
-        self._told("ensure_index", self._made, set, bin, kind)
+        self._recorded("ensure_index", self._made, set, bin, kind)
 
     def _made(self, set: str, bin: str, kind: type) -> bool:
         super()._ensure_index(set, bin, kind)

@@ -1,4 +1,4 @@
-"""Everything that is ever told to the outside: a closed set of events, each with a closed set of outcomes.
+"""All metrics: a closed set of events, each with a closed set of outcomes.
 
 Labels are closed sets or names of queues, never ids of messages, latches, locks or clients: a metric has as many series
 as there are queues, times a few.
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ..queue.sharded.envelope import Reason
-from ..queue.sharded.upkeep.report import TOLD
+from ..queue.sharded.upkeep.report import RECORDED
 
 
 class Kind(str, Enum):
-    """What a metric does with the values of its event."""
+    """The way in which a metric uses the values of its event."""
 
     COUNTER = "counter"  # adds them up
     HISTOGRAM = "histogram"  # counts and adds them up, by size
@@ -26,8 +26,8 @@ class Kind(str, Enum):
 class Event:
     """One kind of event, hence one metric.
 
-    labels: the values that each label may take; none listed = the name of a queue.  unit: of the values; a histogram's
-    are seconds.
+    labels: the values that each label may take; none listed = the name of a queue.
+    unit: of the values; a histogram's are seconds.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Event:
 QUEUE: tuple[str, ...] = ()
 VERBS = ("get", "get_many", "operate", "operate_many", "delete", "delete_many", "query", "ensure_index")
 OUTCOMES = ("done", "absent", "exists", "refused", "unknown", "unavailable", "invalid", "failed")
-"""What one attempt at the store, or one row of a batch, can come to."""
+"""The possible outcomes of one attempt at the store, or of one row of a batch."""
 BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
 """Upper bounds of the histograms, in seconds: from a call on loopback to the longest handler."""
 
@@ -66,7 +66,7 @@ EVENTS: Mapping[str, Event] = _named(
     Event(
         "retries",
         Kind.COUNTER,
-        "Requests sent again, by the class of what went wrong",
+        "Requests sent again, by the class of the error",
         {"reason": ("not_applied", "overloaded", "in_doubt")},
     ),
     Event(
@@ -121,7 +121,7 @@ EVENTS: Mapping[str, Event] = _named(
         {"queue": QUEUE, "outcome": ("swept", "failed")},
         "seconds",
     ),
-    Event("swept", Kind.COUNTER, "What sweeps found, by what became of it", {"queue": QUEUE, "outcome": TOLD}),
+    Event("swept", Kind.COUNTER, "Slots that sweeps looked at, by outcome", {"queue": QUEUE, "outcome": RECORDED}),
     Event(
         "last_sweep",
         Kind.GAUGE,
@@ -133,7 +133,7 @@ EVENTS: Mapping[str, Event] = _named(
     Event("stream_rate", Kind.GAUGE, "Messages a second in the last batch of a Spark stream", {"queue": QUEUE}),
     Event("stream_batches", Kind.HISTOGRAM, "Batches of a Spark stream", {"queue": QUEUE}, "seconds"),
 )
-"""By the names that `Seams.note` uses."""
+"""All events, by the names that `Seams.note` uses."""
 
 GAUGES: Mapping[str, Event] = _named(
     Event(
@@ -152,4 +152,4 @@ GAUGES: Mapping[str, Event] = _named(
     ),
     Event("queues_readable", Kind.GAUGE, "1 if the last snapshot of the queues could be read, else 0", {}),
 )
-"""What a snapshot of the queues says."""
+"""The gauges of a snapshot of the queues."""

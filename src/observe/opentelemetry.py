@@ -25,23 +25,23 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class OpenTelemetry(Telemetry):
-    """Tells a meter and a tracer; the API's global ones where none is given.
+    """Reports to a meter and a tracer; by default the API's global ones.
 
-    A handler's span is the child of the publish; that of a batch from several publishes is linked to them. No span
-    holds a payload or the text of an error: a failed one has the error's type.
+    A handler's span is a child of the publish; the span of a batch from several publishes is linked to them. No span
+    contains a payload or the text of an error: a failed one has the error's type.
     """
 
     def __init__(self, *, meter: Meter | None = None, tracer: Tracer | None = None) -> None:
         self._meter = meter or metrics.get_meter(SCOPE)
         self._tracer = tracer or trace.get_tracer(SCOPE)
-        self._tell = {name: _instrument(self._meter, event) for name, event in EVENTS.items()}
+        self._record = {name: _instrument(self._meter, event) for name, event in EVENTS.items()}
 
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
-        """Into the event's instrument, with the labels as attributes."""
-        self._tell[event.name](value, labels)
+        """Record the event in its instrument, with the labels as attributes."""
+        self._record[event.name](value, labels)
 
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """The source is asked at each collection, once a gauge."""
+        """Ask the source at each collection, once a gauge."""
         for event in GAUGES.values():
             callback = _observations(event, source)
             self._meter.create_observable_gauge(f"{SCOPE}.{event.name}", [callback], _unit(event), event.help)
@@ -49,7 +49,7 @@ class OpenTelemetry(Telemetry):
     def span(
         self, name: str, origins: Sequence[Mapping[str, str]], attributes: Mapping[str, str | int]
     ) -> AbstractContextManager[object]:
-        """A span that is current within; a child of its one origin, or linked to its several."""
+        """Return a span that is current within; a child of its one origin, or linked to its several."""
         return self._span(name, origins, {f"{SCOPE}.{key}": value for key, value in attributes.items()})
 
     @contextmanager
@@ -72,10 +72,10 @@ class OpenTelemetry(Telemetry):
                 raise
 
     def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        """With `traceparent`, where there is a trace."""
-        told: dict[str, str] = {}
-        _W3C.inject(told)
-        return {**(headers or {}), **told} if told else headers
+        """Return the headers with `traceparent`, if there is a trace."""
+        carried: dict[str, str] = {}
+        _W3C.inject(carried)
+        return {**(headers or {}), **carried} if carried else headers
 
 
 def _instrument(meter: Meter, event: Event) -> Callable[[float, Mapping[str, str]], None]:
@@ -105,7 +105,7 @@ def _observations(
 
 
 def _links(origins: Sequence[Mapping[str, str]]) -> list[Link]:
-    """One for each trace that the messages came from."""
+    """Return a link for each trace that the messages came from."""
     spans = (trace.get_current_span(_W3C.extract(headers)).get_span_context() for headers in origins if headers)
     found = {context.span_id: context for context in spans if context.is_valid}
     return [Link(context) for context in [*found.values()][:MAX_LINKS]]

@@ -19,7 +19,7 @@ Tell = Callable[[float], None]
 
 
 class PrometheusTelemetry(Telemetry):
-    """Keeps the metrics of `registry`. One is enough for all stores of a process.
+    """An adapter that keeps the metrics of `registry`. One is enough for all stores of a process.
 
     No endpoint is opened: the application's own does it, or `prometheus_client.start_http_server(port,
     registry=registry)`. Raises `InvalidRequest` where the registry has these metrics already.
@@ -34,12 +34,12 @@ class PrometheusTelemetry(Telemetry):
         self._series: dict[tuple[str, ...], Tell] = {}
 
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
-        """Into the series of these labels."""
+        """Record the event in the series of these labels."""
         where = (event.name, *[labels[name] for name in event.labels])
-        tell = self._series.get(where)
-        if tell is None:
-            tell = self._series[where] = self._new(where)
-        tell(value)
+        series = self._series.get(where)
+        if series is None:
+            series = self._series[where] = self._new(where)
+        series(value)
 
     def _new(self, where: tuple[str, ...]) -> Tell:
         name, *values = where
@@ -49,7 +49,7 @@ class PrometheusTelemetry(Telemetry):
         return series.observe if isinstance(series, Histogram) else series.set
 
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """The source is asked at each scrape. Raises `InvalidRequest` for a second one: no label tells them apart."""
+        """Ask the source at each scrape. Raises `InvalidRequest` for a second source, as no label tells them apart."""
         try:
             self._registry.register(_Gauges(source))
         except ValueError as failure:
@@ -60,17 +60,17 @@ class PrometheusTelemetry(Telemetry):
 
 
 class _Gauges(Collector):
-    """Gauges that are asked for at each scrape."""
+    """Gauges whose values are read at each scrape."""
 
     def __init__(self, source: Callable[[], Iterable[Sample]]) -> None:
         self._source = source
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The names alone, so that registering asks no store."""
+        """Return the names alone, so that registering asks no store."""
         return [_family(event) for event in GAUGES.values()]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All of them, as the source has them now."""
+        """Return all gauges, with the present values of the source."""
         families = {name: _family(event) for name, event in GAUGES.items()}
         for event, labels, value in self._source():
             families[event.name].add_metric(labels, value)

@@ -1,4 +1,4 @@
-"""Gauges of all queues of a client, from one snapshot that is kept for a while, however often somebody looks."""
+"""Gauges of all queues of a client, from one snapshot that is kept for a while, however often it is read."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MAX_AGE = 15.0
 def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: float = MAX_AGE) -> None:
     """Show depth, oldest age and last sweep of every queue of the client, for as long as the process runs.
 
-    A snapshot is taken when somebody looks and the last one is older than `max_age` seconds: two calls for the list and
-    four a queue. One process a client is enough: the figures are the store's, not the process's. While the store cannot
-    be read there are no figures rather than old ones, and `queues_readable` is 0.
+    A snapshot is taken when the gauges are read and the last one is older than `max_age` seconds: two calls for the
+    list and four a queue. One process a client is enough: the figures are the store's, not the process's. While the
+    store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0.
     """
     checked_kind("registry", registry, QueueRegistry)
     if not isinstance(telemetry, Telemetry):
@@ -46,7 +46,7 @@ class _Snapshot:
             now = self._seams.monotonic
             if self._taken is None or now() - self._taken > self._max_age:
                 self._samples = self._look()
-                self._taken = now()  # after the look: whoever has waited for a slow one does not look again
+                self._taken = now()  # after the read: a thread that waited for a slow read does not read again
             return self._samples
 
     def _look(self) -> list[Sample]:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
+    from .sharded.delayed.schedules import Schedule
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
-    from .sharded.drain import PassReport
     from .sharded.envelope import Message, Reason
-    from .sharded.one import Outcome
-    from .sharded.publication import Publication
-    from .sharded.publisher import Publisher
+    from .sharded.publishing.publication import Publication
+    from .sharded.publishing.publisher import Publisher
     from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
-    from .sharded.schedules import Schedule
+    from .sharded.sideline.drain import PassReport
+    from .sharded.sideline.one import Outcome
     from .sharded.upkeep.report import ShardReport, SweepReport
     from .sharded.upkeep.shovel import Shovel
     from .sharded.upkeep.sweeper import Sweeper
@@ -52,16 +52,16 @@ __getattr__, __dir__ = offer(
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",
         ".sharded.delivery": "Delivery",
-        ".sharded.drain": "PassReport",
+        ".sharded.sideline.drain": "PassReport",
         ".sharded.envelope": "Message Reason",
         ".sharded.depth": "QueueDepth",
-        ".sharded.publication": "Publication",
-        ".sharded.publisher": "Publisher",
+        ".sharded.publishing.publication": "Publication",
+        ".sharded.publishing.publisher": "Publisher",
         ".sharded.queue": "QueueGroup ShardedQueue",
-        ".sharded.one": "Outcome",
+        ".sharded.sideline.one": "Outcome",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
-        ".sharded.schedules": "Schedule",
+        ".sharded.delayed.schedules": "Schedule",
         ".sharded.upkeep.report": "ShardReport SweepReport",
         ".sharded.upkeep.shovel": "Shovel",
         ".sharded.upkeep.sweeper": "Sweeper",

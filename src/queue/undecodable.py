@@ -1,4 +1,4 @@
-"""What may be said of bytes that no codec understands: never what they hold."""
+"""The text of errors about bytes that a codec cannot decode, which never contains these bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import msgspec
 
 _QUOTED = re.compile(r"('|unknown field |enum value |Invalid value ).*", re.DOTALL)
-"""From where on msgspec quotes what it has found."""
+"""The words after which msgspec quotes the content."""
 
 
 def why(failure: Exception) -> str:
-    """What msgspec says, without what it quotes of the message; of an error that anybody may have raised, its type."""
+    """Return msgspec's message without what it quotes; of any other error only the type."""
     own = isinstance(failure, msgspec.MsgspecError | UnicodeDecodeError) and failure.__cause__ is None
     return _QUOTED.sub(r"\1...", str(failure)) if own else type(failure).__name__

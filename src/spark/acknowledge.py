@@ -1,4 +1,4 @@
-"""Finishing a bounded run of a stream: Spark never tells a source that its last batch is done."""
+"""Finishing a bounded run of a stream: Spark does not tell a source when its last batch is done."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ TASKS = 64
 
 
 def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStore | None = None) -> int:
-    """Acknowledge all that the query has finished, by its last progress; how many pointers that were.
+    """Acknowledge everything that the query has finished, by its last progress; return by how many pointers.
 
-    The executors delete the messages. Where the query has ended, its queues are let go of: consumers may have them, or
-    a later start of the query takes them again. Call it after a run with `availableNow`, and after `stop()`.
+    The executors delete the messages. If the query has ended, its queues are released: consumers may use them, or a
+    later start of the query takes them again. Call it after a run with `availableNow`, and after `stop()`.
 
-    store: where the queue is; needed only if its URL holds a password, which is kept out of checkpoints, and
-    $LATCHWORK_STORE is not set.
+    store: where the queue is; needed only if its URL has a password, which is kept out of checkpoints, and
+        $LATCHWORK_STORE is not set.
 
-    Raises `FencedOut` where another query of the same stream runs, `InvalidRequest` without a source of ours, or where
-    the queue in the store is another than the one that was read. Not promised: that an ended query leaves the queue to
-    a successor of its stream that runs already; it takes it from that one.
+    Raises `FencedOut` if another query of this stream runs, `InvalidRequest` if the query has no Latchwork source, or
+    if the queue in the store is not the one that was read. Not promised: that an ended query leaves the queue to a
+    successor of its stream that runs already; it takes the queue from it.
     """
     progress = query.lastProgress
     sources = progress.sources if progress is not None else []
@@ -45,14 +45,14 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
 
 
 def release(queue: ShardedQueue, stream_id: str) -> None:
-    """Let go of a queue that a stream owns: consumers may have it, or a later start of a query takes it again.
+    """Release a queue that a stream owns: consumers may use it, or a later start of a query takes it again.
 
-    For a query that ended before its first batch was done, of which `acknowledge` cannot know what it read. What it
-    has read and not acknowledged comes again. A query of this stream that still runs is fenced off. Four calls. Raises
-    `QueueOwned` where another stream owns it.
+    For a query that ended before its first batch was done: `acknowledge` cannot know what such a query read. Messages
+    that it has read and not acknowledged are delivered again. A query of this stream that still runs is fenced off.
+    Four calls. Raises `QueueOwned` if another stream owns it.
     """
     checked_kind("queue", queue, ShardedQueue)
-    ranges.let_go(queue.pointers, ranges.take(queue.pointers, stream_id))
+    ranges.release(queue.pointers, ranges.take(queue.pointers, stream_id))
 
 
 def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None, *, ended: bool) -> int:
@@ -62,7 +62,7 @@ def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None,
     queue = QueueRegistry(where, end["clientId"], farm_id=end["farmId"] or None).get(end["queue"])
     pointers = queue.pointers
     done = pointers_of(end, created(queue), [state.checked() for state in pointers.states()])
-    # Whoever takes over fences a planner off that still believes in itself.
+    # A planner that still runs is fenced by the process that takes over.
     owner = ranges.take(pointers, end["streamId"]) if ended else ranges.current(pointers, end["streamId"])
     fired = {state.shard: state.checked().fired for state in pointers.states()}
     due = [(shard, last) for shard, last in enumerate(done) if fired[shard] < last]
@@ -77,5 +77,5 @@ def _finish(spark: SparkSession, end: dict[str, Any], store: RecordStore | None,
         frame = spark.createDataFrame(due, "shard int, last bigint").repartition(min(len(due), TASKS), "shard")
         frame.mapInArrow(delete, frame.schema).count()
     if ended:
-        ranges.let_go(pointers, owner)
+        ranges.release(pointers, owner)
     return sum(last - fired[shard] for shard, last in due)

@@ -1,4 +1,4 @@
-"""How much of what is there the next batch of a stream reads."""
+"""The part of the available messages that the next batch of a stream reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.shards import Slot
+from ..queue.sharded.slots import Slot
 from .options import Options
 
 SAMPLE = 64
@@ -23,7 +23,7 @@ class Admission:
         self._since: float | None = None
 
     def read_limit(self) -> ReadLimit:
-        """One of the limits that are set: Spark knows one a source, and gives it back with every trigger."""
+        """Return one of the limits that are set: Spark knows one a source, and gives it back with every trigger."""
         options = self._options
         if options.max_messages:
             return ReadMaxRows(options.max_messages)
@@ -32,10 +32,12 @@ class Admission:
         return ReadMinRows(options.min_messages) if options.min_messages else ReadAllAvailable()
 
     def admitted(self, begins: Sequence[int], ends: Sequence[int], limit: ReadLimit, *, bounded: bool) -> list[int]:
-        """Up to where the next batch reads: `begins` where it has to wait for more, at most `ends`.
+        """Return the ends of the next batch: `begins` if it has to wait for more messages, at most `ends`.
 
-        limit: as Spark gives it; `ReadAllAvailable` overrides all limits.  bounded: nothing more will come, so nothing
-        is waited for. No call to the store, unless batches are limited by bytes or wait for more: then one to four.
+        limit: as Spark gives it; `ReadAllAvailable` overrides all limits.
+        bounded: whether no more messages will come, so that nothing is waited for.
+
+        No call to the store, unless batches are limited by bytes or wait for more: then one to four.
         """
         if isinstance(limit, ReadAllAvailable):
             return list(ends)
@@ -61,9 +63,10 @@ class Admission:
         return False
 
     def _of_size(self, begins: Sequence[int], ends: list[int]) -> list[int]:
-        """About `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to three calls.
+        """Return ends for about `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to
+        three calls.
 
-        What waits far behind may have other sizes, so each round samples as much as the one before found to fit.
+        Messages far behind may have other sizes, so each round samples as much as the one before found to fit.
         """
         pointers, total = self._options.open().pointers, sum(ends) - sum(begins)
         fits = looked_at = total
@@ -78,9 +81,9 @@ class Admission:
 
 
 def limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
-    """At most so many rows in all, shared out evenly, what one shard does not need going to the others.
+    """Return ends with at most `rows` rows in all, shared out evenly; what one shard does not need goes to the others.
 
-    Where there are fewer rows than shards the first ones are others in each batch, as the offsets move on.
+    If there are fewer rows than shards, the first shards change from batch to batch, as the offsets move on.
     """
     first, shards = sum(begins), len(begins)
     order = [(first + n) % shards for n in range(shards)]
@@ -99,7 +102,7 @@ def limited(begins: Sequence[int], ends: Sequence[int], rows: int) -> list[int]:
 
 
 def _spread(begins: Sequence[int], ends: Sequence[int]) -> list[Slot]:
-    """Some of the slots, evenly spread over all of them."""
+    """Return some of the slots, evenly spread over all of them."""
     total = sum(ends) - sum(begins)
     n = min(total, SAMPLE)
     chosen = iter([number * total // n for number in range(n)])

@@ -1,7 +1,7 @@
-"""A barrier for drivers: several Spark jobs that wait for each other and tell each other something.
+"""A barrier for drivers: several Spark jobs that wait for each other and exchange data.
 
-Each driver is a member of a group from its first wait on, so that one that dies is named to the others within its
-lease, instead of being waited for. The rest is `Barrier` (docs/protocols P11).
+Each driver is a member of a group from its first wait on. If one dies, the others get its name within its lease,
+instead of waiting for it. The rest is `Barrier` (docs/protocols P11).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..coord.barrier import Barrier, BarrierProgress
+from ..coord.barrier.barrier import Barrier, BarrierProgress
 from ..coord.latch.handle import LatchLevel
-from ..coord.presence import Group, Membership
+from ..coord.presence.presence import Group, Membership
 from ..errors import InvalidRequest
 from ..store.port import RecordStore
 from .phase import job_phase
@@ -23,11 +23,14 @@ class SparkBarrier:
         with SparkBarrier(store, "shop", "nightly", drivers=["orders", "stock"], me="orders") as barrier:
             others = barrier.wait({"rows": orders.count()}, timeout=3600)
 
-    drivers: all that meet; at XDC level as `"farm/driver"`.  me: which of them this is, without the farm's name.
-    phase: tells the barriers of a job apart.  generation: tells its runs apart; a run that starts over takes the next
-    one, so that who died in an earlier run does not count as dead in this one.  lease: seconds after which a driver
-    that does not renew counts as dead; it must exceed any pause that a live driver makes.  farm_id: whose driver this
-    is; default $LATCHWORK_FARM, else "local".
+    drivers: all that meet; at XDC level as `"farm/driver"`.
+    me: which of them this is, without the farm's name.
+    phase: tells the barriers of a job apart.
+    generation: tells its runs apart; a run that starts over takes the next one, so that a driver that died in an
+        earlier run does not count as dead in this one.
+    lease: seconds after which a driver that does not renew counts as dead; it must exceed any pause that a live driver
+        makes.
+    farm_id: whose driver this is; default $LATCHWORK_FARM, else "local".
     """
 
     def __init__(
@@ -57,39 +60,45 @@ class SparkBarrier:
         raise InvalidRequest(f"{self!r} is for a driver, and ships to no executor: use SparkLatch for partitions")
 
     def __enter__(self) -> SparkBarrier:
-        """Join the drivers that are there: from here on they hear of it where this one dies."""
+        """Join the drivers: from now on they notice if this one dies."""
         self._join()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Leave them; where the block ends by an error, the others hear at once that this driver died."""
+        """Leave them; if the block ends by an error, the others learn at once that this driver died."""
         self.close(failed=error is not None)
 
     def wait(self, payload: Any = None, timeout: float | None = None) -> dict[str, Any]:
-        """Wait until all drivers are there; what each of them has brought. Joins them where that was not done yet.
+        """Wait until all drivers have arrived; return what each of them has brought. Joins them if that was not done
+        yet.
 
-        payload: JSON of at most 64 KiB.  timeout: seconds, None = for ever. A driver that was started again arrives at
-        the meeting that is under way, or at the next. Raises `PartyLost` with the names of drivers that died, within
-        their lease; else as `Barrier.wait`.
+        payload: JSON of at most 64 KiB.
+        timeout: seconds, None = no limit.
+
+        A driver that was started again arrives at the meeting in progress, or at the next. Raises `PartyLost` with the
+        names of drivers that died, within their lease; else what `Barrier.wait` raises.
         """
         self._join()
         return self._barrier.wait(self.me, payload, timeout, alive=self._group)
 
     def abort(self, reason: str) -> bool:
-        """Break the meeting that is under way: those who wait hear why. As `Barrier.abort`."""
+        """Break the meeting in progress: the drivers that wait get the reason. See `Barrier.abort`."""
         return self._barrier.abort(reason)
 
     def progress(self) -> BarrierProgress:
-        """Which drivers have arrived, and which have not. One read."""
+        """Return which drivers have arrived, and which have not. One read."""
         return self._barrier.progress()
 
     def close(self, *, failed: bool = False) -> None:
-        """Leave the drivers. failed: the others are to hear that this one died. Closing twice is harmless."""
+        """Leave the drivers. Closing twice is harmless.
+
+        failed: whether the others are to learn that this one died.
+        """
         membership, self._membership = self._membership, None
         if membership is not None:
             membership.fail() if failed else membership.leave()
 
     def _join(self) -> None:
-        """Be among the drivers; again, where this one was paused and counts as dead."""
+        """Join the drivers, or join again if this one was paused and counts as dead."""
         if self._membership is None or self._membership.lost.is_set():
             self._membership = self._group.join(self.me, lease=self._lease)

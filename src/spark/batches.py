@@ -1,4 +1,4 @@
-"""Once per batch: what a function of `foreachBatch` does, done once for each batch (docs/protocols P20).
+"""Once per batch: the work of a function of `foreachBatch`, done once for each batch (docs/protocols P20).
 
     def upsert(frame, batch_id):
         with once_per_batch(store, "orders", batch_id) as batch:
@@ -7,8 +7,8 @@
                 frame.write.format("delta").mode("append").options(**options).save(path)
 
 Spark may run a batch again, and a driver that was thought dead may still run one. A record of the query says which
-batch was done last and whose turn it is, and gives each batch a version. What protects a sink is that it stores the
-version together with what the batch writes, and refuses a version that is not above the stored one.
+batch was done last and whose turn it is, and gives each batch a version. The sink is protected if it stores the version
+together with what the batch writes, and refuses a version that is not above the stored one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,23 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from ..errors import AlreadyExists, Corrupt, FencedOut, InvalidRequest, NotFound, Refused
+from ..errors import (
+    AlreadyExists,
+    Corrupt,
+    FencedOut,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+)
 from ..inputs import checked_text, checked_whole, is_int
 from ..plain import shown
 from ..seams import SYSTEM
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
-from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
+from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
 
 BATCHES = "latchwork_batches"
 """The set of all queries."""
@@ -40,7 +49,9 @@ REMEMBERED = 64
 """Checkpoints, and runs of the present one, that the record remembers: they are refused once others have come."""
 TAKEOVERS = 5
 QUERY, GROUP = "sql.streaming.queryId", "spark.jobGroup.id"
-"""What Spark sets for the thread of a query: the id that its checkpoint keeps, and the id of this start of it."""
+"""The properties that Spark sets for the thread of a query: the id that its checkpoint keeps, and the id of this start
+of it.
+"""
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _MINE = Bin(RUN, str).eq(Param("run", str)) & Bin(CHECKPOINT, str).eq(Param("checkpoint", str))
@@ -48,33 +59,35 @@ _UNCHANGED = Bin(EPOCH).eq(Param("epoch"))
 _BEGUN = largest(Bin(BEGUN), Param("batch"))
 _DONE = largest(Bin(DONE), Param("batch"))
 _ABOVE = If(exists(BASE), largest(Bin(BASE) + Bin(BEGUN) + 1, SERVER_NOW * 1000), SERVER_NOW * 1000)
-"""Above every version that any batch was given before, also where the record was lost: microseconds by the server."""
+"""Above every earlier version of any batch, also if the record was lost: microseconds by the server."""
 
 
 def once_per_batch(
     store: RecordStore, query_id: str, batch_id: int, *, checkpoint: str | None = None, run_id: str | None = None
 ) -> OncePerBatch:
-    """A block that is done once for this batch of a query; to be used with `with`, inside a `foreachBatch` function.
+    """Return a block that is done once for this batch of a query; use it with `with`, inside a `foreachBatch` function.
 
-    `with` gives a `Batch`: leave the work out where it is `done`, and store its `version` with what the work writes.
-    When the block has ended without an error, the batch is done.
+    `with` gives a `Batch`: skip the work if it is `done`, and store its `version` with what the work writes. When the
+    block has ended without an error, the batch is done.
 
-    query_id: the name of the query, which stays the same however often it is started, also from a new checkpoint;
-    at most 500 bytes.  batch_id: as Spark gives it to the function.  checkpoint: tells one checkpoint of the query from
-    the next, in which batches count from 0 again; default: the query's id, as Spark tells it to the driver's thread.
-    Spark Connect tells nothing: give the id in the file `metadata` of the checkpoint there.  run_id: tells one start of
-    the query from the next; default: as Spark tells it, else one of this process.
+    query_id: the name of the query, which stays the same however often it is started, also from a new checkpoint; at
+        most 500 bytes.
+    batch_id: as Spark gives it to the function.
+    checkpoint: tells one checkpoint of the query from the next, in which batches count from 0 again; default: the
+        query's id, which Spark sets for the driver's thread. Spark Connect does not set it: there, give the id in the
+        file `metadata` of the checkpoint.
+    run_id: tells one start of the query from the next; default: as Spark sets it, else one of this process.
 
-    `with` takes one call to the store and its end another, three more for the first batch of a run. Raises, with the
-    batch not begun: `FencedOut` where a later run of the query has taken over, or one with a newer checkpoint;
-    `InvalidRequest` where a later batch of this checkpoint is done already, so that this one may hold other rows than
-    it did; and as the store does. Raises at the end of the block `FencedOut` where another run has taken over
-    meanwhile, and as the store does: the batch then comes again with the same version.
+    `with` takes one call to the store and its end another; three more for the first batch of a run. Raises, with the
+    batch not begun: `FencedOut` if a later run of the query has taken over, or one with a newer checkpoint;
+    `InvalidRequest` if a later batch of this checkpoint is done already, so that this one may hold other rows than it
+    did; and the store's errors. The end of the block raises `FencedOut` if another run has taken over meanwhile, and
+    the store's errors: then the batch comes again with an equal version.
 
-    Not promised: that the block runs once where the process ends within it. The version makes its effect single: it is
-    the same each time the batch comes, and a sink that keeps it refuses the repeat, and a driver that was paused. Nor
-    that a checkpoint that was restored from an older copy is noticed with its first batch, or that a store that has
-    lost the record knows which batch was done.
+    Not promised: that the block runs once if the process ends within it. The version makes its effect single: it is
+    equal each time the batch comes, so a sink that keeps it refuses the repeat, and a driver that was paused. Also not
+    promised: that a checkpoint that was restored from an older copy is noticed with its first batch, or that a store
+    that has lost the record knows which batch was done.
     """
     as_store(store)
     name = _checked_name("query_id", query_id)
@@ -91,7 +104,7 @@ def once_per_batch(
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which batch, of which checkpoint of a query, in which run of it."""
+    """A batch, the checkpoint of the query that it belongs to, and the run of the query."""
 
     query: str
     batch: int
@@ -100,11 +113,11 @@ class Turn:
 
     @property
     def key(self) -> Key:
-        """Where the query is kept."""
+        """The key of the query's record."""
         return Key(BATCHES, self.query)
 
     def check_not_behind(self, done: int) -> None:
-        """Raises `InvalidRequest` where a later batch of this checkpoint is done."""
+        """Raise `InvalidRequest` if a later batch of this checkpoint is done."""
         if self.batch < done:
             raise InvalidRequest(
                 f"the batch {self.batch} of the query {shown(self.query)} comes after its batch {done} was done: the "
@@ -114,26 +127,26 @@ class Turn:
             )
 
     def checked_int(self, bin: str, value: Any) -> int:
-        """The bin's value. Raises `Corrupt` where it is damaged."""
+        """Return the bin's value. Raises `Corrupt` if it is damaged."""
         if is_int(value):
             return int(value)
         raise self._damaged(bin)
 
     def checked_map(self, bin: str, value: Any) -> dict[str, int]:
-        """The bin's value, with the epochs of runs or checkpoints. Raises `Corrupt` where it is damaged."""
+        """Return the bin's value, with the epochs of runs or checkpoints. Raises `Corrupt` if it is damaged."""
         if isinstance(value, dict) and all(isinstance(name, str) and is_int(epoch) for name, epoch in value.items()):
             return value
         raise self._damaged(bin)
 
     def _damaged(self, bin: str) -> Corrupt:
         return Corrupt(
-            f"the bin {bin!r} of {self.key} is damaged, so nobody knows which batch was done: see in the sink which "
+            f"the bin {bin!r} of {self.key} is damaged, so it is not known which batch was done: see in the sink which "
             "was the last, then delete the record; later versions go by the server's clock",
             key=self.key,
         )
 
     def bound(self, expr: Expr) -> Bound:
-        """The expression with what this is."""
+        """Return the expression with what this is."""
         return Bound(expr, {"run": self.run, "checkpoint": self.checkpoint, "batch": self.batch})
 
 
@@ -163,7 +176,7 @@ class OncePerBatch:
             self._note_done()
 
     def _begun(self) -> Batch:
-        """Note that the batch has begun; `Refused` where another run, or none, has the query. One call."""
+        """Note that the batch has begun. One call. Raises `Refused` if another run, or none, has the query."""
         turn = self._turn
         begin = Put(BEGUN, turn.bound(_BEGUN))
         base, done = self._store.operate(
@@ -174,9 +187,10 @@ class OncePerBatch:
         return Batch(turn.query, turn.batch, base + turn.batch, done == turn.batch, self._store)
 
     def _take_over(self) -> None:
-        """Make this run the one whose turn it is, unless it was succeeded. One read and one write.
+        """Make this run the present one, unless a later run has taken over. One read and one write.
 
-        The write asks that nobody has taken over since the read, so one that lands late changes nothing.
+        The write is guarded: it applies only if no run has taken over since the read, so one that arrives late changes
+        nothing.
         """
         turn = self._turn
         record = self._store.get(turn.key)
@@ -195,10 +209,10 @@ class OncePerBatch:
                 repeatable=True,
             )
         except (Refused, NotFound, AlreadyExists):
-            return  # another run was first, or an earlier attempt of this one has done it: look again
+            return  # another run or an earlier attempt of this run has done it: read again
 
     def _note_done(self) -> None:
-        """One call. Raises `FencedOut` where another run has taken over."""
+        """Note that the batch is done. One call. Raises `FencedOut` if another run has taken over."""
         turn = self._turn
         try:
             self._store.operate(
@@ -212,8 +226,9 @@ class OncePerBatch:
 class Batch:
     """A batch that was begun: whether it is done already, and its version.
 
-    done: an earlier attempt has ended without an error; leave the work out.  version: larger for each batch than for
-    every one before, also after the checkpoint was lost, and the same however often the batch comes.
+    done: an earlier attempt has ended without an error; skip the work.
+    version: larger for each batch than for every one before, also after the checkpoint was lost, and equal however
+        often the batch comes.
     """
 
     query_id: str
@@ -223,11 +238,13 @@ class Batch:
     _store: RecordStore = field(repr=False)
 
     def operate(self, key: Key, *ops: Op, bin: str = "version", ttl: int = KEEP) -> Values | None:
-        """Apply the operations to one record once for this batch; what they read, None where an attempt did it before.
+        """Apply the operations to one record once for this batch; return what they read, None if an earlier attempt did
+        it.
 
-        The version is stored in `bin` in the same atomic step. A record, or a bin, that is not there has seen none.
-        One call; another after a refusal. Raises `FencedOut` where the record has seen a later batch: another driver
-        is ahead of this one. Else as `RecordStore.operate`.
+        The version is stored in `bin` in the same atomic step. A record, or a bin, that does not exist has seen no
+        batch. One call; another after a refusal. Raises `FencedOut` if the record has seen a later batch: another
+        driver is ahead of this one. Else what `RecordStore.operate` raises: after `OutcomeUnknown` the batch may come
+        again, and is applied once.
         """
         guard = Bound(_unseen(bin), {"version": self.version})
         try:
@@ -241,8 +258,8 @@ class Batch:
                 ttl=ttl,
                 repeatable=True,
             )
-        except Refused:
-            record = self._store.get(key, bin)
+        except Refused as refusal:
+            record = self._read_after(refusal, key, bin)
         seen = record.bins.get(bin) if record else None
         if seen == self.version:
             return None
@@ -254,6 +271,19 @@ class Batch:
             version=self.version,
         )
 
+    def _read_after(self, refusal: Refused, key: Key, bin: str) -> Record | None:
+        """Read the record after a refusal. Raises `OutcomeUnknown` if an attempt in doubt may have been applied."""
+        try:
+            return self._store.get(key, bin)
+        except LatchworkError as failure:
+            if not refusal.details["doubt"]:
+                raise
+            raise OutcomeUnknown(
+                f"the write of batch {self.batch_id} to {key} may have been applied, and the record cannot be read "
+                f"({failure.code}): run the batch again",
+                key=key,
+            ) from failure
+
 
 @lru_cache(maxsize=256)
 def _unseen(bin: str) -> Expr:
@@ -261,7 +291,9 @@ def _unseen(bin: str) -> Expr:
 
 
 def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
-    """What makes this run the present one; None where it is that already. Raises `FencedOut` where it was succeeded."""
+    """Return the operations that make this run the present one; None if it is already. Raises `FencedOut` if a later
+    one took over.
+    """
     epoch = turn.checked_int(EPOCH, bins.get(EPOCH, 0)) + 1
     runs = dict(turn.checked_map(RUNS, bins.get(RUNS, {})))
     checkpoints = dict(turn.checked_map(CHECKPOINTS, bins.get(CHECKPOINTS, {})))
@@ -270,17 +302,17 @@ def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
         raise _succeeded(turn, "with a newer checkpoint")
     if turn.run in runs and turn.run != bins.get(RUN):
         raise _succeeded(turn, "since")
-    anew: list[Op] = []
+    fresh: list[Op] = []
     if same:
-        turn.check_not_behind(turn.checked_int(DONE, bins.get(DONE)))  # before it disturbs whoever is ahead
+        turn.check_not_behind(turn.checked_int(DONE, bins.get(DONE)))  # before it fences a driver that is ahead
         if bins.get(RUN) == turn.run:
             return None
     else:
         # Another checkpoint counts from 0 again, and its rows are new to every sink.
-        anew = [Put(BASE, _ABOVE), Put(BEGUN, 0), Put(DONE, -1), Put(CHECKPOINT, turn.checkpoint)]
+        fresh = [Put(BASE, _ABOVE), Put(BEGUN, 0), Put(DONE, -1), Put(CHECKPOINT, turn.checkpoint)]
     runs[turn.run] = checkpoints[turn.checkpoint] = epoch
     return [
-        *anew,
+        *fresh,
         Put(RUN, turn.run),
         Put(EPOCH, epoch),
         Put(RUNS, _newest(runs)),
@@ -294,13 +326,13 @@ def _newest(seen: Mapping[str, int]) -> dict[str, int]:
 
 def _succeeded(turn: Turn, how: str) -> FencedOut:
     return FencedOut(
-        f"another run of the query {turn.query!r} has taken over {how}: this driver was thought dead, or two queries "
-        "have one query_id; stop this one, or give it a name of its own"
+        f"another run of the query {turn.query!r} has taken over {how}: this driver was considered dead, or two "
+        "queries have one query_id; stop this one, or give it a name of its own"
     )
 
 
 def _of_this_thread() -> tuple[str | None, str | None]:
-    """The ids of the query and of its run, where this is the thread of a query in a classic driver."""
+    """Return the ids of the query and of its run, where this is the thread of a query in a classic driver."""
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional extra
     except ImportError:
@@ -311,7 +343,7 @@ def _of_this_thread() -> tuple[str | None, str | None]:
     if session is None:
         return None, None
     query, group = (session.sparkContext.getLocalProperty(name) for name in (QUERY, GROUP))
-    # A function may set a job group of its own, which is no run's.
+    # The user's function may have set its own job group, which is no run's.
     return query, group if query and group and _UUID.fullmatch(group) else None
 
 
@@ -327,7 +359,9 @@ def _is_connect() -> bool:
 
 
 def _own_checkpoint(name: str) -> str:
-    """Outside of Spark the query stands for its checkpoint. Raises `InvalidRequest` where Spark Connect runs this."""
+    """Return the query's name in place of its checkpoint, outside of Spark. Raises `InvalidRequest` if Spark
+    Connect runs this.
+    """
     if "SPARK_CONNECT_LOCAL_URL" in os.environ:
         raise InvalidRequest(
             "Spark Connect does not tell a foreachBatch function which checkpoint its query has, and without that the "
@@ -339,5 +373,5 @@ def _own_checkpoint(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _of_this_process(pid: int) -> str:
-    """One id for as long as this process lives; a forked child has another."""
+    """Return one id for as long as this process lives; a forked child has another."""
     return f"{pid}-{SYSTEM.unique()}"

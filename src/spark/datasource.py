@@ -1,6 +1,12 @@
-"""The data source "latchwork": a sharded queue as a table to read, and as a sink to write to."""
+"""The data source "latchwork": a sharded queue as a table to read, and as a sink to write to.
+
+Spark starts a new Python process for each step of a query's planning, and the process imports this module. So each
+method imports what it alone needs.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -9,26 +15,34 @@ from ..errors import InvalidRequest
 from ..plain import shown
 from ..queue.sharded.queue import QueueGroup
 from .options import Options, parse
-from .sink import BatchWriter, StreamWriter, rows_of
-from .source import BatchReader, StreamReader
-from .table import schema_of, table_of
+
+if TYPE_CHECKING:
+    from .sink import BatchWriter, StreamWriter
+    from .source import BatchReader, StreamReader
 
 
 class LatchworkSource(DataSource):
-    """`format("latchwork")`; the options are those of docs/design.md section 4."""
+    """The data source `format("latchwork")`; its options are listed in docs/design.md section 4."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "latchwork"
 
     def schema(self) -> str:
-        """The columns of a read."""
+        """Return the columns of a read."""
+        from .table import schema_of  # noqa: PLC0415 - see the module's docstring
+
         options = parse(self.options)
         return schema_of(options, options.open().codec)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A snapshot; see `BatchReader`. Refuses a schema that is not the queue's, and shards that it has not."""
+        """Return a snapshot; see `BatchReader`. Refuses a schema that is not the queue's, and shards that it
+        has not.
+        """
+        from .source import BatchReader  # noqa: PLC0415 - see the module's docstring
+        from .table import table_of  # noqa: PLC0415 - see the module's docstring
+
         options = self._options()
         queue = options.open()
         if options.shards is not None and options.shards[-1] >= queue.pointers.shards:
@@ -39,7 +53,10 @@ class LatchworkSource(DataSource):
         return BatchReader(options, table_of(schema, options, queue.codec))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """Refuses a stream without `streamId`, and a schema that is not the queue's."""
+        """Return the reader of a stream. Refuses one without `streamId`, and a schema that is not the queue's."""
+        from .source import StreamReader  # noqa: PLC0415 - see the module's docstring
+        from .table import table_of  # noqa: PLC0415 - see the module's docstring
+
         options = self._options()
         if not options.stream_id:
             raise InvalidRequest(
@@ -51,7 +68,11 @@ class LatchworkSource(DataSource):
         return StreamReader(options, table_of(schema, options, options.open().codec))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Refuses a write without `jobId`, an overwrite, and rows that are no messages."""
+        """Return the writer of a frame. Refuses a write without `jobId`, an overwrite, and rows that are no
+        messages.
+        """
+        from .sink import BatchWriter, rows_of  # noqa: PLC0415 - see the module's docstring
+
         options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: write with .mode('append')")
@@ -63,14 +84,16 @@ class LatchworkSource(DataSource):
         return BatchWriter(options, rows_of(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
-        """Refuses the output mode `complete`, and rows that are no messages."""
+        """Return the writer of a stream. Refuses the output mode `complete`, and rows that are no messages."""
+        from .sink import StreamWriter, rows_of  # noqa: PLC0415 - see the module's docstring
+
         options = self._options_of_write()
         if overwrite:
             raise InvalidRequest("a queue cannot be overwritten: use .outputMode('append') or 'update'")
         return StreamWriter(options, rows_of(schema, options))
 
     def _options_of_write(self) -> Options:
-        """The options, for a queue that can be published to."""
+        """Return the options, for a queue that can be published to."""
         options = parse(self.options)
         if isinstance(options.open(), QueueGroup):
             raise InvalidRequest(
@@ -79,7 +102,7 @@ class LatchworkSource(DataSource):
         return options
 
     def _options(self) -> Options:
-        """The options, for a queue that is there."""
+        """Return the options, for a queue that is there."""
         options = parse(self.options)
         options.open()
         return options

@@ -15,7 +15,7 @@ from ..coord.latch.base import TTL
 from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
 from ..coord.latch.layout import MAX_PARTIES as MAX_PARTITIONS
 from ..coord.latch.progress import ProgressBar
-from ..coord.presence import Group, Membership
+from ..coord.presence.presence import Group, Membership
 from ..errors import InvalidRequest, Misconfigured, NotFound
 from ..inputs import checked_whole
 from ..store.port import RecordStore
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DRIVER = "driver"
-"""The name of a farm's driver, where it has no other."""
+"""The name of a farm's driver, if it has no other."""
 
 
 class PhaseLatch(CountDownLatch):
     """The latch underneath. Its parties are partitions; who dies is the driver of a farm's share."""
 
     def _unfinished(self, group: Group, lost: set[str]) -> set[str]:
-        """The lost drivers whose farm has not counted all of its share, or not brought it; names as "farm/driver"."""
+        """Return the lost drivers whose farm has not counted all of its share, or not brought it; names as
+        "farm/driver".
+        """
         remaining = self.counts()
         deciding = {name for name in lost if self._level is LatchLevel.XDC or _farm_of(name) == group.farm}
         return {name for name in deciding if remaining.get(_farm_of(name)) != 0}
@@ -44,20 +46,20 @@ def _farm_of(name: str) -> str:
 
 
 class SparkLatch:
-    """Counts the partitions of one job phase, each once. Ships to executors by the URL of its store.
+    """A counter of the partitions of one job phase, each once. Ships to executors by the URL of its store.
 
-    The counting must come after the partition's output is visible. With Spark's own writers (`df.write`) that is
-    after the *job*, because a committer publishes the files at its end: counting in a stage before the write would
-    release a waiter that finds nothing. So let a task write its own file, rename it and count then, or write first
-    and count in a second pass over what was written.
+    Count a partition after its output is visible. With Spark's own writers (`df.write`) that is after the *job*,
+    because a committer publishes the files at its end: counting in a stage before the write would release a waiter that
+    finds nothing. So let a task write its own file, rename it and count then, or write first and count in a second pass
+    over what was written.
 
     Nothing that merges partitions may follow in the stage that counts (`coalesce`; use `repartition`): there Spark runs
     the function once for each partition that it merges, and all of them are the task's one partition. The first that
-    ends counts for the rest, so that waiters are released early; no latch can tell.
+    ends counts for the rest, so waiters are released early; no latch can notice that.
 
-    Not promised: that a partition whose output nobody reads to the end counts (`take`, `limit`, a cached part), and
-    that the number of partitions stays what it was (adaptive execution merges them, unless they come from
-    `repartition(n)`); `preflight` says so before the job starts.
+    Not promised: that a partition whose output is not read to the end counts (`take`, `limit`, a cached part), and that
+    the number of partitions stays what it was (adaptive execution merges them, unless they come from `repartition(n)`).
+    `preflight` checks this before the job starts.
     """
 
     def __init__(self, store: RecordStore, latch: CountDownLatch, phase: JobPhase, partitions: int | None) -> None:
@@ -84,12 +86,14 @@ class SparkLatch:
     ) -> SparkLatch:
         """Create this farm's share: one count for each of `partitions`, 0 to 100,000 of them.
 
-        phase: tells the stages of a job apart. generation: tells its runs apart; a run that starts over with other
-        input takes the next one, a run that goes on where it was killed keeps it. farms: at XDC level the farms that
-        have to bring their share. farm_id: whose share this is; default $LATCHWORK_FARM, else "local". ttl: seconds
-        that the latch lives after its last count.
+        phase: tells the stages of a job apart.
+        generation: tells its runs apart; a run that starts over with other input takes the next one, a run that
+            continues where it was killed keeps it.
+        farms: at XDC level the farms that have to bring their share.
+        farm_id: whose share this is; default $LATCHWORK_FARM, else "local".
+        ttl: seconds that the latch is kept after its last count.
 
-        Raises `AlreadyExists` where this farm's share is there, `InvalidRequest` before any I/O.
+        Raises `AlreadyExists` if this farm's share exists, `InvalidRequest` before any I/O.
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
@@ -113,12 +117,14 @@ class SparkLatch:
         level: LatchLevel = LatchLevel.DC,
         ttl: int | None = None,
     ) -> SparkLatch:
-        """As `create`, but where this farm's share is there it is left as it is: for a driver that runs again.
+        """Create this farm's share as `create` does, or leave an existing one unchanged: for a driver that runs again.
 
         A run that starts over with other input takes the next `generation`; the share of the earlier one may be counted
-        already. ttl: default 3,600 s for a share that is created; one that is there keeps what it has left.
+        already.
 
-        Raises `AlreadyExists` where it is there for another number of partitions; else as `create`.
+        ttl: default 3,600 s for a share that is created; an existing one keeps its remaining time.
+
+        Raises `AlreadyExists` if it exists for another number of partitions; else what `create` raises.
         """
         names = range(checked_whole("partitions", partitions, 0, MAX_PARTITIONS))
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
@@ -140,7 +146,8 @@ class SparkLatch:
         level: LatchLevel = LatchLevel.DC,
         ttl: int | None = None,
     ) -> SparkLatch:
-        """A handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No I/O.
+        """Return a handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No
+        I/O.
 
         ttl: seconds that each count gives the latch to live; default: what it has left is kept.
         """
@@ -180,14 +187,16 @@ class SparkLatch:
         self._count(partition)
 
     def _count(self, partition: int) -> int:
-        """A partition too many must not count: it would release the waiters while another is missing."""
+        """Count the partition. One beyond the number of partitions must not count: it would release the waiters while
+        another is missing.
+        """
         if self._partitions is None:
             self._partitions = self._total()
             self._check(partition)
         return self._latch.count_down(party=partition)
 
     def _total(self) -> int:
-        """How many partitions the share was created for. Raises `NotFound`, which names the shares that there are."""
+        """Return how many partitions the share was created for. Raises `NotFound`, which names the existing shares."""
         try:
             named = self._latch.expected()
         except NotFound:
@@ -199,7 +208,7 @@ class SparkLatch:
         context = _task()
         if context is None:
             raise InvalidRequest(
-                f"{self!r} counts the partition of a Spark task, and this is none: call it inside mapPartitions, "
+                f"{self!r} counts the partition of a Spark task, and this is not one: call it inside mapPartitions, "
                 "foreachPartition or mapInPandas"
             )
         partition = int(context.partitionId())
@@ -216,17 +225,19 @@ class SparkLatch:
     # ---- in a driver
 
     def join(self, me: str = DRIVER, *, lease: float = 10.0) -> Membership:
-        """Be known as a driver of this farm's share, so that nobody waits for it in vain where it dies. Two calls.
+        """Register as a driver of this farm's share, so that waiters get an error if this driver dies. Two calls.
 
             with latch.join():
                 df.mapInArrow(latch.count_down_partitions, df.schema).write...
 
-        Its `with` block ends by leaving; by an error, the others hear at once that this driver died. One that was
-        started again joins again, and they wait for it anew.
+        The `with` block ends by leaving; if it ends by an error, the others learn at once that this driver died. A
+        driver that was started again joins again, and they wait for it again.
 
-        me: its name, where several drivers work at one farm's share.  lease: seconds after which a driver that does not
-        renew counts as dead; it must exceed any pause that a live driver makes. It is renewed in the background, for as
-        long as something refers to what this returns. Raises as `Group.join`.
+        me: its name, if several drivers work at one farm's share.
+        lease: seconds after which a driver that does not renew counts as dead; it must exceed any pause that a live
+            driver makes. It is renewed in the background, for as long as something refers to the result.
+
+        Raises what `Group.join` raises.
         """
         return self._drivers.join(me, lease=lease)
 
@@ -237,14 +248,16 @@ class SparkLatch:
         *,
         create_timeout: float | None = 0,
     ) -> bool:
-        """Wait until every partition has counted; True then, False once `timeout` seconds are over (None = for ever).
+        """Wait until every partition has counted; return True then, False after `timeout` seconds (None = no limit).
 
-        `progress=True` draws a bar on stderr that names what is missing, where that is a terminal; a function is
-        called with a `LatchProgress` whenever the counters changed. `create_timeout`: seconds to wait for a latch that
-        is not there yet to be created, within `timeout`. Raises `NotFound` where it is not created by then, and when it
-        is deleted (and perhaps made again) or expires: that never reads as released. Raises `PartyLost` with the names
-        of drivers, as "farm/driver", that have joined and died before their farm had counted, within their lease; at DC
-        level those of this farm. Wait again once they were started again. Interruptible.
+        progress: True draws a bar on stderr that names what is missing, if stderr is a terminal; a function is called
+            with a `LatchProgress` whenever the counters changed.
+        create_timeout: seconds to wait for the latch to be created, within `timeout`.
+
+        Raises `NotFound` if it is not created by then, and when it is deleted (and perhaps made again) or expires: that
+        never counts as released. Raises `PartyLost` with the names of drivers, as "farm/driver", that have joined and
+        died before their farm had counted, within their lease; at DC level only drivers of this farm. Wait again once
+        they were started again. Interruptible.
         """
         if progress is not True:
             return self._latch.wait(timeout, progress=progress, create_timeout=create_timeout, alive=self._drivers)
@@ -261,25 +274,27 @@ class SparkLatch:
             bar.close()
 
     def missing(self) -> list[str]:
-        """The partitions that have not counted, as "farm/partition", in order; at XDC level those of all farms.
+        """Return the partitions that have not counted, as "farm/partition", in order; at XDC level of all farms.
 
         A farm that has not brought its share yet is "farm/*". One read. Raises `NotFound`.
         """
         return [name for share in self._phase.shares(self._store) for name in share.missing()]
 
     def counts(self) -> dict[str, int]:
-        """How many partitions of each farm are still to count, whatever the level. One read. Raises `NotFound`."""
+        """Return how many partitions of each farm are still to count, whatever the level. One read. Raises
+        `NotFound`.
+        """
         return self._latch.counts()
 
     def preflight(self, partitions: int) -> None:
-        """Say, before a job of so many partitions starts, what would make its waiters hang. One or two reads.
+        """Check, before a job of so many partitions starts, for what would make its waiters hang. One or two reads.
 
-        Raises `NotFound` where there is no latch of this generation (it names those of other generations that are
-        there) or no share of this farm; `InvalidRequest` where the share was created for another number of
-        partitions. From here on the handle knows their number, and its first count does not ask for it.
+        Raises `NotFound` if there is no latch of this generation (it names existing ones of other generations) or no
+        share of this farm; `InvalidRequest` if the share was created for another number of partitions. From then on the
+        handle knows their number, and its first count does not ask for it.
 
         partitions: of the frame whose function counts, not of what a `coalesce` after it leaves: such a job is wrong,
-        and its number says nothing about that.
+            and its number says nothing about that.
         """
         checked_whole("partitions", partitions, 0, MAX_PARTITIONS)
         share = self._phase.own_share(self._store)
@@ -292,7 +307,7 @@ class SparkLatch:
         self._partitions = partitions
 
     def delete(self) -> bool:
-        """Delete the latch, all farms' shares; False where it was gone, or is not the one created here."""
+        """Delete the latch, all farms' shares; False if it does not exist, or is not the one created here."""
         return self._latch.delete()
 
 

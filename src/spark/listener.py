@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 
 def watch_streams(spark: SparkSession, telemetry: Telemetry) -> StreamingQueryListener:
-    """Tell `telemetry` of every batch of the session's streams that read a queue, by the queue's name.
+    """Report every batch of the session's streams that read a queue to `telemetry`, by the queue's name. Return the
+    listener, for `spark.streams.removeListener`.
 
-    `stream_lag`, the messages that were there and not read when the batch was planned; `stream_rate`, those that the
-    batch read a second, 0 once the query waits or has ended; `stream_batches`, the seconds that it took. They come with
-    the query's progress, so nothing is asked of the store. The listener, for `spark.streams.removeListener`. Raises
-    `InvalidRequest` for what is no Telemetry.
+    `stream_lag`: the messages that were there and not read when the batch was planned. `stream_rate`: the messages that
+    the batch read a second, 0 once the query waits or has ended. `stream_batches`: the seconds that it took. They come
+    with the query's progress, so the store is not asked. Raises `InvalidRequest` if `telemetry` is not a Telemetry.
+
+    On Spark Connect, PySpark up to 4.3 can wait without end in `removeListener` when an event of a stream comes at that
+    moment (SPARK-59623): remove the listener when the streams have ended and `stream_rate` is 0, or leave it there.
     """
     if not isinstance(telemetry, Telemetry):
         raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
@@ -30,9 +33,9 @@ def watch_streams(spark: SparkSession, telemetry: Telemetry) -> StreamingQueryLi
 
 
 def lag_of(source: Any) -> tuple[str, int] | None:
-    """Of a source in a query's progress: the queue and how many of its messages the query has yet to read.
+    """Return the queue of a source in a query's progress, and how many of its messages the query has yet to read.
 
-    None where it is no queue. A number of slots: those whose producer died before it wrote count too.
+    None if the source is not a queue. It is a number of slots: slots whose producer died before it wrote count too.
     """
     if not source.endOffset or "streamId" not in source.endOffset:
         return None
@@ -43,14 +46,14 @@ def lag_of(source: Any) -> tuple[str, int] | None:
 
 
 class StreamFigures:
-    """What is told of the streams of one session."""
+    """The metrics of the streams of one session."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
-        self._queues: dict[str, set[str]] = {}  # by the query's run
+        self._queues: dict[str, set[str]] = {}  # by the id of the query's run
 
     def progressed(self, progress: Any) -> None:
-        """A batch is done, or was planned and found nothing."""
+        """Report that a batch is done, or was planned and found nothing."""
         for source in progress.sources:
             found = lag_of(source)
             if found is None:
@@ -63,12 +66,12 @@ class StreamFigures:
                 self._seams.note("stream_batches", progress.batchDuration / 1000, queue=queue)
 
     def at_rest(self, run: object) -> None:
-        """The query waits for messages."""
+        """Report that the query waits for messages."""
         for queue in self._queues.get(str(run), ()):
             self._seams.note("stream_rate", 0.0, queue=queue)
 
     def ended(self, run: object) -> None:
-        """The query has ended or failed."""
+        """Report that the query has ended or failed."""
         self.at_rest(run)
         self._queues.pop(str(run), None)
 
@@ -82,18 +85,18 @@ def _listener(seams: Seams) -> StreamingQueryListener:
         """Spark calls it in a thread of its own, after each batch."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-            """Nothing is known yet."""
+            """Do nothing: there are no figures yet."""
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - as above
-            """A batch."""
+            """Report a batch."""
             figures.progressed(event.progress)
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - as above
-            """No batch."""
+            """Report that there was no batch."""
             figures.at_rest(event.runId)
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - as above
-            """The last batch."""
+            """Report the last batch."""
             figures.ended(event.runId)
 
     return Listener()

@@ -15,10 +15,10 @@ VERSION = 1
 
 
 class Offsets:
-    """Makes and reads the offsets of one stream. The store's URL is in them only where it holds no password.
+    """The maker and reader of the offsets of one stream. They contain the store's URL only if it has no password.
 
-    created: when the queue was, by its record. It tells it from one of the same name in another store, or in this one
-    after a loss of records: there the pointers of a checkpoint mean messages that nobody has read.
+    created: when the queue was created, by its record. It tells the queue from one of that name in another store, or in
+        this one after a loss of records: there the pointers of a checkpoint would mean messages that were never read.
     """
 
     def __init__(self, options: Options, created: int) -> None:
@@ -35,11 +35,11 @@ class Offsets:
         }
 
     def made(self, pointers: Sequence[int]) -> dict[str, Any]:
-        """The offset for the last pointer read of each shard."""
+        """Return the offset for the last pointer read of each shard."""
         return self._names | {"shards": {str(shard): pointer for shard, pointer in enumerate(pointers)}}
 
     def read(self, offset: dict[str, Any], states: Sequence[ShardState]) -> list[int]:
-        """The last pointer read of each shard. Raises `InvalidRequest` for the checkpoint of another queue."""
+        """Return the last pointer read of each shard. Raises `InvalidRequest` for the checkpoint of another queue."""
         for name in ("queue", "clientId", "streamId"):
             if offset.get(name) != self._names[name]:
                 raise InvalidRequest(
@@ -50,13 +50,15 @@ class Offsets:
 
 
 def created(queue: ShardedQueue) -> int:
-    """When the queue was created, in ms by the server; 0 where its record does not say. One read."""
+    """Return when the queue was created, in ms by the server; 0 if its record does not say. One read."""
     at: int = queue.registry.records.read(queue.name, "createdAt").get("createdAt", 0)
     return at
 
 
 def pointers_of(offset: dict[str, Any], created: int, states: Sequence[ShardState]) -> list[int]:
-    """The last pointer read of each shard. Raises `InvalidRequest` where the queue in the store is not that one."""
+    """Return the last pointer read of each shard. Raises `InvalidRequest` if the queue in the store is not
+    that one.
+    """
     pointers = [offset["shards"].get(str(shard)) for shard in range(len(offset["shards"]))]
     ahead = [state.shard for state, read in zip(states, pointers, strict=False) if read is None or read > state.loaded]
     if offset.get("createdAt", created) != created or len(pointers) != len(states) or ahead:

@@ -10,7 +10,7 @@ from typing import NoReturn
 from urllib.parse import quote
 
 from ..errors import InvalidRequest
-from ..inputs import farm_or_default
+from ..inputs import farm_or_default, whole_of
 from ..plain import shown
 from ..queue.sharded.queue import OF, ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
@@ -32,7 +32,7 @@ COLUMNS = ("shard", "pointer", "message_id", "payload", "headers", "attempts", "
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user has set; None or 0 where nothing was."""
+    """The options that the user has set; None or 0 for others."""
 
     store: str = field(repr=False)  # it may hold a password
     queue: str  # of a group as `QueueGroup.name` says it
@@ -51,12 +51,14 @@ class Options:
     shards: tuple[int, ...] | None = None  # None = all
 
     def open(self) -> ShardedQueue:
-        """The queue, whose record lives on by that while it is active. One read, seldom a write; raises `NotFound`."""
+        """Return the queue, whose record lives on by that while it is active. One read, seldom a write; raises
+        `NotFound`.
+        """
         return QueueRegistry(connect(self.store), self.client_id, farm_id=self.farm_id).get(self.queue)
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """The options, once all of them are known and well formed. No I/O. Raises `InvalidRequest`."""
+    """Return the options, once all of them are known and well formed. No I/O. Raises `InvalidRequest`."""
     known = {name.lower(): name for name in NAMES}
     unknown = sorted(name for name in given if name.lower() not in known and name.lower() not in SPARKS_OWN)
     if unknown:
@@ -89,7 +91,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 def _queue(values: Mapping[str, str]) -> str:
-    """The name of what is read or written: of the queue, or of its group."""
+    """Return the name of what is read or written: of the queue, or of its group."""
     queue = values.get("queue") or _needed("queue", "the queue's name")
     if "group" not in values:
         return queue
@@ -99,7 +101,7 @@ def _queue(values: Mapping[str, str]) -> str:
 
 
 def _reachable(store: str | None) -> str:
-    """The store's URL, unless no other process can reach it."""
+    """Return the store's URL. Raises `InvalidRequest` if no other process can reach the store."""
     if not store:
         _needed("store", f"a URL; or set ${VARIABLE}")
     if store.startswith("memory:"):
@@ -116,7 +118,7 @@ def _quoted(text: str) -> int:
 
 
 def _short(name: str, text: str | None, most: int, unit: str, size: Callable[[str], int]) -> str | None:
-    """The option's text, which becomes part of a key or of a record."""
+    """Return the option's text, which becomes part of a key or of a record."""
     if text is not None and size(text) > most:
         raise InvalidRequest(
             f"the option {shown(name)} has {size(text)} {unit}; it must have at most {most}: shorten it"
@@ -137,14 +139,15 @@ def _columns(given: str | None) -> tuple[str, ...]:
 def _shards(given: str | None) -> tuple[int, ...] | None:
     if given is None:
         return None
-    names = [name.strip() for name in given.split(",")]
-    if not all(name.isdecimal() and name.isascii() for name in names) or len(set(map(int, names))) != len(names):
+    numbers = [whole_of(name.strip()) for name in given.split(",")]
+    shards = {number for number in numbers if number is not None}
+    if len(shards) != len(numbers):
         raise InvalidRequest(f"the option 'shards' is {shown(given)}; give the numbers of shards, as in 0,3, each once")
-    return tuple(sorted(map(int, names)))
+    return tuple(sorted(shards))
 
 
 def _delay(values: Mapping[str, str]) -> float:
-    """Seconds for which messages wait for others."""
+    """Return the seconds for which messages wait until there are more."""
     text = values.get("maxTriggerDelay")
     if text is None:
         return DELAY
@@ -163,12 +166,13 @@ def _delay(values: Mapping[str, str]) -> float:
 
 
 def _number(name: str, values: Mapping[str, str], low: int, high: int) -> int:
-    """The option's value, 0 where it is not set."""
+    """Return the option's value, 0 if it is not set."""
     if name not in values:
         return 0
     text = values[name]
-    if not text.isdecimal() or not low <= int(text) <= high:
+    number = whole_of(text)
+    if number is None or not low <= number <= high:
         raise InvalidRequest(
             f"the option {shown(name)} is {shown(text)}; it must be a whole number from {low} to {high}"
         )
-    return int(text)
+    return number

@@ -28,7 +28,7 @@ _MISFITS = (
     Unreadable, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, ArithmeticError, AttributeError,
     RecursionError,
 )  # fmt: skip
-"""What conversions to a type raise for values that are not of it."""
+"""The exceptions that conversions to a type raise for values of another type."""
 
 
 class Payloads:
@@ -41,11 +41,11 @@ class Payloads:
         self._finish = None if shape.finish is None else _or_null(shape.finish)
 
     def column(self, kind: pa.DataType, shard: int, rows: Sequence[Row]) -> pa.Array:
-        """The column. Raises `Unreadable`, naming the message whose payload is not of the type."""
+        """Return the column. Raises `Unreadable`, naming the message whose payload is not of the type."""
         try:
             return self._at_once(kind, rows)
         except _MISFITS:
-            # Which one it was, or none: a number such as 1.0 is a whole one too.
+            # Find the value that failed; there may be none, as a number such as 1.0 is a whole number too.
             return self._one_by_one(kind, shard, rows)
 
     def _at_once(self, kind: pa.DataType, rows: Sequence[Row]) -> pa.Array:
@@ -60,7 +60,7 @@ class Payloads:
         try:
             return pa.array(values, kind)
         except _MISFITS:
-            for value, row in zip(values, rows, strict=True):  # Arrow does not say which one
+            for value, row in zip(values, rows, strict=True):  # Arrow does not name the row
                 _check_fits(value, kind, shard, *row)
             raise
 
@@ -86,7 +86,7 @@ def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) ->
 
 
 class _Shape(NamedTuple):
-    """What msgspec decodes a payload to, and what is left to do with it then; None = Arrow takes it as it is."""
+    """The type to which msgspec decodes a payload, and the conversion after that; None = Arrow takes it as it is."""
 
     kind: Any
     finish: Converter | None
@@ -96,7 +96,7 @@ class _Shape(NamedTuple):
 
 
 def _shape(kind: t.DataType) -> _Shape:
-    """How values of this type are decoded, where they are not null."""
+    """Return how values of this type are decoded if they are not null."""
     if isinstance(kind, t.StructType):
         return _of_struct(kind)
     if isinstance(kind, t.ArrayType):
@@ -108,7 +108,7 @@ def _shape(kind: t.DataType) -> _Shape:
 
 
 def _of_struct(kind: t.StructType) -> _Shape:
-    """A dict of the fields that the type names, and that the payload has."""
+    """Return a dict of the fields that the type names, and that the payload has."""
     shapes = {field.name: _shape(field.dataType) for field in kind.fields}
     fields = {name: shape.kind | None for name, shape in shapes.items()}
     decoded = TypedDict("decoded", fields, total=False)  # type: ignore[misc]  # its fields are those of a schema
@@ -146,7 +146,7 @@ def _or_null(convert: Converter) -> Converter:
 
 
 def _converter(kind: t.DataType) -> Converter:
-    """From what JSON holds to what Arrow takes for this type; None stays None."""
+    """Return the conversion from JSON's values to Arrow's for this type; None stays None."""
     return _or_null(_inner(kind))
 
 
@@ -169,7 +169,7 @@ def _inner(kind: t.DataType) -> Converter:
 
 
 def _of_key(kind: t.DataType) -> Converter:
-    """From the text that a key of a JSON object is: of numbers and truths it is their JSON."""
+    """Return the conversion from the text of a JSON object's key; the keys of numbers and booleans are their JSON."""
     if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
         raise InvalidRequest(
             f"'payloadSchema' has a map with keys of the type {kind.simpleString()}, and in JSON keys are text: use "
@@ -224,9 +224,9 @@ def _number(value: Any) -> float:
 
 
 def _single(value: Any) -> float:
-    """Raises `OverflowError` where only an infinity would be left of it."""
+    """Return the number in single precision. Raises `OverflowError` if it would become an infinity."""
     number = _number(value)
-    struct.pack("<f", number)  # the native "f" lets it pass
+    struct.pack("<f", number)  # the native "f" would accept it
     return number
 
 
@@ -270,4 +270,4 @@ _AS_IT_IS: dict[type[t.DataType], Any] = {
     t.LongType: int,
     t.DoubleType: float,
 }
-"""What JSON has a form of its own for; Arrow refuses a number that is too large for its type."""
+"""The types for which JSON has a form of its own; Arrow refuses a number that is too large for its type."""

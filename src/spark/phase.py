@@ -1,4 +1,4 @@
-"""Which latch a phase of a job has, and what its record says about every farm's partitions."""
+"""The latch of a phase of a job, and what its record says about every farm's partitions."""
 
 from __future__ import annotations
 
@@ -40,23 +40,25 @@ class JobPhase:
 
     @property
     def key(self) -> Key:
-        """Where the latch is stored."""
+        """The key of the latch."""
         return self._key(self.generation)
 
     def read(self, store: RecordStore) -> Record:
-        """The latch's record. Raises `NotFound`, which names the nearby generations that are there. 1 or 2 reads."""
+        """Return the latch's record. Raises `NotFound`, which names the nearby generations that are there. 1 or 2
+        reads.
+        """
         record = store.get(self.key)
         if record is None:
             raise NotFound(f"{self._absent()}{self._instead(store)}", key=self.key)
         return record
 
     def shares(self, store: RecordStore) -> list[Share]:
-        """Every farm's share at XDC level, this farm's alone at DC level. Raises `NotFound`."""
+        """Return every farm's share at XDC level, this farm's alone at DC level. Raises `NotFound`."""
         shares = _shares(self.read(store))
         return shares if self.level is LatchLevel.XDC else [share for share in shares if share.farm == self.farm]
 
     def own_share(self, store: RecordStore) -> Share:
-        """The share of `farm`. Raises `NotFound`, which names the farms that have one."""
+        """Return the share of `farm`. Raises `NotFound`, which names the farms that have one."""
         shares = _shares(self.read(store))
         for share in shares:
             if share.farm == self.farm and share.remaining is not None:
@@ -65,9 +67,9 @@ class JobPhase:
         raise NotFound(f"{self._absent()}; there are shares of {', '.join(there)}", key=self.key)
 
     def own_total(self, store: RecordStore) -> int:
-        """How many partitions the share of `farm` was created for, without their names. One read.
+        """Return how many partitions the share of `farm` was created for, without their names. One read.
 
-        Raises `NotFound` as `own_share`.
+        Raises what `own_share` raises.
         """
         bins = bins_of(self.farm)
         try:
@@ -98,7 +100,7 @@ class JobPhase:
 def job_phase(
     client_id: str, job: str, *, phase: str | None, generation: int, farm_id: str | None, level: LatchLevel
 ) -> JobPhase:
-    """The phase, once its names can be stored. `farm_id`: default $LATCHWORK_FARM, else "local".
+    """Return the phase, once its names can be stored. `farm_id`: default $LATCHWORK_FARM, else "local".
 
     Raises `InvalidRequest`.
     """
@@ -112,7 +114,7 @@ def job_phase(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One farm's share of a latch: what it has to count, None where it is still to be brought, and who has counted."""
+    """One farm's share of a latch: the number to count (None if not brought yet) and the parties that have counted."""
 
     farm: str
     remaining: int | None
@@ -126,7 +128,7 @@ class Share:
         return (self.remaining or 0) + len(self.counted) if self.named is None else self.named
 
     def missing(self) -> list[str]:
-        """The partitions that have not counted, as "farm/partition"; "farm/*" while the share is not there."""
+        """Return the partitions that have not counted, as "farm/partition"; "farm/*" while the share is not there."""
         if self.remaining is None:
             return [f"{self.farm}/*"]
         return [f"{self.farm}/{partition}" for partition in range(self.total) if partition not in self.counted]

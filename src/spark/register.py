@@ -28,13 +28,13 @@ def register(spark: SparkSession) -> None:
     only a check. Latchwork has to be installed for the Python of the executors too ($PYSPARK_PYTHON): where that is not
     the driver's own Python, a job of one task looks.
 
-    Raises `Misconfigured` where PySpark is missing or older than 4.2, pyarrow is missing, or the executors' Python
+    Raises `Misconfigured` if PySpark is missing or older than 4.2, pyarrow is missing, or the executors' Python
     lacks Latchwork or something that it needs.
     """
     try:
         import pyspark  # noqa: PLC0415 - an optional extra
 
-        # Before anything is imported that an older PySpark has not, whose absence would not say so.
+        # Check before the imports below, which fail on an older PySpark with an error that does not name the reason.
         if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
             raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - as above
@@ -51,7 +51,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _check_workers(spark: SparkSession) -> None:
-    """Raises `Misconfigured` where the Python of the executors cannot run the tasks of a read or a write."""
+    """Raise `Misconfigured` if the Python of the executors cannot run the tasks of a read or a write."""
     if _same_python(spark):
         return
     try:
@@ -77,7 +77,7 @@ def _same_python(spark: SparkSession) -> bool:
 
 
 def _probe() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that ships by value, as the Python that runs it may know nothing of this module."""
+    """Return a function that ships by value, as the Python that runs it may know nothing of this module."""
 
     def probe(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import sys  # noqa: PLC0415 - it is run elsewhere
@@ -97,7 +97,7 @@ def _probe() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
 
 
 def _cause(failure: Exception) -> str:
-    """The one line that says why, out of a trace through Python and Java."""
+    """Return the line that names the cause, from a trace through Python and Java."""
     text = str(failure)
     causes = _OF_PYTHON.findall(text) or _OF_JAVA.findall(text) or [type(failure).__name__]
     return str(causes[-1])[:MAX_CAUSE]

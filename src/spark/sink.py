@@ -1,8 +1,7 @@
 """Writing a frame or a stream to a queue, each row once (docs/protocols P6).
 
-Tasks publish through the ledger, so a task that is tried again, or runs twice at once, or belongs to a driver that was
-started again, publishes what is missing and nothing else. That holds for the same partitioning of the same rows, and
-for two days.
+Tasks publish through the ledger. So a task that is tried again, or runs twice at once, or belongs to a driver that was
+started again, publishes only what is missing. That holds if the rows are partitioned as before, and for two days.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
@@ -23,6 +21,7 @@ from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..plain import shown
 from ..queue.ledger.ledger import Ledger, Outgoing
 from .options import Options
+from .worker import make_ready
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ _BESIDES: dict[str, DataType] = {"key": StringType(), "message_id": StringType()
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """What one task has done: its messages, and how many of them no attempt had published before."""
+    """The result of one task: its messages, and how many of them no attempt had published before."""
 
     partition: int
     messages: int
@@ -42,12 +41,14 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How rows become messages: from `payload`, `key`, `headers` and `message_id`, or each row whole as its payload."""
+    """The conversion of rows to messages: from `payload`, `key`, `headers` and `message_id`, or each row whole as its
+    payload.
+    """
 
     whole: bool
 
     def outgoing(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Outgoing]:
-        """The messages of these batches. Raises `InvalidRequest` for a NaN or an infinity in a payload."""
+        """Yield the messages of these batches. Raises `InvalidRequest` for a NaN or an infinity in a payload."""
         for batch in batches:
             for name, column in zip(batch.schema.names, batch.columns, strict=True):
                 if self.whole or name == "payload":
@@ -65,7 +66,7 @@ def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert times to UTC: in the session's zone a row that is written again could become another message."""
     kinds = [_utc_type(column.type) for column in batch.columns]
     if kinds == [column.type for column in batch.columns]:
-        return batch  # which has rows even where it has no column
+        return batch  # it has rows even if it has no column
     columns = [column.cast(kind) for column, kind in zip(batch.columns, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
@@ -83,9 +84,9 @@ def _utc_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _check_finite(name: str, column: pa.Array) -> None:
-    """JSON has neither, and its encoder would write null."""
+    """Raise `InvalidRequest` for a NaN or an infinity: JSON has neither, and its encoder would write null."""
     kind = column.type
-    if pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(column))).as_py():
+    if pa.types.is_floating(kind) and not _is_finite(column):
         raise InvalidRequest(
             f"the column {shown(name)} has a NaN or an infinity, which JSON cannot hold: make it null, or cast the "
             "column to string, before the write"
@@ -100,8 +101,14 @@ def _check_finite(name: str, column: pa.Array) -> None:
             _check_finite(f"{name}.{field.name}", values)
 
 
+def _is_finite(column: pa.Array) -> bool:
+    import pyarrow.compute as pc  # noqa: PLC0415 - it takes as long to load as all the rest, and few rows need it
+
+    return not pc.any(pc.invert(pc.is_finite(column))).as_py()
+
+
 def rows_of(schema: StructType, options: Options) -> Rows:
-    """How rows of this schema become messages. Raises `InvalidRequest` where it cannot be told."""
+    """Return the conversion of rows of this schema. Raises `InvalidRequest` if the schema does not determine it."""
     names = schema.names
     only_binary = options.open().codec.name == "bytes"
     if "payload" not in names:
@@ -128,7 +135,7 @@ def rows_of(schema: StructType, options: Options) -> Rows:
 
 
 class _Publisher:
-    """What batch and streaming writes share."""
+    """The common part of batch and streaming writes."""
 
     def __init__(self, options: Options, rows: Rows) -> None:
         self._options, self._rows = options, rows
@@ -138,9 +145,11 @@ class _Publisher:
         assert context is not None  # noqa: S101 - Spark calls this in a task
         partition = context.partitionId()
         try:
-            done = self._ledger(scope).publish(partition, self._rows.outgoing(batches))
+            ledger = self._ledger(scope)
+            make_ready()
+            done = ledger.publish(partition, self._rows.outgoing(batches))
         except NonDeterministicInput:
-            raise  # running the same input again is what did not help
+            raise  # to run the same input again does not help
         except LatchworkError as failure:
             raise type(failure)(
                 f"partition {partition} of {scope}: {failure} [what it has published is in the ledger: running the "
@@ -153,7 +162,7 @@ class _Publisher:
         return Ledger(self._options.open(), scope, batch=self._options.publish_batch or None)
 
     def _report(self, scope: str, messages: Sequence[WriterCommitMessage | None]) -> str:
-        """What an aborted write has left, from the ledger."""
+        """Return what an aborted write has published, from the ledger."""
         ledger = self._ledger(scope)
         left = {n: ledger.published(n) for n, message in enumerate(messages) if message is None}
         whole = sum(message.messages for message in messages if isinstance(message, Written))
@@ -177,7 +186,7 @@ class BatchWriter(_Publisher, DataSourceArrowWriter):
         return self._publish(self._scope, iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what is left behind."""
+        """Log what is left behind."""
         log.warning("%s", self._report(self._scope, messages))
 
 
@@ -192,7 +201,7 @@ class StreamWriter(_Publisher, DataSourceStreamArrowWriter):
         return self._publish(f"stream/{query}/{batch}", iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say how many partitions are complete; the query's next start goes on with the same batch."""
+        """Log how many partitions are complete; the query's next start continues with this batch."""
         whole = sum(message is not None for message in messages)
         log.warning(
             "batch %d was aborted with %d of %d partitions published; started again from its checkpoint, the query "

@@ -16,6 +16,7 @@ from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table
+from .worker import make_ready
 
 LEAST, SLOTS = 15_000, 50_000
 """Pointers that one task reads: so many at least, where there are any, as a task of Python costs Spark as much as
@@ -36,9 +37,9 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Share(api.InputPartition):
-    """What one task reads: pieces of one or several shards.
+    """The part of a batch that one task reads: pieces of one or several shards.
 
-    done: the shards, and up to where, that the task acknowledges first, as `owner`; of a stream only.
+    done: the shards, and up to which pointer, that the task acknowledges first, as `owner`; only of a stream.
     """
 
     pieces: tuple[Piece, ...]
@@ -47,24 +48,26 @@ class Share(api.InputPartition):
 
 
 class BatchReader(api.DataSourceReader):
-    """A snapshot of what nobody has received yet. Reads only; what is received meanwhile may be missing.
+    """A snapshot of the messages that were not received yet. Reads only; messages that are received meanwhile may be
+    missing.
 
     It takes no filters: Spark (4.2 and 4.3) keeps the partitions that a filter has left, and gives them to the next
-    query of the same frame too, whatever that one asks for.
+    query of the frame too, whatever filter that one has.
     """
 
     def __init__(self, options: Options, table: Table) -> None:
         self._options, self._table = options, table
 
     def partitions(self) -> Sequence[Share]:
-        """The unread pointers of the shards, at most 50,000 in a task."""
+        """Return the unread pointers of the shards, at most 50,000 in a task."""
         states = [state.checked() for state in self._options.open().pointers.states(self._options.shards)]
         return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of a share, in batches."""
+        """Yield the messages of a share, in batches."""
         assert isinstance(partition, Share)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
+        make_ready()
         for shard, after, last in partition.pieces:
             yield from self._table.batches(shard, ranges.peek(pointers, shard, after, last, bins=self._table.bins))
 
@@ -83,12 +86,12 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where consumers have come to."""
+        """Return the position of the consumers."""
         _, states = self._own()
         return self._offsets.made([state.fired for state in states])
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """One of the limits that are set, or no limit."""
+        """Return one of the limits that are set, or no limit."""
         return self._admission.read_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -97,10 +100,10 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cap = [state.loaded for state in states]
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """How far the next batch may read.
+        """Return the end of the next batch.
 
-        Spark asks for it only once everything up to `start` is done, and it never commits the last batch: so where
-        there is nothing new, what is done is acknowledged here; else the next batch's tasks do it.
+        Spark asks for it only once everything up to `start` is done, and it never commits the last batch. So if there
+        is nothing new, this acknowledges what is done; else the next batch's tasks do it.
         """
         owner, states = self._own()
         ends = [state.loaded for state in states]
@@ -116,7 +119,8 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """How far the queue reached when the present trigger looked, whatever its limits; a query's progress shows it.
+        """Return the end of the queue when the present trigger looked, whatever its limits; a query's progress shows
+        it.
 
         None before the first look. No call to the store: the progress is of that trigger.
         """
@@ -129,10 +133,10 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
                 left -= ranges.acknowledge(pointers, owner, state.shard, min(boundary, state.fired + left))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
-        """What a batch reads; its tasks first acknowledge what is before `start`, which is done.
+        """Return the shares of a batch; its tasks first acknowledge what is before `start`, which is done.
 
-        What each task reads follows from the two offsets alone, so that a repeated batch has the same partitions, and
-        a sink that counts on that (ours does) finds its rows again.
+        Each share follows from the two offsets alone, so a repeated batch has equal partitions, and a sink that relies
+        on that (Latchwork's does) finds its rows again.
         """
         owner, states = self._own()
         begins, ends = self._offsets.read(start, states), self._offsets.read(end, states)
@@ -145,18 +149,19 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the next `latestOffset` or `partitions` begins at this boundary and acknowledges up to it."""
+        """Do nothing: the next `latestOffset` or `partitions` begins at this boundary and acknowledges up to it."""
 
     # ---- on the executors
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
         """Acknowledge what is done, then the messages of a share, in batches.
 
-        Raises `FencedOut` where another query has taken the queue over and the share may no longer be whole.
+        Raises `FencedOut` if another query has taken the queue over and the share may no longer be whole.
         """
         assert isinstance(partition, Share)  # noqa: S101 - they are ours
         owner, pointers = partition.owner, self._options.open().pointers
         assert owner is not None  # noqa: S101 - a stream has one
+        make_ready()
         for shard, boundary in partition.done:
             ranges.acknowledge(pointers, owner, shard, boundary)
         for shard, after, last in partition.pieces:
@@ -170,7 +175,9 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
     def _own(self) -> tuple[ranges.Owner, list[ShardState]]:
-        """Whose the queue is, and its pointers. The first call takes it; later ones raise `FencedOut` if it is lost."""
+        """Return the owner of the queue, and its pointers. The first call takes the queue; later ones raise `FencedOut`
+        if it is lost.
+        """
         pointers = self._options.open().pointers
         if self._owner is None:
             self._owner = ranges.take(pointers, self._options.stream_id or "")
@@ -178,9 +185,9 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
-    """The pointers put into shares of about the same size, so that a task has enough to do, but not too much.
+    """Return the pointers in shares of about equal size, so that a task has enough to do, but not too much.
 
-    At least one, as Spark makes up a partition where there is none.
+    At least one share, because without one Spark makes up a partition.
     """
     whole = [piece for piece in unread if piece.after < piece.last]
     total = sum(piece.last - piece.after for piece in whole)
@@ -200,5 +207,7 @@ def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
 
 
 def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
-    """Without what consumers have taken meanwhile: the queue was let go of, and the checkpoint is older."""
+    """Return the piece without what consumers have taken meanwhile: the queue was released, and the checkpoint is
+    older.
+    """
     return piece._replace(after=min(max(piece.after, fired[piece.shard]), piece.last))

@@ -19,13 +19,13 @@ import msgspec
 from ..coord.election.election import Leadership
 from ..coord.election.term import Term
 from ..errors import FencedOut, LatchworkError, Refused
-from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.groups.making import DROPPED
+from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
-from ..queue.sharded.upkeep.books import Books, pointer_bin
-from ..queue.sharded.upkeep.lives import tasks_of
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
 from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, sweep_shards
+from ..queue.sharded.upkeep.sweep_record import SweepRecord, pointer_bin
 from ..queue.sharded.upkeep.sweeper import Leads, Sweeper, unread
 from ..store.model.expr import Bound
 from ..store.model.ops import Read
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_TASKS = 256
-"""Spark tasks of one sweep at most; each takes several ranges where there are more."""
+"""Spark tasks of one sweep at most; each takes several ranges if there are more."""
 
 Range = tuple[ShardTask, ...]
 """Shards of one queue that are swept together."""
@@ -52,20 +52,20 @@ class Plan(NamedTuple):
 
 
 def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | None) -> SweepReport:
-    """Sweep every queue of the registry once, active or not, on Spark's executors; what came of it.
+    """Sweep every queue of the registry once, active or not, on Spark's executors; return the report.
 
-    The same report, notes and rules as `Sweeper.run_once`; None, as a candidate that does not lead has it, sweeps
-    nothing. Every task carries the epoch and asks the store before each batch of 1,000 slots whether it is still in
-    office: by the record of the election, or, for a leadership of another make, by the epoch in the queue's record. A
-    leader that is deposed is refused on every executor; the report then says "deposed".
+    The report, the metrics and the rules are those of `Sweeper.run_once`. `leadership` None (a candidate that does not
+    lead) sweeps nothing. Every task carries the epoch and asks the store before each batch of 1,000 slots whether it
+    still leads: by the record of the election, or, for a leadership of another kind, by the epoch in the queue's
+    record. A deposed leader is refused on every executor; the report then says "deposed".
 
-    Keep the registry from one sweep to the next: with it the leader remembers on its own clock since when it has known
-    a mark, without which no acknowledged slot is ever passed. Planning costs one call a queue in the driver; where
-    nothing is to be swept there is no Spark job.
+    Keep the registry from one sweep to the next: in it the leader remembers, by its own clock, since when it has known
+    a mark; without that no acknowledged slot is ever passed. Planning takes one call a queue in the driver; if there is
+    nothing to sweep, no Spark job runs.
 
-    Raises `InvalidRequest` before any I/O where the store cannot be shipped to executors (`memory:`, a client of
-    yours); else only where the queues cannot be listed, or Spark fails: sweep again. Not promised: counts of a task
-    that Spark ran twice; the queue's own counters are right.
+    Raises `InvalidRequest` before any I/O if the store cannot be shipped to executors (`memory:`, a client of yours);
+    else only if the queues cannot be listed, or Spark fails: then sweep again. Not promised: the counts of a task that
+    Spark ran twice; the queue's own counters are right.
     """
     if leadership is None:
         return SweepReport(0)
@@ -79,7 +79,7 @@ def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | N
         found = _by_queue(_run(spark, job, ranges))
         for plan in plans:
             report += _finished(sweeper, epoch, plan, found.get(plan.queue.name, []))
-    report.tell(store.seams, store.seams.monotonic() - began)
+    report.record(store.seams, store.seams.monotonic() - began)
     return report
 
 
@@ -88,29 +88,33 @@ def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | N
 _SWEEPERS: weakref.WeakKeyDictionary[QueueRegistry, Sweeper] = weakref.WeakKeyDictionary()
 
 
-class _Nobody:
+class _NoElection:
     """An election without a leader: the sweeper of `sweep_on` sweeps nothing by itself."""
 
     leadership = None
 
 
 def _sweeper(registry: QueueRegistry) -> Sweeper:
-    """The one sweeper of this registry: it remembers since when marks have been known."""
+    """Return the one sweeper of this registry: it remembers since when marks have been known."""
     sweeper = _SWEEPERS.get(registry)
     if sweeper is None:
-        # A proxy, as a value that holds its key would keep it for ever.
-        sweeper = _SWEEPERS[registry] = Sweeper(weakref.proxy(registry), _Nobody())
+        # A proxy: a value that refers to its key would keep the key in memory.
+        sweeper = _SWEEPERS[registry] = Sweeper(weakref.proxy(registry), _NoElection())
     return sweeper
 
 
 def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[Plan], SweepReport]:
-    """What there is to sweep, and the report of the queues that could not even say so."""
+    """Return what there is to sweep, and a report of the queues that could not be read."""
     listed, unreadable = registry.scan(active=None)
     plans, report = [], unread(leadership.epoch, unreadable)
     for queue, bins in listed:
         try:
             leadership.check()
-            plans.append(Plan(queue, tasks_of(queue, bins, leadership.epoch, sweeper.tasks)))
+            if isinstance(queue, QueueGroup) and DROPPED in bins:
+                queue.drop()  # its creator has died, or still drops it
+                report += SweepReport(leadership.epoch, (queue.name,))
+                continue
+            plans.append(Plan(queue, sweeper.tasks(queue, bins, leadership.epoch)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
         except Exception as failure:  # a defect in one queue must not stop the others' sweep
@@ -130,7 +134,7 @@ def _finished(sweeper: Sweeper, epoch: int, plan: Plan, shards: Sequence[ShardRe
 
 
 def ranges_of(tasks: Iterable[ShardTask]) -> list[Range]:
-    """The shards of one queue in groups of about one batch of slots, or one shard where that has more."""
+    """Return the shards of one queue in groups of about one batch of slots, or one shard where that has more."""
     ranges: list[Range] = []
     group: list[ShardTask] = []
     slots = 0
@@ -165,7 +169,7 @@ def _by_queue(reports: Iterable[ShardReport]) -> Mapping[str, list[ShardReport]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every task of a sweep carries: where the queues are, and the term in which they are swept."""
+    """The common data of every task of a sweep: where the queues are, and the term in which they are swept."""
 
     store: RecordStore
     epoch: int
@@ -179,23 +183,25 @@ class Job:
         return sweep_shards(self.store, self._from_there(record, tasks), self.epoch, check)
 
     def _check(self, record: Key) -> None:
-        """Raises `FencedOut` where a later leader has written to the queue's record. One read."""
+        """Raise `FencedOut` if a later leader has written to the queue's record. One read."""
         try:
             self.store.operate(record, Read("epoch"), when=Bound(EPOCH_GUARD, {"epoch": self.epoch}), repeatable=True)
         except Refused:
             raise FencedOut(f"a leader later than epoch {self.epoch} has swept {record}", epoch=self.epoch) from None
 
     def _from_there(self, record: Key, tasks: Range) -> list[ShardTask]:
-        """The tasks from where the sweep pointers are now: an earlier attempt of this task may have moved them."""
+        """Return the tasks from where the sweep pointers are now: an earlier attempt of this task may have
+        moved them.
+        """
         try:
             found = self.store.get(record, *{pointer_bin(task.kind) for task in tasks})
-            books = Books.of(record, found.bins if found else {}, now=0)
+            notes = SweepRecord.of(record, found.bins if found else {}, now=0)
         except LatchworkError:
             return list(tasks)  # the first batch will meet the same error, and report it
-        return [self._further(task, books.swept(task.kind, task.shard)) for task in tasks]
+        return [self._further(task, notes.swept(task.kind, task.shard)) for task in tasks]
 
     def _further(self, task: ShardTask, swept: int) -> ShardTask:
-        """The task from this sweep pointer on; one behind the task's own, or beyond its limit, says nothing."""
+        """Return the task from this sweep pointer on; from its own if this one is behind it or beyond the limit."""
         swept = swept if task.swept < swept <= task.limit else task.swept
         return replace(task, swept=swept, begin=max(task.begin, swept))
 
@@ -203,7 +209,7 @@ class Job:
 def _task(
     job: Job, hands: Sequence[tuple[Range, ...]]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow`: the numbers of tasks go in, the reports of their ranges come out as JSON."""
+    """Return a function for `mapInArrow`: the numbers of tasks go in, the reports of their ranges come out as JSON."""
 
     def sweep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415 - an optional extra, needed only inside a task

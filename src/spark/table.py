@@ -27,14 +27,14 @@ _TYPES = {
 
 
 def schema_of(options: Options, codec: Codec) -> str:
-    """The columns, in Spark's DDL."""
+    """Return the columns, in Spark's DDL."""
     return ", ".join(f"{name} {kind}" for name, kind in _kinds(options, codec).items())
 
 
 def table_of(schema: t.StructType, options: Options, codec: Codec) -> Table:
-    """How messages become rows of this schema.
+    """Return the conversion of messages to rows of this schema.
 
-    Raises `InvalidRequest` where it is another than `schema_of` says, or has a type that no payload can be read as.
+    Raises `InvalidRequest` if it differs from what `schema_of` says, or has a type that no payload can be read as.
     """
     kinds = _kinds(options, codec)
     if schema.names != list(kinds) or any(_differs(field, kinds, options) for field in schema.fields):
@@ -55,15 +55,17 @@ def _kinds(options: Options, codec: Codec) -> dict[str, str]:
 
 
 def _differs(field: t.StructField, kinds: dict[str, str], options: Options) -> bool:
-    """Without a session nobody parses DDL, so the payload's own type is Spark's to know."""
+    """Whether a field of the schema has another type than expected. The payload's own type is not compared: without a
+    session DDL cannot be parsed.
+    """
     if field.name == "payload" and options.payload_schema is not None:
         return False
-    # A session may take `timestamp` for the type without a zone.
+    # In some sessions `timestamp` means the type without a zone.
     return field.dataType.simpleString().removesuffix("_ntz") != kinds[field.name]
 
 
 def _payload_type(ddl: str) -> str:
-    """The type as it is, or a struct where fields are listed: `origin string, hour int`."""
+    """Return the type as it is, or a struct where fields are listed: `origin string, hour int`."""
     text, depth = ddl.strip(), 0
     for character in text:
         depth += (character in "<(") - (character in ">)")
@@ -74,19 +76,21 @@ def _payload_type(ddl: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """How messages become Arrow batches: the columns, and whether payloads are read as a type of their own."""
+    """The conversion of messages to Arrow batches: the columns, and whether payloads are read as a type of
+    their own.
+    """
 
     schema: t.StructType
     typed: bool
 
     @property
     def bins(self) -> Sequence[str]:
-        """What has to be read of a message; all of it where the headers are to name what is damaged."""
+        """The bins of a message to read; all of them if the headers are to name what is damaged."""
         names = self.schema.names
         return BINS if "headers" in names else ("data", *(_BINS[name] for name in names if name in _BINS))
 
     def batches(self, shard: int, messages: Iterable[Sequence[Row]]) -> Iterator[pa.RecordBatch]:
-        """The messages, a batch for each sequence of them. Raises `Unreadable` for a payload not of its type."""
+        """Yield the messages, a batch for each sequence of them. Raises `Unreadable` for a payload not of its type."""
         arrow = to_arrow_schema(self.schema, timezone="UTC")
         columns = self.columns()
         for rows in messages:
@@ -95,7 +99,7 @@ class Table:
                 yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
     def columns(self) -> list[Column]:
-        """What makes each column. Raises `InvalidRequest` for a type that no payload can be read as."""
+        """Return the converter of each column. Raises `InvalidRequest` for a type that no payload can be read as."""
         return [self._column(field) for field in self.schema.fields]
 
     def _column(self, field: t.StructField) -> Column:
@@ -110,7 +114,7 @@ _DECODE = Codec().decode
 
 
 def _stored(kind: pa.DataType, _shard: int, rows: Sequence[Row]) -> pa.Array:
-    """The payloads as they are stored; but a text as it was published, without the quotes of JSON, and null as none."""
+    """Return the payloads as they are stored, with two exceptions: a text has no quotes of JSON, and null is None."""
     return pa.array([_as_text(envelope.data) for _, envelope in rows], kind)
 
 
@@ -121,7 +125,7 @@ def _as_text(data: Any) -> Any:
         try:
             return _DECODE(data)
         except Unreadable:
-            return data  # another program's
+            return data  # written by another program
     return data
 
 

@@ -1,4 +1,4 @@
-"""From a URL to a store: `memory:`, `sqlite:PATH`, `aerospike://...`, and whatever else is registered."""
+"""From a URL to a store: `memory:`, `sqlite:PATH`, `aerospike://...`, and other registered backends."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ EXAMPLES = "memory:, sqlite:PATH or aerospike://HOST:PORT/NAMESPACE"
 
 
 def connect(url: str | None = None) -> RecordStore:
-    """The store that a URL names: the argument, else `$LATCHWORK_STORE`, else a SQLite file in the user's data folder.
+    """Return the store that a URL names: the argument, else `$LATCHWORK_STORE`, else a SQLite file in the user's data
+    folder.
 
-    Nothing is opened yet: the first call does that, in each process anew. Each `memory:` is a new, empty store.
+    Nothing is opened yet: the first call does that, in each process again. Each `memory:` is a new, empty store.
     `sqlite:PATH[?synchronous=full|normal|off&busy_timeout=SECONDS]` takes a relative, absolute or `~` path; a `?` or
-    `%` in it is written `%3F`, `%25`.  Where nothing names a store, the log says at INFO which one is used.
+    `%` in it is written `%3F`, `%25`. If nothing names a store, the log says at INFO which one is used.
 
     Raises `InvalidRequest` for a URL that no backend understands.
     """
@@ -56,7 +57,8 @@ def register(scheme: str, make: Callable[[str], RecordStore]) -> None:
 
 
 def as_store(store: object) -> RecordStore:
-    """The store itself, if it is one. Primitives ask this first, so that a URL or a client is not taken for a store.
+    """Return the store itself, if it is one. Primitives ask this first, so that a URL or a client is not taken for a
+    store.
 
     Raises `InvalidRequest`.
     """
@@ -67,7 +69,7 @@ def as_store(store: object) -> RecordStore:
 
 
 def hidden(url: str) -> str:
-    """The URL without what may be a secret: what stands between the user's name and the last `@`.
+    """Return the URL without what may be a secret: what stands between the user's name and the last `@`.
 
     Where there is no `@`, and what should be a host is none, a password may stand there: then nothing behind the scheme
     is shown, and no scheme that may be a user's name.
@@ -88,7 +90,7 @@ def hidden(url: str) -> str:
 
 
 def embedded() -> str:
-    """The URL of the store that is used where none is named. Makes its folder. Raises `Misconfigured`."""
+    """Return the URL of the store that is used where none is named. Makes its folder. Raises `Misconfigured`."""
     folder = Path(platformdirs.user_data_dir("latchwork", appauthor=False))
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,7 +129,7 @@ def _aerospike(url: str, _: str) -> RecordStore:
 
 
 def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
-    """The options of a URL by name. Raises `InvalidRequest` for one that is unknown, doubled or has no value."""
+    """Return the options of a URL by name. Raises `InvalidRequest` for one that is unknown, doubled or has no value."""
     pairs = parse_qsl(query, keep_blank_values=True)
     options = dict(pairs)
     for name, value in pairs:
@@ -140,7 +142,7 @@ def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
 
 
 def seconds(url: str, name: str, value: str) -> float:
-    """The value of an option that is a number of seconds. Raises `InvalidRequest`."""
+    """Return the value of an option that is a number of seconds. Raises `InvalidRequest`."""
     try:
         return float(value)
     except ValueError:

@@ -1,6 +1,6 @@
 """Records as typed values: one struct for each kind of record, whose fields are its bins with their limits.
 
-A stored value may be anybody's: another program's, an older version's, or damaged. So a reader first makes the bins
+A stored value may come from another program or an older version, or be damaged. So a reader first makes the bins
 into a struct, by `decoded`; what does not fit is `Corrupt`, with the names of the record and the bin.
 """
 
@@ -18,12 +18,15 @@ from .model.record import Key
 T = TypeVar("T")
 
 MAX_COUNTER = 2**62
-"""No counter, fence or offset of ours comes near it, and none that is below it wraps when something is added."""
+"""The largest counter, fence or offset that is accepted: real ones are far smaller, and adding to one below it never
+wraps.
+"""
 Counter = Annotated[int, Meta(ge=0, le=MAX_COUNTER)]
 
 
 def decoded(kind: type[T], key: Key, bins: Mapping[str, Any]) -> T:
-    """The record as this kind of struct. Raises `Corrupt` for a bin that is missing, of another type or out of range.
+    """Return the record as this kind of struct. Raises `Corrupt` for a bin that is missing, of another type or out of
+    range.
 
     Bins that the struct has no field for are passed over.
     """
@@ -34,5 +37,7 @@ def decoded(kind: type[T], key: Key, bins: Mapping[str, Any]) -> T:
 
 
 def damaged(key: Key, what: str) -> Corrupt:
-    """The error for a record that is not as its writer leaves it; `what` names the bin, and not what it holds."""
+    """Return the error for a record that is not as its writer leaves it; `what` names the bin, and not what
+    it holds.
+    """
     return Corrupt(f"the record {key.set}/{key.name} is damaged: {what}; restore or delete it", key=key)

@@ -61,8 +61,9 @@ _MINTED = Param("\0minted")
 _NOT_AHEAD = _MINTED <= SERVER_NOW * 1000 + AHEAD
 """Named like none of the caller's, whose guard and operations it joins."""
 CANCELLED = b"cancelled:"
-"""With the token behind it, which no result has, remembered instead of a result for an update that was given up: a
-first attempt that lands late is refused."""
+"""Remembered, with the token, instead of a result for an update that was given up: a first attempt that arrives late is
+refused. No result has this form.
+"""
 
 
 class Attempts(Protocol):
@@ -78,11 +79,12 @@ class Attempts(Protocol):
 
 
 class TokenClock:
-    """Time for tokens: this process's clock since boot, moved by what replies have told about the server's time.
+    """The time for tokens: this process's clock since boot, corrected by what replies say about the server's time.
 
-    Only the order of tokens hangs on it: a clock that is wrong costs a second attempt, never a double update. Before
-    the first reply it is the wall clock, which may be wrong by years: an update that is sent so asks for a server that
-    is not more than a day behind. After that it does not matter how the wall clock is set.
+    Only the order of tokens depends on it: a clock that is wrong costs a second attempt, never a double update. Before
+    the first reply it is the wall clock, which may be wrong by years: an update sent before the first reply is
+    therefore guarded by "the server is not more than a day behind". After that it does not matter how the wall clock is
+    set.
     """
 
     def __init__(self) -> None:
@@ -104,7 +106,7 @@ class TokenClock:
         self._offset, self._learned = server_ms * 1000 - int(seams.boottime() * 1_000_000), seams.monotonic()
 
     def mint(self, seams: Seams, key: Key) -> bytes:
-        """A token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
+        """Return a token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
         offset = self._offset
         now = int(seams.wall() * 1_000_000) if offset is None else offset + int(seams.boottime() * 1_000_000)
         time = min(max(now, self._floors.get(key, 0), 0), _LAST)
@@ -118,7 +120,7 @@ class TokenClock:
 
 
 def time_of(token: bytes) -> int:
-    """When a token was minted, in microseconds since the epoch by the server's clock."""
+    """Return when a token was minted, in microseconds since the epoch by the server's clock."""
     return int.from_bytes(token[:_TIME], "big")
 
 
@@ -135,7 +137,7 @@ def operate_once(store: Attempts, update: Update, once: Once) -> Values:
 
 @lru_cache(maxsize=4096)
 def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
-    """The guard "the map has room, or its smallest token is older", and the update's own."""
+    """Return the guard "the map has room, or its smallest token is older", and the update's own."""
     # The likely answer first: in an old map all but the newest tokens have been trimmed.
     fresh = any_of(MapKeyAt(bin, 0, bytes) < _TOKEN, MapSize(bin) < capacity, missing(bin))
     return fresh if when is None else all_of(fresh, when)
@@ -143,30 +145,34 @@ def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
 
 @lru_cache(maxsize=4096)
 def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
-    """The guard, and "the token is not there": for a result that is an expression, which cannot be put as new."""
+    """Return the guard, and "the token is not there": for a result that is an expression, which cannot be put
+    as new.
+    """
     return all_of(lacks(bin, _TOKEN), _fresh(bin, capacity, when))
 
 
 @lru_cache(maxsize=256)
 def _not_ahead(guard: Expr) -> Expr:
-    """The guard, and "the client's clock, which nobody has compared yet, is not far ahead of the server's"."""
+    """Return the guard, and "the client's clock, which was not compared with the server's yet, is not far
+    ahead of it".
+    """
     return all_of(guard, _NOT_AHEAD)
 
 
 def _guard(once: Once, when: Expr | None) -> Expr:
-    """The guard of every attempt, with the parameter `token`."""
+    """Return the guard of every attempt, with the parameter `token`."""
     return (_unused if isinstance(once.result, EXPRESSIONS) else _fresh)(once.bin, once.capacity, when)
 
 
 def _remembering(once: Once, token: bytes | Param) -> tuple[Op, ...]:
-    """The operations that keep the token and read the result."""
+    """Return the operations that keep the token and read the result."""
     put = MapPut(once.bin, token, once.result, not isinstance(once.result, EXPRESSIONS))
     answer: Op = MapGet(once.bin, token) if once.answer is None else Read(once.answer)
     return put, _trim(once.bin, once.capacity), answer
 
 
 def _tokened(form: Form, once: Once) -> Form:
-    """The form of every attempt, with the parameter `token`; kept with the form that it belongs to."""
+    """Return the form of every attempt, with the parameter `token`; kept with the form that it belongs to."""
     ops = (*form.ops, *_remembering(once, _TOKEN))
     tokened = Form(*ops, when=_guard(once, form.when), exists=form.exists, or_absent=form.or_absent, ttl=form.ttl)
     form.tokened = tokened
@@ -190,26 +196,26 @@ class _Attempt:
         self.unanswered, self.cancelled = False, False
 
     def run(self) -> Values:
-        """The answer. Where an attempt was not answered, its resolution is counted in the metrics."""
+        """Return the answer. Where an attempt was not answered, its resolution is counted in the metrics."""
         try:
             values = self._answer()
         except (Refused, AlreadyExists):
-            self._tell("cancelled" if self.cancelled else "refused")
+            self._count("cancelled" if self.cancelled else "refused")
             raise
         except LatchworkError as failure:
             # With an attempt in doubt no failure of a later one is an answer: the record may have gone since, or been
             # too big for a moment, or the disk may have failed.
             if not self.doubt:
                 raise
-            self._tell("unknown")
+            self._count("unknown")
             if isinstance(failure, OutcomeUnknown):
                 raise
             raise self._unknown(f"a later attempt failed ({failure.code})") from failure
         if self.unanswered:
-            self._tell("applied")
+            self._count("applied")
         return values
 
-    def _tell(self, outcome: str) -> None:
+    def _count(self, outcome: str) -> None:
         if self.unanswered:
             self.store.seams.note("doubts", outcome=outcome)
 
@@ -243,7 +249,7 @@ class _Attempt:
         return values[-2:-1]
 
     def _attempt(self) -> Update:
-        """The update with its token: refused where the token is there, or may have been and was trimmed."""
+        """Return the update with its token: refused where the token is there, or may have been and was trimmed."""
         update, once, token = self.update, self.once, self.token
         if update.form is not None:
             tokened = update.form.tokened or _tokened(update.form, once)
@@ -254,7 +260,7 @@ class _Attempt:
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _learning(self, attempt: Update) -> Update:
-        """The attempt, which brings the server's time along."""
+        """Return the attempt, which brings the server's time along."""
         attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
         if self.store.token_clock.is_set or not isinstance(attempt.when, Bound):
             return attempt
@@ -265,7 +271,9 @@ class _Attempt:
         self.doubt = self.unanswered = True
 
     def _resolve(self, refusal: LatchworkError) -> Values | None:
-        """After a refusal: the remembered result, or None once a new token was minted; else the final error."""
+        """Return the remembered result after a refusal, or None once a new token was minted; else raise the final
+        error.
+        """
         once, token = self.once, self.token
         had, size, oldest, newest, result, answer, now = self._look()
         if had:
@@ -301,7 +309,7 @@ class _Attempt:
         self.token = clock.mint(self.store.seams, key)
 
     def _look(self) -> Values:
-        """What the record has of the token, and of those around it, and the server's time."""
+        """Read what the record remembers of the token, and of those around it, and the server's time."""
         once = self.once
         try:
             return self.store.operate(
@@ -343,8 +351,8 @@ class _Attempt:
         raise self._refused()
 
     def _refused(self) -> Refused:
-        told = f"the guard of the update of {self.update.key} did not hold; nothing was written"
-        return Refused(told, key=self.update.key, token=self.token)
+        message = f"the guard of the update of {self.update.key} did not hold; nothing was written"
+        return Refused(message, key=self.update.key, token=self.token)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(

@@ -10,11 +10,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar, overload
 
-from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+    Unreadable,
+)
 from ..inputs import checked_many, checked_switch
 from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
@@ -43,11 +54,11 @@ from .model.record import (  # fmt: skip
 )
 from .model.values import MAX_BIN, checked_bin, taken
 from .once import TokenClock, operate_once
+from .repeats import send_until_known
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
-"""What an attempt may end with after another in doubt; any other failure would say that nothing was written."""
-
+"""The errors with which an attempt may end after another one in doubt; any other would say that nothing was written."""
 
 _EACH_BY_ITSELF = nullcontext()
 
@@ -57,29 +68,43 @@ class RecordStore(ABC):
 
     policy: RetryPolicy = QUEUE_POLICY
     seams: Seams = SYSTEM
+    tells_of_writes: bool = False
+    """Whether `data_version` tells of each write of any process, without a read. A store that wraps another one passes
+    both on, or neither."""
 
     def __init__(self) -> None:
         self.token_clock = TokenClock()
 
     def with_policy(self, policy: RetryPolicy) -> RecordStore:
-        """A view of this store, on its connection, that retries by another policy."""
+        """Return a view of this store, on its connection, that retries by another policy."""
         return PolicyView(self, policy)
 
     # ---- the verbs
 
     def get(self, key: Key, *bins: str) -> Record | None:
-        """The record, or None where there is none; only these bins, or all where none is named."""
+        """Return the record, or None where there is none; only these bins, or all where none is named."""
         key = checked_key(key)
         return self.policy.run(self.seams, self._get, key, checked_bins(bins), doubt=_reads_are_repeatable)
 
-    def get_many(self, keys: Iterable[Key], *bins: str) -> list[Record | None]:
+    @overload
+    def get_many(self, keys: Iterable[Key], *bins: str, each: Literal[False] = ...) -> list[Record | None]: ...
+
+    @overload
+    def get_many(
+        self, keys: Iterable[Key], *bins: str, each: Literal[True]
+    ) -> list[Record | Corrupt | Unreadable | None]: ...
+
+    def get_many(self, keys: Iterable[Key], *bins: str, each: bool = False) -> Sequence[Record | LatchworkError | None]:
         """Read many records, in the order of the keys, in one round trip per node; None where there is no record.
 
-        One row that cannot be read fails the call.
+        each: whether a record that cannot be read has its error as its outcome, and the others are read nevertheless.
+            Finding such a record takes about 2 log2(n) more calls for n keys. Otherwise one such record fails the call.
         """
         wanted, bins = [checked_key(key) for key in checked_many("keys", keys)], checked_bins(bins)
         if not wanted:
             return []
+        if checked_switch("each", each):
+            return self._read_each(wanted, bins)
         return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=_reads_are_repeatable)
 
     def operate(
@@ -93,15 +118,16 @@ class RecordStore(ABC):
         once: Once | None = None,
         repeatable: bool = False,
     ) -> Values:
-        """Apply all operations to one record atomically if the guard holds; what they read, in order.
+        """Apply all operations to one record atomically if the guard holds; return what they read, in order.
 
-        exists: what must be there. A guard is skipped by the server where there is no record (P0.1), so a guarded
-        write must be an update, unless `or_absent=True` says that an absent record is as good as a true guard.
+        when: the guard. The server skips it if there is no record (P0.1), so a guarded write must be an update, unless
+            `or_absent=True` says that an absent record counts as a guard that holds.
+        exists: whether the record must exist, must not, or may.
         ttl: seconds to live from now, `KEEP` or `NEVER`.
         once: makes it exactly-once; the result is then the one-tuple of what `once` remembers (P1).
         repeatable: the guard makes a repeat harmless, so an attempt in doubt is simply sent again. `Refused` and
-        `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it. Any other failure
-        after that is `OutcomeUnknown`.
+            `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it. Any other
+            failure after that is `OutcomeUnknown`.
 
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
@@ -125,7 +151,7 @@ class RecordStore(ABC):
     def once(self, update: Update, *, token: bytes | None = None) -> Values:
         """Apply an update exactly once, as `operate(once=...)` does; its form says how it is remembered.
 
-        token: a token minted before, to go on with an update that was begun earlier.
+        token: a token minted before, to continue an update that was begun earlier.
         """
         form = checked(update).form
         once = form.once if form else None
@@ -141,6 +167,27 @@ class RecordStore(ABC):
         """
         return self._rows(checked_rows(updates), self._operate_many)
 
+    def repeat_many(
+        self, updates: Sequence[Update], instead: Callable[[], Sequence[Update]] | None = None
+    ) -> list[Row]:
+        """Apply updates whose repeat is harmless; an outcome for each. A row in doubt is sent again, as often as the
+        policy says.
+
+        instead: makes the rows of a batch that are sent from the second time on; then a repeat of only these need be
+            harmless.
+
+        An error that a row got after doubt has `details["doubt"]`: an earlier attempt may have done it. One update goes
+        as a single call, several as one batch.
+        """
+        if type(updates) is not list:  # as nearly always
+            updates = checked_many("updates", updates)
+        if len(updates) != 1:
+            return send_until_known(self, updates, self.operate_many, instead)
+        try:
+            return [self.repeat(updates[0])]
+        except LatchworkError as failure:
+            return [failure]
+
     def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
         """Delete the record if the guard holds. True if it was there, False if it was not.
 
@@ -149,20 +196,30 @@ class RecordStore(ABC):
         can bring the record back.
         """
         removal = checked_removal(Removal(key, when))
-        if not checked_switch("repeatable", repeatable):
-            return self.policy.run(self.seams, self._delete, removal)
-        doubts: list[bool] = []
-        try:
-            return self._delete(removal)
-        except LatchworkError as failure:
-            return self._repeated(failure, doubts, self._delete, removal) or bool(doubts)
+        if checked_switch("repeatable", repeatable):
+            return self._delete_repeatedly(removal)
+        return self.policy.run(self.seams, self._delete, removal)
 
-    def delete_many(self, removals: Iterable[Removal]) -> list[bool | LatchworkError]:
-        """Delete many records: for each True, False, or the error that `delete` would have raised."""
-        return self._rows([checked_removal(one) for one in checked_many("removals", removals)], self._delete_many)
+    def delete_many(self, removals: Iterable[Removal], *, repeatable: bool = False) -> list[bool | LatchworkError]:
+        """Delete many records: for each True, False, or the error that `delete` would have raised.
+
+        With `repeatable`, rows in doubt are sent again, as by `delete`; one removal then goes as a single call.
+        """
+        given = removals if type(removals) is list else checked_many("removals", removals)
+        rows = [checked_removal(one) for one in given]
+        if not checked_switch("repeatable", repeatable):
+            return self._rows(rows, self._delete_many)
+        if len(rows) != 1:
+            return send_until_known(self, rows, partial(self._rows, attempt=self._delete_many))
+        try:
+            return [self._delete_repeatedly(rows[0])]
+        except LatchworkError as failure:
+            return [failure]
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        """The records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index` before."""
+        """Return the records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index`
+        before.
+        """
         _check_index(set, bin)
         if not isinstance(equals, str | int) or isinstance(equals, bool):
             raise InvalidRequest(f"a query for {shown(equals)}; an index finds str and int")
@@ -175,33 +232,33 @@ class RecordStore(ABC):
 
     @abstractmethod
     def describe(self) -> StoreInfo:
-        """What this store is and what it can promise."""
+        """Return the facts about this store and its guarantees."""
 
     def together(self) -> AbstractContextManager[None]:
-        """One transaction of all calls that this thread makes in the `with` block, on a store that has transactions.
+        """Make one transaction of all calls of this thread in the `with` block, on a store that has transactions.
 
-        There the calls are written together when the block ends, or not at all: an error that leaves the block leaves
-        nothing, and neither does an error of a call that is none of its answers (`NotFound`, `AlreadyExists`,
-        `Refused`, `InvalidRequest`), which the end of the block raises again even where it was caught;
-        `details["rolled_back"]` then says that nothing was written. `OutcomeUnknown` from the end of the block: all or
-        nothing was. What a call has read or answered holds only once the block has ended. A block within another is a
-        part of it. It waits for nothing but the store, and not for long: other writers wait for its end.
+        There the calls are written together when the block ends, or not at all. An error that leaves the block undoes
+        everything. So does an error of a call that is not one of its answers (`NotFound`, `AlreadyExists`, `Refused`,
+        `InvalidRequest`): the end of the block raises it again even if it was caught; `details["rolled_back"]` then
+        says that nothing was written. `OutcomeUnknown` from the end of the block: all or nothing was written. What a
+        call has read or answered is certain only once the block has ended. A block within another is a part of it. It
+        waits only for the store, and not for long: other writers wait for its end.
 
-        Everywhere else it does nothing, and each call is by itself: on Aerospike, in memory, and through a store that
-        counts, observes or fails calls, which must see what came of each. So it is for calls that are right one by one,
-        and only cheaper together (P0).
+        On all other stores it does nothing, and each call is by itself: on Aerospike, in memory, and through a store
+        that counts, observes or fails calls, which must see the result of each. So use it for calls that are right one
+        by one, and only cheaper together (P0).
         """
         return _EACH_BY_ITSELF
 
     def data_version(self) -> object:
-        """A value that is another one after each write of anybody; None where the store cannot tell without a read.
+        """Return a value that changes with each write of any process; None if the store cannot tell without a read.
 
-        It may also change without one. Not a call: where it cannot be told now, it is another value each time.
+        It may also change without a write. Not a call: if it is not known now, the value is different each time.
         """
         return None
 
     def close(self) -> None:
-        """Let go of this process's connection, where the store made it; the next call makes another."""
+        """Close this process's connection, if the store made it; the next call makes another."""
 
     # ---- what a backend implements: one attempt each, arguments already checked
 
@@ -229,10 +286,30 @@ class RecordStore(ABC):
     @abstractmethod
     def _ensure_index(self, set: str, bin: str, kind: type) -> None: ...
 
+    # ---- rows by themselves
+
+    def _read_each(self, keys: list[Key], bins: Sequence[str]) -> list[Record | Corrupt | Unreadable | None]:
+        """Read the records in one call; while that fails because of one of them, each half by itself."""
+        try:
+            return [*self.policy.run(self.seams, self._get_many, keys, bins, doubt=_reads_are_repeatable)]
+        except (Corrupt, Unreadable) as failure:
+            if len(keys) == 1:
+                return [failure]
+        half = len(keys) // 2
+        return [*self._read_each(keys[:half], bins), *self._read_each(keys[half:], bins)]
+
     # ---- retrying
 
+    def _delete_repeatedly(self, removal: Removal) -> bool:
+        """Delete a record; where the outcome is in doubt, again. True also if the earlier attempt may have done it."""
+        try:
+            return self._delete(removal)
+        except LatchworkError as failure:
+            doubts: list[bool] = []
+            return self._repeated(failure, doubts, self._delete, removal) or bool(doubts)
+
     def _repeated(self, first: LatchworkError, doubts: list[bool], call: Callable[[Any], T], row: Any) -> T:
-        """Try a row again whose first attempt failed, and whose repeat is harmless; its outcome.
+        """Try a row again whose first attempt failed, and whose repeat is harmless; return its outcome.
 
         `doubts` gets an entry for each attempt in doubt.
         """
@@ -247,27 +324,32 @@ class RecordStore(ABC):
             raise
 
     def _rows(self, rows: list[Any], attempt: Any) -> list[Any]:
-        """Try a batch, then only those of its rows that were never applied, until the policy stops."""
+        """Send a batch, then only those of its rows that were never applied, until the policy stops."""
         if not rows:
             return []
-        outcomes: list[Any] = [None] * len(rows)
-        pending: Sequence[int] = range(len(rows))
+        try:
+            outcomes = list(attempt(rows))
+        except LatchworkError as failure:
+            outcomes = [failure] * len(rows)
+        pending = _never_applied(outcomes)
+        if not pending:
+            return outcomes
 
-        def once() -> None:
+        def again() -> None:
             nonlocal pending
-            for place in pending:  # what an earlier attempt came to says nothing about this one
-                outcomes[place] = None
-            for place, outcome in zip(pending, attempt([rows[place] for place in pending]), strict=True):
+            tried, pending = pending, []
+            try:
+                found = attempt([rows[place] for place in tried])
+            except LatchworkError as failure:
+                found = [failure] * len(tried)
+            for place, outcome in zip(tried, found, strict=True):
                 outcomes[place] = outcome
-            pending = [place for place in pending if _retry_row(outcomes[place])]
+            pending = [tried[place] for place in _never_applied(found)]
             if pending:
                 raise outcomes[pending[0]]
 
-        try:
-            self.policy.run(self.seams, once)
-        except LatchworkError as failure:
-            for place in pending:
-                outcomes[place] = failure if outcomes[place] is None else outcomes[place]
+        with suppress(LatchworkError):  # which the rows have
+            self.policy.after(outcomes[pending[0]], self.seams, again)
         return outcomes
 
 
@@ -279,6 +361,7 @@ class PolicyView(RecordStore):
             raise InvalidRequest(f"policy is {shown(policy)}; give a latchwork.retry.RetryPolicy")
         self.inner, self.policy = inner, policy
         self.seams, self.token_clock = inner.seams, inner.token_clock
+        self.tells_of_writes = inner.tells_of_writes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PolicyView, (self.inner, self.policy)
@@ -331,12 +414,13 @@ def _check_index(set: str, bin: str) -> None:
     checked_bin(bin)
 
 
-def _retry_row(outcome: Any) -> bool:
-    return isinstance(outcome, LatchworkError) and again(outcome)
+def _never_applied(outcomes: Sequence[Any]) -> list[int]:
+    """Return the places of rows that may be sent again."""
+    return [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Unavailable) and again(outcome)]
 
 
 def _reads_are_repeatable() -> None:
-    """A read changes nothing, so one in doubt may be sent again."""
+    """Allow a read in doubt to be sent again: it changes nothing."""
 
 
 __all__ = [

@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 from ..inputs import checked_callable, checked_number, checked_whole
 from ..seams import Event, Seams, Task
+from ..store.model.values import taken
 
 START = 1_700_000_000.0
 """Seconds since the epoch at which a manual clock starts."""
@@ -27,15 +28,17 @@ MOST = 1e12
 
 
 def checked_seed(seed: float | str) -> float | str:
-    """The seed, where it is a number or a text. Raises `InvalidRequest`."""
-    return seed if isinstance(seed, str) else checked_number("seed", seed, -(2.0**63), 2.0**63)
+    """Return the seed, where it is a number or a text. Raises `InvalidRequest`."""
+    return str(taken(seed)) if isinstance(seed, str) else checked_number("seed", seed, -(2.0**63), 2.0**63)
 
 
 class ManualClock(Seams):
-    """Seams whose clocks stand still until `advance`, `step` or somebody's `sleep` moves them.
+    """Seams whose clocks stand still until `advance`, `step` or a `sleep` moves them.
 
     seed: draws jitter; None = the middle of each range.
-    max_sleeps: after so many sleeps `sleep` raises `AssertionError`, as the program would go on for ever.
+    max_sleeps: after this number of sleeps `sleep` raises `AssertionError`, because the program seems to run without
+        end.
+
     `slept` holds the seconds of every sleep.
     """
 
@@ -145,7 +148,7 @@ class _Ended:
     """A task that has ended."""
 
     def join(self, timeout: float | None = None) -> None:
-        """There is nothing to wait for."""
+        """Return at once: the work has ended."""
 
     def is_alive(self) -> bool:
         return False
@@ -170,9 +173,9 @@ class ManualEvent:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let so many seconds pass, unless it is set. Raises `AssertionError` where this would wait for ever."""
+        """Let `timeout` seconds pass, unless it is set. Raises `AssertionError` if this would wait without end."""
         if not self._set:
             if timeout is None:
-                raise AssertionError("an event that nobody will set: this would wait for ever")
+                raise AssertionError("an event that will never be set: this would wait without end")
             self._clock.sleep(timeout)
         return self._set

@@ -30,7 +30,7 @@ from .clock import ManualClock
 from .stores import KINDS, Call, CountingStore, Crash, Fault, FaultyStore, Planned
 
 Work = Callable[[RecordStore, list[Any]], object]
-"""What is tried: given the store, and a list to which it appends what it does to the world outside of the store."""
+"""The code to try: it is given the store, and a list to which it appends what it does outside of the store."""
 LASTING = {"no_server": "dropped", "no_replies": "reply_lost"}
 """Faults that last from a call to the end of the work: each later call meets them too, so no retry helps."""
 FAULTS = (*KINDS, *LASTING)
@@ -46,7 +46,8 @@ class Trouble:
 
     call, verb, where: the call of the work that failed, counted from 1, what it was, and its record, or the first.
     fault: how it failed, one of `FAULTS`.
-    lost: what was expected and never done.  doubled: what was done more often than expected.
+    lost: what was expected and never done.
+    doubled: what was done more often than expected.
     failure: what the work raised at its recovery, or what `check` raised; None where it raised nothing.
     """
 
@@ -107,21 +108,21 @@ def inject_everywhere(
 
     Each run has a store of its own. `prepare` fills it, without faults. Then `work` runs, and one of its calls fails:
     the process dies there, or the call, or each from there on, is lost before or after the store has done it. A call is
-    one attempt; what the store repeats by itself the work does not notice. Then `recover` runs on the same store as
-    another process would, without faults; it finishes what was begun. In the end what was done is compared with what
-    is expected.
+    one attempt; the work does not notice what the store repeats by itself. Then `recover` runs on that store as another
+    process would, without faults, and finishes what was begun. At the end, what was done is compared with what is
+    expected.
 
-    work: the code to try. It may raise an error of Latchwork where a call fails; `recover` then runs as after a crash.
+    work: the code to try. It may raise an error of Latchwork if a call fails; `recover` then runs as after a crash.
     prepare: fills the store; None = the work needs nothing there.
     recover: what another process, or the next attempt, does; None = the work itself once more.
-    expected: what both together append to their list, in any order, each as often as it stands here.
-    check: looks at the store in the end, and raises `AssertionError` where something is wrong.
+    expected: what both together append to their list, in any order, each as often as it is listed here.
+    check: looks at the store at the end, and raises `AssertionError` if something is wrong.
     faults: how calls fail: `latchwork.testing.KINDS`, explained in `latchwork.testing.stores`; `no_server`, where no
         call from there on arrives; `no_replies`, where each is done and no reply comes.
     make_store: a new, empty store; None = one in memory, with a `ManualClock` of its own, so that no wait takes time.
 
     Returns a `Report`. Raises `InvalidRequest` for an unknown fault and for work that makes no store call, and whatever
-    the work raises where nothing fails, as then the work itself is wrong.
+    the work raises when nothing fails, because then the work itself is wrong.
 
     Not promised: that two faults at once do no harm, nor what threads of the work do; run it in one thread.
     """
@@ -152,12 +153,12 @@ def _in_memory() -> RecordStore:
 
 
 def _nothing(_: RecordStore) -> None:
-    """There is nothing to prepare, or to check."""
+    """Do nothing: there is nothing to prepare, or to check."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """What is tried, and what should come of it."""
+    """The work that is tried, and its expected result."""
 
     work: Work
     prepare: Callable[[RecordStore], object]
@@ -166,7 +167,9 @@ class _Trial:
     check: Callable[[RecordStore], object]
 
     def without_fault(self, store: RecordStore) -> int:
-        """How many store calls the work makes. Raises `InvalidRequest` where it makes none, or does not as expected."""
+        """Return how many store calls the work makes. Raises `InvalidRequest` if it makes none, or does not do as
+        expected.
+        """
         done: list[Any] = []
         self.prepare(as_store(store))
         counting = CountingStore(store)
@@ -182,7 +185,7 @@ class _Trial:
         return counting.total
 
     def with_fault(self, store: RecordStore, number: int, fault: str) -> Trouble | None:
-        """What went wrong where that call, or each from there on, fails so; None where all is well."""
+        """Return what went wrong when that call, or each from there on, fails; None if nothing did."""
         done: list[Any] = []
         self.prepare(store)
         faulty = FaultyStore(store, _plan(number, fault))
@@ -206,7 +209,7 @@ def _plan(number: int, fault: str) -> dict[int, Planned]:
 
 
 def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str | None:
-    """What it raised, in a line; None where that was planned, and where it raised nothing."""
+    """Return what it raised, in a line; None if that was planned, or nothing was raised."""
     try:
         run()
     except planned:
@@ -217,7 +220,7 @@ def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str
 
 
 def _where(call: Call) -> str:
-    """The record that a call was about: the first, and how many others, for a batch."""
+    """Return the record that a call was about: the first, and how many others, for a batch."""
     if isinstance(call.request, str):
         return f"index on set {call.request}"
     many = call.verb.endswith("_many")

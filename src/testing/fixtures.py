@@ -14,13 +14,13 @@ from .stores import CountingStore
 
 @pytest.fixture
 def latchwork_clock() -> ManualClock:
-    """A clock that stands still until the test, or a wait of what it tests, moves it."""
+    """Return a clock that stands still until the test, or a wait of what it tests, moves it."""
     return ManualClock()
 
 
 @pytest.fixture
 def latchwork_store(latchwork_clock: ManualClock) -> Iterator[RecordStore]:
-    """An empty store in memory on that clock, which counts its calls."""
+    """Yield an empty store in memory on that clock, which counts its calls."""
     store = CountingStore(MemoryStore(latchwork_clock))
     yield store
     store.close()

@@ -52,7 +52,7 @@ DOUBTS = ("request_lost", "reply_lost", "late")
 
 
 class Crash(BaseException):
-    """The process died here. Not an Exception, so that no handler goes on as if nothing had happened."""
+    """The process died here. Not an Exception, so that no handler continues as if nothing had happened."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Outage(dict[int, Planned]):
         self.seams, self.begin, self.end, self.fault = seams, begin, end, fault
 
     def take(self) -> Planned | None:
-        """What the next call meets."""
+        """Return the fault of the next call."""
         return self.fault if self.begin <= self.seams.monotonic() < self.end else None
 
 
@@ -126,13 +126,14 @@ class CountingStore(RecordStore):
         super().__init__()
         self.inner, self.policy = as_store(inner), inner.policy
         self.seams = inner.seams if seams is None else checked_kind("seams", seams, Seams)
+        self.tells_of_writes = self.inner.tells_of_writes
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self._guard = threading.RLock()
 
     @property
     def total(self) -> int:
-        """All calls so far."""
+        """The number of all calls."""
         return sum(self.calls.values())
 
     def reset(self) -> None:
@@ -147,7 +148,7 @@ class CountingStore(RecordStore):
         return self.inner.describe()
 
     def data_version(self) -> object:
-        """What the store says."""
+        """Return the store's data version."""
         return self.inner.data_version()
 
     def close(self) -> None:
@@ -198,8 +199,8 @@ class CountingStore(RecordStore):
 class FaultyStore(CountingStore):
     """Any store, failing as planned or by chance.
 
-    plan: for numbers of calls, counted from 1, what they meet; or an `Outage`.
-    seed, rate, kinds: so many calls of each fail by chance, in one of these ways. None = none do.
+    plan: the faults by the number of the call, counted from 1; or an `Outage`.
+    seed, rate, kinds: this share of calls fails by chance, in one of these ways. None = none do.
     seams: those of the client that uses it; None = the seams of the store.
 
     Kinds of faults, and what happens to batches: see the module `latchwork.testing.stores`.
@@ -233,14 +234,14 @@ class FaultyStore(CountingStore):
         self.plan[self._number + 1] = _checked_fault(fault)
 
     def deliver(self) -> list[Any]:
-        """Let every late request land now; what the store answered to each (nobody else hears of it)."""
+        """Deliver every late request now; return the store's answers, which no caller sees otherwise."""
         with self._guard:
             landing, self._late = self._late, []
         return [self._land(verb, request) for _, verb, request in landing]
 
     @property
     def pending(self) -> int:
-        """How many late requests have not landed yet."""
+        """The number of late requests that were not delivered yet."""
         return len(self._late)
 
     def revive(self) -> None:
@@ -309,7 +310,7 @@ class FaultyStore(CountingStore):
         raise _failure(call, fault.kind)
 
     def _batch(self, call: Call, fault: Fault) -> list[Any]:
-        """The rows that fail and the rows that do not, each alone, as the store would report them."""
+        """Return the rows that fail and the rows that do not, each alone, as the store would report them."""
         failing = set(range(len(call.request)) if fault.rows is None else fault.rows)
         sound = [place for place in range(len(call.request)) if place not in failing or fault.kind == "duplicate"]
         answers = getattr(self.inner, f"_{call.verb}")([call.request[place] for place in sound]) if sound else []
@@ -320,7 +321,7 @@ class FaultyStore(CountingStore):
         return [outcomes[place] for place in range(len(call.request))]
 
     def _write(self, verb: str, request: Any, fault: Fault) -> None:
-        """What happens at the store behind the caller's back."""
+        """Apply at the store what the fault lets through, behind the caller's back."""
         if fault.kind in ("reply_lost", "duplicate"):
             self._land(verb, request)
         elif fault.kind == "late":

@@ -1,16 +1,23 @@
-"""What upkeep does in hours, at once: for tests of consumers on a clock that stands still."""
+"""Upkeep at once, as it is otherwise done in hours: for tests of consumers on a clock that stands still."""
 
 from __future__ import annotations
 
+import logging
 from typing import cast
 
+from ..background import FailureLog
+from ..coord.election import Leadership
 from ..errors import InvalidRequest
 from ..inputs import checked_kind
-from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.upkeep.ending import Ending
 from ..queue.sharded.upkeep.shovel import Shovel
 from ..queue.sharded.upkeep.sweeper import Sweeper
+from ..queue.sharded.upkeep.timers import Timers
 from .clock import ManualClock
+
+log = logging.getLogger(__name__)
 
 ROUNDS = 6
 """Sweeps that an abandoned message needs at most: its slot is marked, passed and brought back, each a sweep later."""
@@ -19,24 +26,44 @@ ROUNDS = 6
 def bring_back(queue: ShardedQueue) -> None:
     """Let time pass and upkeep run until what failed, and what dead consumers had, is ready again.
 
-    Sweeps and shovels run as upkeep runs them, a sweep duration apart, six times, on the store's `ManualClock`. What
-    was handed out too often is parked, and what has a longer `backoff` stays in the sideline, as ever. Messages expire
-    meanwhile, too: give them an expiry of more than six sweep durations.
+    Sweeps and shovels run as upkeep runs them, a sweep duration apart, six times, on the store's `ManualClock`, for the
+    queue and its groups. Delayed messages that are due meanwhile are moved into the queue, and batches that are done
+    are ended. Not done: ticks of schedules. What was handed out too often is parked, and what has a longer `backoff`
+    stays in the sideline, as ever. Messages expire meanwhile, too: give them an expiry of more than six sweep
+    durations.
 
     Raises `InvalidRequest` where the store's clock is not a `ManualClock`.
     """
     clock = checked_kind("queue", queue, ShardedQueue).store.seams
     if not isinstance(clock, ManualClock):
         raise InvalidRequest(f"the store's seams are {type(clock).__name__}; make it with a ManualClock")
-    sweeper = Sweeper(cast(QueueRegistry, queue.registry), _Alone())
+    kept, leadership = _Kept(queue), cast(Leadership, _Alone())
+    sweeper, timers, ending = Sweeper(cast(QueueRegistry, queue.registry), _Alone()), Timers(kept), Ending(kept)
     for _ in range(ROUNDS):
         sweeper.run_once()
-        Shovel(queue).run_once()
+        for one in kept.queues():
+            Shovel(one).run_once()
+        timers.run(leadership)
+        ending.run(leadership)
         clock.advance(queue.config.sweep_duration.total_seconds() + 1)
 
 
+class _Kept:
+    """The queue that is kept up, and its groups."""
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self._seams = queue.store.seams
+        self._queues = [queue, *([] if isinstance(queue, QueueGroup) else queue.groups())]
+
+    def queues(self) -> list[ShardedQueue]:
+        return self._queues
+
+    def failure_log(self) -> FailureLog:
+        return FailureLog(self._seams, log)
+
+
 class _Alone:
-    """An election and the leadership of it: a test has one process, which leads for ever."""
+    """An election and its leadership for one process, which leads for the whole test."""
 
     epoch = 1
 
@@ -45,4 +72,4 @@ class _Alone:
         return self
 
     def check(self) -> None:
-        """Nobody else is there to depose it."""
+        """Do nothing: no other process can depose it."""

@@ -293,3 +293,23 @@ def test_a_job_reads_its_whole_message(running, queue):
     queue.publish("x" * 500_000)
     run = running("queue", "consume", "q", *SHOP, "--timeout", "0", "--", "sh", "-c", "sleep 0.2; wc -c")
     assert run.process.communicate(timeout=60)[0].strip() == "500002"
+
+
+SECOND = """
+import os, signal, socket
+from latchwork.cli.run import supervisor
+here, there = socket.socketpair()
+bell = supervisor._bell()
+os.kill(os.getpid(), signal.SIGALRM)
+supervisor._run(supervisor.Parent(there), bell, {
+    "run": ["sh", "-c", "sleep 0.2; exit 7"], "environment": dict(os.environ), "stdout": None, "fed": False,
+    "grace": 10, "grace_alone": 10, "foreground": False, "mask": [],
+})
+there.close()
+print(here.makefile().read())
+"""
+
+
+def test_a_grace_that_is_over_just_as_its_command_ends_does_not_kill_the_next_one():
+    done = subprocess.run([sys.executable, "-c", SECOND], capture_output=True, text=True, timeout=60, check=True)
+    assert '{"ended": 7}' in done.stdout.splitlines()

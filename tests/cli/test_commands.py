@@ -11,6 +11,7 @@ import threading
 import types
 from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_a_lock_that_is_held_times_out_with_4(lw, sqlite_url):
 
 
 def test_a_command_is_ended_when_its_lock_is_lost(lw, sqlite_url, monkeypatch):
-    from latchwork.cli import lock
+    from latchwork.cli.coord import lock
 
     taken = []
     monkeypatch.setattr(lock, "run_under", _losing(lock.run_under, taken))
@@ -285,6 +286,18 @@ def test_a_wait_for_a_latch_that_was_deleted_once_it_was_released_says_released(
     assert (waited.code, waited.json["released"]) == (0, True)
 
 
+def test_a_wait_for_a_latch_that_is_out_of_reach_once_it_was_released_says_released(lw, sqlite_url, monkeypatch):
+    CountDownLatch.create(connect(sqlite_url), "shop", "n", 1).count_down()
+
+    def out_of_reach(latch):
+        raise Unavailable(f"{latch!r} cannot be read")
+
+    monkeypatch.setattr(CountDownLatch, "parties", out_of_reach)
+    monkeypatch.setenv("LATCHWORK_CLIENT", "shop")
+    waited = lw("latch", "wait", "n", "--json")
+    assert (waited.code, waited.json["released"]) == (0, True)
+
+
 def test_the_circular_queue_by_the_command_alone(lw):
     assert lw("large", "create", "bus", "1000", "--json").json["capacity"] == 1000
     assert lw("large", "enqueue", "bus", '{"a": 1}', "text", "--json").json["offsets"] == [0, 1]
@@ -297,7 +310,16 @@ def test_the_circular_queue_by_the_command_alone(lw):
 def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told = lw("demo", "--json").json
-    assert set(told) == {"latch", "lock", "election", "large_queue", "sharded_queue", "paged_queue", "outbox"}
+    assert set(told) == {
+        "latch", "barrier", "lock", "rwlock", "semaphore", "limiter", "presence", "election", "large_queue",
+        "sharded_queue", "group", "batch", "paged_queue", "outbox",
+    }  # fmt: skip
+    assert told["rwlock"].endswith("a writer beside them: False; a reader beside a writer: False")
+    assert told["semaphore"].endswith("a third one: False")
+    assert told["limiter"].endswith("3 allowed")
+    assert told["presence"].endswith("members ['web-1', 'web-2'], after they left []")
+    assert told["group"].endswith("{'audit': [1], 'search': [1]}")
+    assert told["batch"].endswith("all done: True")
     assert "refused" in told["lock"]
     assert "100 handled" in told["sharded_queue"]
     assert "100 forwarded, 100 in the queue" in told["outbox"]
@@ -374,6 +396,23 @@ def test_a_command_warns_of_a_namespace_only_where_more_is_asked_for(aerospike_s
     assert quiet.stdout == verbose.stdout
 
 
+def test_a_command_that_waits_for_a_store_that_is_away_says_so():
+    store = "aerospike://127.0.0.1:1/test?total_timeout=300"
+    waiting = subprocess.Popen(command(store, "lock", "run", "x", "--", "true"), stderr=subprocess.PIPE, text=True)
+    try:
+        assert "the store is unavailable, and is asked again" in waiting.stderr.readline()
+    finally:
+        waiting.kill()
+        waiting.communicate()
+
+
+def test_doctor_blames_no_store_for_a_name_that_is_none(lw):
+    for wrong in (("--client", ""), ("--client", "x" * 300), ("--semaphore", ""), ("--client", "c", "--barrier", "")):
+        done = lw("doctor", *wrong)
+        assert (done.code, done.out.count("problem  names: ")) == (1, 1), done.out
+        assert "does not answer" not in done.out
+
+
 def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
     done = lw("doctor", *SHOP, "--farm", "much-too-long")
@@ -405,7 +444,7 @@ def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state
         (("queue", "create", "q", *SHOP, "--shards", "513"), 2, "512"),
         (("queue", "create", "q", *SHOP, "--concurrency", "101"), 2, "MAX_ALLOWED_CONSUMERS_EXCEEDED"),
         (("queue", "create", "q", *SHOP, "--shovel-seconds", "86401"), 2, "INVALID_SHOVEL_TIME_INTERVAL"),
-        (("lock", "run", "l", "--", "no-such-program"), 2, "no-such-program"),
+        (("lock", "run", "l", "--", "no-such-program"), 127, "no-such-program"),
         (("large", "create", "bus", "0"), 2, "capacity"),
         (("queue", "create", "q", *SHOP, "--expiry-hours", "nan"), 2, "--expiry-hours is nan"),
         (("queue", "create", "q", *SHOP, "--expiry-hours", "1e12"), 2, "--expiry-hours is 1"),
@@ -473,13 +512,13 @@ def test_a_program_that_cannot_be_run_is_refused_before_a_message_is_taken(lw):
     lw("queue", "publish", "q", "1", "2", *SHOP)
     for more in ((), ("--follow",)):
         done = lw("queue", "consume", "q", *SHOP, *more, "--", "./no-such.sh")
-        assert (done.code, "./no-such.sh" in done.err) == (2, True)
+        assert (done.code, "./no-such.sh" in done.err) == (127, True)
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["ready"], facts["sideline"]) == (2, 0)
 
 
 @pytest.mark.parametrize(
-    ("more", "target"), [(("--", "true"), "latchwork.cli.supervise.Run.result"), (("--json",), "json.dumps")]
+    ("more", "target"), [(("--", "true"), "latchwork.cli.run.supervise.Run.result"), (("--json",), "json.dumps")]
 )
 def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, more, target):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
@@ -517,7 +556,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):
-    monkeypatch.setattr(import_module("latchwork.cli.consume"), "Consumer", _Following)
+    monkeypatch.setattr(import_module("latchwork.cli.queue.consume"), "Consumer", _Following)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     (first,) = lw("queue", "publish", "q", '{"a": 1}', *SHOP, "--header", "h=v", "--json").json["published"]
     told = lw("queue", "consume", "q", *SHOP, "--follow", "--json").json
@@ -543,7 +582,7 @@ def test_a_usage_error_is_a_document_with_json(lw, arguments):
 
 
 def test_ctrl_c_is_a_document_with_json(lw, monkeypatch):
-    monkeypatch.setattr("latchwork.cli.latch.CountDownLatch.wait", _interrupt)
+    monkeypatch.setattr("latchwork.cli.coord.latch.CountDownLatch.wait", _interrupt)
     lw("latch", "create", "n", *SHOP, "--count", "1")
     done = lw("latch", "wait", "n", *SHOP, "--json")
     assert (done.code, done.err, done.json["error"]) == (130, "latchwork: interrupted\n", "INTERRUPTED")
@@ -637,7 +676,7 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
 
 def test_reasons_that_were_only_looked_at_in_part_say_so(lw, monkeypatch):
     for module in ("snapshot", "stats"):
-        monkeypatch.setattr(sys.modules[f"latchwork.cli.{module}"], "SAMPLE", 2)
+        monkeypatch.setattr(import_module(f"latchwork.cli.{module}"), "SAMPLE", 2)
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", "2", *SHOP)
     lw("queue", "consume", "q", *SHOP, "--", "false")
@@ -683,7 +722,7 @@ def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
     done = lw("doctor", store="sqlite:/nowhere/shop.db")
     assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
     community = StoreInfo("aerospike", "community", False, 2, 0, 2, 1)
-    (finding,) = sys.modules["latchwork.cli.doctor"]._durability(community)
+    (finding,) = import_module("latchwork.cli.doctor")._durability(community)
     assert "cold restart" in finding.what
 
 
@@ -845,8 +884,8 @@ class _Elected:
 
 
 def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(lw, monkeypatch):
-    from latchwork.cli import queue as commands
     from latchwork.cli import session
+    from latchwork.cli.queue import queue as commands
 
     clock = ManualClock()
     store = MemoryStore(clock)
@@ -875,7 +914,7 @@ def test_a_sweep_stands_in_the_election_that_the_statistics_ask(lw, sqlite_url):
     seen.release()
     help_ = " ".join(lw("queue", "sweep", "--help").out.split())
     assert "CLIENT-sweeper" in help_
-    assert "passes no slot whose message is gone" in help_
+    assert "passes no slot whose message is missing" in help_
 
 
 def test_the_statistics_call_a_queue_that_is_not_active_inactive(lw, sqlite_url):
@@ -915,3 +954,36 @@ def test_the_command_says_on_stderr_which_store_it_uses_where_none_is_named(tmp_
     assert said.err == (
         f"latchwork: the store is sqlite:{tmp_path}/latchwork/store.db; --store or $LATCHWORK_STORE name another\n"
     )
+
+
+RUN = {
+    "lock run": ("lock", "run", "n"),
+    "leader run": ("leader", "run", "n"),
+    "semaphore run": ("semaphore", "run", "n", "--permits", "1"),
+    "rwlock read": ("rwlock", "read", "n"),
+    "rwlock write": ("rwlock", "write", "n"),
+    "group run": ("group", "run", "n"),
+    "queue consume": ("queue", "consume", "q", *SHOP),
+}
+"""Each command that runs a program."""
+
+
+@pytest.fixture
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("_in_a_folder")
+@pytest.mark.parametrize("words", RUN.values(), ids=RUN)
+@pytest.mark.parametrize(("program", "code"), [("nothing-of-that-name", 127), ("./plain.txt", 126), ("./none", 127)])
+def test_what_cannot_be_run_ends_as_in_a_shell_and_holds_nothing(lw, words, program, code):
+    Path("plain.txt").write_text("no program")
+    lw("queue", "create", "q", *SHOP)
+    lw("queue", "publish", "q", *SHOP, "1")
+    for _ in range(2):
+        done = lw(*words, "--", program, "secret-argument")
+        assert (done.code, done.out) == (code, "")
+        assert f"cannot run '{program}'" in done.err
+        assert len(done.err.splitlines()) == 1
+        assert "secret" not in done.err
+    assert lw(*words, "--", "true").code == 0, "at once: nobody holds it"

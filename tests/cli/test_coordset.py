@@ -200,7 +200,7 @@ def test_doctor_names_members_that_died_or_are_silent(lw, store):
         code, found, remedies = troubles(lw, "--group", "g")
     assert code == 1
     assert [state for state, _ in found] == ["problem"] * 2
-    assert "a/q was not heard of for 6" in found[0][1]
+    assert "a/q has not renewed for 6" in found[0][1]
     assert found[1][1] == "group g: a/p died"
     assert all("start it again" in remedy for remedy in remedies)
 
@@ -233,6 +233,17 @@ def test_doctor_says_why_a_barrier_was_broken_and_what_is_not_there(lw, store):
     assert found[2][1].endswith(" was broken: late p")
     assert "more time" in remedies[2]
     assert lw("doctor", "--barrier", "b").code == 2
+
+
+def test_doctor_says_that_a_record_is_damaged_whose_holders_hold_what_nobody_can(lw, store):
+    entry = {"a": [1, 1000, 3, "o", 7]}
+    store.operate(
+        Key("latchwork_semaphores", "s"), Put("holders", entry), Put("renewed", {"a": 3}), exists=Exists.ANY, ttl=60
+    )
+    found = lw("doctor", "--semaphore", "s")
+    assert found.code == 1
+    assert "semaphore s: the record" in found.out
+    assert "delete the record while nobody uses it" in found.out
 
 
 def test_doctor_sees_a_limiter_whose_clock_was_set_back_and_damaged_records(lw, store):

@@ -28,7 +28,7 @@ def test_batches_are_listed_looked_at_waited_for_and_closed(lw, orders):
     done = lw("queue", "batch", "wait", "orders", "load-7", *where, "--timeout", "0")
     assert done.code != 0
     assert "1 of 2 messages wait" in done.err
-    assert "nobody has closed it" in done.err
+    assert "it is not closed" in done.err
     assert lw("queue", "batch", "close", "orders", "load-7", *where).code == 0
     assert lw("queue", "batch", "close", "orders", "load-7", *where).code == 0
     orders.receive(1)[0].ack()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
+
+import latchwork
+from latchwork.queue import QueueRegistry
 
 
 @pytest.fixture
@@ -23,6 +28,44 @@ def test_a_group_is_created_listed_looked_at_and_dropped(lw, queue):
     assert lw("queue", "group", "drop", "orders", "audit", *queue[1:]).code == 0
     assert lw("queue", "group", "drop", "orders", "audit", *queue[1:]).code == 3
     assert lw("--json", "queue", "group", "list", *queue).json == []
+
+
+def test_what_was_published_before_a_group_was_made_is_none_of_its_messages_in_flight(lw, queue, sqlite_url):
+    assert lw("queue", "publish", "orders", "1", "2", "3", *queue[1:]).code == 0
+    for name, start in (("late", "now"), ("early", "oldest")):
+        assert lw("queue", "group", "create", "orders", name, *queue[1:], "--start", start).code == 0
+    rows = {row["queue"]: row for row in lw("--json", "stats", *queue[1:]).json}
+    late, early = rows["orders@late"], rows["orders@early"]
+    assert (late["ready"], late["in_flight"], late["shard_balance"]) == (0, 0, None)
+    assert (early["ready"], early["in_flight"]) == (3, 0)
+    assert lw("queue", "publish", "orders", "4", *queue[1:]).code == 0
+    with closing(latchwork.connect(sqlite_url)) as store:
+        for name, held in (("late", 1), ("early", 4)):
+            assert len(QueueRegistry(store, "shop").get(f"orders@{name}").receive(10)) == held
+    rows = {row["queue"]: row for row in lw("--json", "stats", *queue[1:]).json}
+    assert [rows[f"orders@{name}"]["in_flight"] for name in ("late", "early")] == [1, 4]
+
+
+def test_a_group_of_an_even_queue_is_even(lw):
+    assert lw("queue", "create", "even", "--client", "shop", "--shards", "4").code == 0
+    assert lw("queue", "group", "create", "even", "audit", "--client", "shop").code == 0
+    for n in range(8):
+        assert lw("queue", "publish", "even", str(n), "--client", "shop").code == 0
+    rows = {row["queue"]: row for row in lw("--json", "stats", "--client", "shop").json}
+    assert rows["even@audit"]["shard_balance"] == rows["even"]["shard_balance"]
+
+
+def test_a_group_whose_maker_died_keeps_no_other_from_being_looked_at(lw, queue, sqlite_url):
+    assert lw("queue", "group", "create", "orders", "audit", *queue[1:]).code == 0
+    with closing(latchwork.connect(sqlite_url)) as store:
+        group = QueueRegistry(store, "shop").get("orders@audit")
+        assert store.delete(group.pointers.pointers_key(0))
+    assert [row["queue"] for row in lw("--json", "stats", *queue[1:]).json] == ["orders"]
+    done = lw("doctor", *queue[1:])
+    assert "group orders@audit is being made, or dropped" in done.out
+    assert "queue orders: its record and the pointers of its shards are sound" in done.out
+    assert lw("queue", "group", "drop", "orders", "audit", *queue[1:]).code == 0
+    assert "orders@audit" not in lw("doctor", *queue[1:]).out
 
 
 @pytest.mark.parametrize("start", ["now", "oldest", "2030-01-31T12:00+00:00"])

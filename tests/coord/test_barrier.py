@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from latchwork.coord import Barrier, Group, LatchLevel
-from latchwork.coord.generations import AT, BARRIERS, ENDS, KEPT_PAYLOADS, PAYLOADS, SAID, STOP, TURN
+from latchwork.coord.barrier.layout import AT, BARRIERS, ENDS, KEPT_PAYLOADS, PAYLOADS, SAID, STOP, TURN
+from latchwork.coord.barrier.meeting import Meeting
 from latchwork.errors import (
     BarrierBroken,
     Corrupt,
@@ -174,6 +175,40 @@ def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock
     assert barrier(memory).progress().arrived == frozenset()
 
 
+def test_a_party_whose_meeting_ends_before_it_is_there_arrives_at_the_next_one_at_once(memory, clock):
+    """The others are there already, so nothing changes any more that could wake it."""
+    said(lambda: barrier(memory).wait("p", timeout=0))
+
+    def begin_anew():
+        barrier(memory).abort("begin anew")
+        Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look()
+
+    before_it_arrives = FaultyStore(memory, {3: begin_anew})
+    assert barrier(before_it_arrives).wait("p", "p", timeout=60) == {"p": "p", "q": "q"}
+    assert clock.monotonic() < 1
+
+
+def test_a_wait_that_is_continued_arrives_at_once_where_its_meeting_has_ended_without_it(memory, clock):
+    said(lambda: barrier(memory).wait("p", timeout=0))
+    one = barrier(FaultyStore(memory, {3: "crash_before"}))
+    with pytest.raises(BaseException, match="crash"):
+        one.wait("p", "p", timeout=60)
+    one._venue.store.revive()
+    barrier(memory).abort("begin anew")
+    Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look()
+    assert one.wait("p", "p", timeout=60) == {"p": "p", "q": "q"}
+    assert clock.monotonic() < 1
+
+
+def test_the_last_one_to_arrive_has_met_the_others_though_its_time_is_over(memory):
+    first = barrier(memory)
+    assert isinstance(said(lambda: first.wait("p", timeout=0)), WaitTimeout), "nobody was there before"
+    arrived = Meeting(first._venue, ("a", "p"), '"of p"')
+    assert arrived.look() is None
+    assert barrier(memory).wait("q", "of q", timeout=0) == {"p": "of p", "q": "of q"}
+    assert arrived.look().kind == "met"
+
+
 def test_a_meeting_is_decided_once_whoever_asks(memory, clock):
     one = barrier(memory)
     clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
@@ -194,6 +229,32 @@ def test_a_record_that_is_lost_or_deleted_is_said_so_and_the_next_wait_begins_an
     clock.at(2.0, lambda: said(lambda: barrier(memory).wait("q", "q", 60)))
     with pytest.raises(NotFound, match="what p brought"):
         one.wait("p", "p", 60)
+
+
+def test_parties_that_met_and_found_that_what_one_brought_is_lost_meet_again(memory, clock):
+    """As where it has expired, since the last one came too late."""
+    one, other, told = barrier(memory), barrier(memory), []
+    clock.at(1.0, lambda: memory.inner.delete(Key(PAYLOADS, "shop#b#a/p")))
+    clock.at(2.0, lambda: told.append(said(lambda: other.wait("q", "q", 60))))
+    told.append(said(lambda: one.wait("p", "p", 60)))
+    assert [type(end) for end in told] == [NotFound, NotFound]
+    clock.at(1.0, lambda: told.append(said(lambda: other.wait("q", "q2", 60))))
+    told.append(said(lambda: one.wait("p", "p2", 60)))
+    assert told[2:] == [{"p": "p2", "q": "q2"}] * 2
+
+
+@pytest.mark.parametrize("damage", [5, {0: "["}])
+def test_what_a_party_brought_is_said_to_be_corrupt_where_it_is_damaged(memory, clock, damage):
+    key = Key(PAYLOADS, "shop#b#a/q")
+
+    def spoil():
+        said(lambda: Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look())
+        spoilt = damage if damage == 5 else dict.fromkeys(memory.get(key).bins[SAID + "a"], "[")
+        memory.operate(key, Put(SAID + "a", spoilt))
+
+    clock.at(1, spoil)
+    with pytest.raises(Corrupt, match="a/q"):
+        barrier(memory).wait("p", "p", 60)
 
 
 def test_what_is_kept_of_the_past_is_bounded(memory):
@@ -326,7 +387,7 @@ def test_the_farm_that_decides_says_met_and_the_other_one_hears_it_when_it_is_ba
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"parties": []}, "names nobody"),
+        ({"parties": []}, "parties is empty"),
         ({"parties": "pq"}, "give a list"),
         ({"parties": [""]}, "party is ''"),
         ({"parties": [7]}, "party is 7"),
@@ -350,7 +411,7 @@ def test_bad_barriers_are_refused_before_any_call(memory, given, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("stranger",), "none of the parties"),
+        (("stranger",), "not one of the parties"),
         (("p", object()), "cannot be stored as JSON"),
         (("p", "x" * 65_536), "65538 bytes as JSON; at most 65536"),
         (("p", None, -1), "timeout"),
@@ -379,7 +440,10 @@ def test_a_handle_travels(shared_store, name):
     assert twin.wait("p", [1], 30) == {"p": [1]}
 
 
-@pytest.mark.parametrize("damage", [{ENDS + "a": {1: 5}}, {AT + "a": "x"}, {STOP + "a": [1]}])
+@pytest.mark.parametrize("damage", [
+    {ENDS + "a": {1: 5}}, {AT + "a": "x"}, {STOP + "a": [1]}, {TURN + "a": "x"}, {ENDS + "a": {1: ["late", 5]}},
+    {ENDS + "a": {"x": ["met"]}}, {AT + "a": {"p": "x"}}, {STOP + "a": ["x", "late"]}, {STOP + "a": [1, 5]},
+])  # fmt: skip
 def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
     said(lambda: barrier(memory).wait("p", timeout=0))
     memory.operate(Key(BARRIERS, "shop#b"), *(Put(bin, value) for bin, value in damage.items()), exists=Exists.UPDATE)

@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from latchwork.coord import Decision, RateLimiter
+from latchwork.coord import limiter as limiters
 from latchwork.coord.limiter import CELLS, LIMITS
 from latchwork.errors import InvalidRequest, OutcomeUnknown, WaitTimeout
 from latchwork.retry import RetryPolicy
@@ -160,6 +161,27 @@ def test_one_that_is_refused_now_and_then_is_let_through_though_the_stores_clock
     assert 2.0 <= waited <= 3.5
 
 
+def test_one_whose_handle_is_made_for_each_call_is_let_through_though_the_stores_clock_was_set_back(memory, clock):
+    """As `of_key` makes it in a service, for each request."""
+    users = RateLimiter(memory, "login", 3, 2.0)
+    users.of_key("ada").acquire(n=3)
+    clock.step(-3600)
+    waited = 0.0
+    while not users.of_key("ada").try_acquire().allowed:
+        clock.advance(0.5)
+        waited += 0.5
+    assert 2.0 <= waited <= 3.5
+    assert not users.of_key("ada")._watches, "of one that lets calls through nothing is kept"
+
+
+def test_what_a_process_watches_is_bounded(memory, monkeypatch):
+    monkeypatch.setattr(limiters, "MAX_WATCHED", 4)
+    users = RateLimiter(memory, "login", 1, 2.0)
+    for user in range(9):
+        assert [users.of_key(str(user)).try_acquire().allowed for _ in range(2)] == [True, False]
+        assert len(users._watches) <= 4
+
+
 def test_nothing_is_forgotten_while_others_are_let_through(memory, clock):
     limiter = RateLimiter(memory, "l", 3, 2.0)
     limiter.acquire(n=3)
@@ -169,10 +191,10 @@ def test_nothing_is_forgotten_while_others_are_let_through(memory, clock):
     other = RateLimiter(memory, "l", 10, 2.0)
     assert other.try_acquire().allowed, "which has a larger limit"
     assert not limiter.try_acquire().allowed, "its watch begins anew"
-    limiter._begin_anew()
+    limiter._reset()
     clock.advance(0.1)
     other.try_acquire()
-    limiter._begin_anew()
+    limiter._reset()
     assert sum(memory.get(Key(LIMITS, "l")).bins["per-200"].values()) >= 1
 
 

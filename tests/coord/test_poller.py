@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from functools import partial
 
 import pytest
 
 from latchwork.coord import CountDownLatch, CountUpDownLatch, FencedLock, LeaseElection
 from latchwork.coord.lease import FENCE, GRANT, LEASE
 from latchwork.coord.lock import LOCKS
-from latchwork.coord.poller import BATCH, Poller, poller_of
-from latchwork.coord.watch import Watch
+from latchwork.coord.waits.poller import UNREAD, Poller, poller_of
+from latchwork.coord.waits.shared_reads import BATCH
+from latchwork.coord.waits.watch import Watch
 from latchwork.errors import Corrupt, LatchworkError, Unavailable
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import Poll
-from latchwork.store import Add, Key, MemoryStore, Put
+from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore, Outage
@@ -82,8 +85,8 @@ def test_a_wait_that_is_alone_reads_its_record_as_it_would_without_a_poller():
 def test_many_waits_make_as_many_calls_as_one(number):
     alone = sum(waits(1, release=False)[0].values())
     calls, lags, results, idle = waits(number)
-    assert set(calls) == {"operate_many"}
-    assert calls["operate_many"] <= 1.25 * alone
+    assert set(calls) == {"get_many"}
+    assert calls["get_many"] <= 1.25 * alone
     assert results == [True] * number
     if number == 2:
         assert max(lags) <= 0.05
@@ -171,6 +174,11 @@ def test_a_record_that_cannot_be_read_is_asked_for_again_by_those_alone_who_wait
     class OneFails(CountingStore):
         """A store one of whose records cannot be read together with others."""
 
+        def _get_many(self, keys, bins):
+            if any(key.name.endswith("-1") for key in keys):
+                raise Unavailable("it hangs")
+            return super()._get_many(keys, bins)
+
         def _operate_many(self, updates):
             rows = super()._operate_many(updates)
             return [
@@ -245,9 +253,9 @@ def test_answers_count_though_every_read_is_slow():
     class Slow(CountingStore):
         """A store whose batches take long."""
 
-        def _operate_many(self, updates):
+        def _get_many(self, keys, bins):
             self.seams.sleep(0.7)
-            found = super()._operate_many(updates)
+            found = super()._get_many(keys, bins)
             self.seams.sleep(0.7)
             return found
 
@@ -300,6 +308,33 @@ def test_an_answer_is_for_those_alone_who_waited_before_it_was_asked_for():
     assert said == {"before": True, "after": False}
 
 
+def test_nobody_reads_while_another_thread_does():
+    """Common reads take 0.3 s, in which threads wake that were due before it began: they leave it to that read."""
+    at_once, most = Counter(), []
+
+    class Slow(CountingStore):
+        """A store whose batches take long, but not so long that another thread takes over."""
+
+        def _get_many(self, keys, bins):
+            at_once["reads"] += 1
+            most.append(at_once["reads"])
+            self.seams.sleep(0.3)
+            at_once["reads"] -= 1
+            return super()._get_many(keys, bins)
+
+    def waiting(inner):
+        store = Slow(inner)
+        together(inner.seams, [lambda place=place: latch(store, place).wait(5.0) for place in range(200)])
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    stage.world.run(100.0, max_steps=1_000_000)
+    stage.world.end()
+    assert not stage.world.failures
+    assert len(most) > 5
+    assert max(most) == 1
+
+
 def test_who_reads_for_all_may_be_interrupted():
     said = {}
 
@@ -309,7 +344,7 @@ def test_who_reads_for_all_may_be_interrupted():
         now = False
 
         def _call(self, verb, request, *rest):
-            if self.now and verb == "operate_many":
+            if self.now and verb == "get_many":
                 self.now = False
                 raise KeyboardInterrupt
             return super()._call(verb, request, *rest)
@@ -450,7 +485,7 @@ def test_nothing_is_kept_of_a_lock_that_was_released_while_nobody_waited_for_it(
 
         grant = FencedLock(store, "lock", lease=60).acquire()
         together(store.seams, [one, others])
-        return dict(poller_of(store)._told)
+        return dict(poller_of(store)._released_in_row)
 
     stage = Stage()
     stage.act("waiting", waiting)
@@ -462,7 +497,7 @@ def test_what_is_kept_of_releases_has_a_bound():
     for place in range(BATCH + 1):
         watch = poller._waits[1] = Watch(store, Key(LOCKS, f"lock-{place}"), (), Poll(), alone=True)
         poller.released(watch.key)
-    assert len(poller._told) <= BATCH
+    assert len(poller._released_in_row) <= BATCH
 
 
 def test_threads_of_one_process_and_of_another_have_their_turns():
@@ -508,10 +543,126 @@ def test_an_election_stops_at_once_though_another_thread_looks_for_it():
     assert stage.play().said["standing"] <= 0.05
 
 
+def test_waits_and_queues_of_an_idle_process_look_in_one_batch():
+    """A thread waits for a latch, and two for a message of each of two queues: no call reads a bell alone."""
+    calls, rows = Counter(), Counter()
+
+    def waiting(inner):
+        store = CountingStore(inner)
+        queues = [QueueRegistry(store, "c").create(QueueConfig(f"q{number}", shards=4)) for number in range(2)]
+
+        def count():
+            inner.seams.sleep(1.0)
+            store.reset()
+            inner.seams.sleep(6.0)
+            calls.update(store.calls)
+            rows.update(store.rows)
+
+        receivers = [lambda queue=queue: queue.receive(timeout=9) for queue in queues for _ in range(2)]
+        together(inner.seams, [count, lambda: latch(store).wait(9), *receivers])
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    stage.play()
+    assert not stage.world.failures
+    assert set(calls) <= {"get", "get_many"}
+    assert calls.total() <= 45 * 6, "a tick of the latch's, and few more"
+    assert 2 * 6 * 6 <= rows["get_many"] - calls["get_many"] <= 2 * 14 * 6, "the bells ride along"
+
+
+def test_where_the_store_tells_of_writes_nothing_is_read_until_there_is_one(tmp_path):
+    clock = ManualClock()
+    store = CountingStore(SQLiteStore(tmp_path / "s.db", seams=clock))
+    made = latch(store)
+    store.reset()
+    assert made.wait(30) is False
+    assert store.rows["get"] <= 2 + 30 / UNREAD, "the first, the last, and now and then, as it may expire"
+    clock.at(3.0, lambda: latch(SQLiteStore(tmp_path / "s.db", seams=clock)).count_down())
+    began = clock.monotonic()
+    assert made.wait(30) is True
+    assert clock.monotonic() - began <= 3.04
+
+
+class Unwritten(CountingStore):
+    """A store that says, rightly here, that nobody has written."""
+
+    def data_version(self):
+        return "unwritten"
+
+
+def test_a_wait_whose_record_is_known_loses_nothing_to_a_read_of_other_bins_of_it():
+    ends = []
+
+    def process(inner):
+        store = Unwritten(inner)
+        mine, other = (CountDownLatch.create(store, "test", "both", 1, farm_id=farm) for farm in "ab")
+
+        def others():
+            while inner.world.now < 2.0:
+                other.wait(0.05)
+
+        together(store.seams, [lambda: ends.append(mine.wait(2.0)), others])
+
+    stage = Stage()
+    stage.act("process", process)
+    stage.world.run(100.0, max_steps=5_000_000)
+    stage.world.end()
+    assert not stage.world.failures
+    assert ends == [False]
+
+
+def test_a_record_that_expires_without_a_write_is_noticed(tmp_path):
+    clock = ManualClock()
+    store = SQLiteStore(tmp_path / "s.db", seams=clock)
+    made = CountDownLatch.create(store, "test", "brief", 1, farm_id="f", ttl=2)
+    began = clock.monotonic()
+    with pytest.raises(LatchworkError):
+        made.wait(30)
+    assert clock.monotonic() - began <= 2 + 2 * UNREAD + 1
+
+
 def test_a_forked_child_waits_for_itself():
     poller = poller_of(MemoryStore())
     poller._lock.acquire()
     poller._marks[Key("any", "any")] = 1.0
-    poller.begin_anew()
+    poller.reset_after_fork()
     assert poller._lock.acquire(timeout=0)
     assert not poller._marks
+
+
+def test_on_a_real_server_latches_locks_and_a_queue_are_waited_for_in_one_batch(aerospike_store):
+    """Sixty threads wait, and while nothing happens they read together; then all that they wait for comes."""
+    store, seams = CountingStore(aerospike_store), aerospike_store.seams
+    ended, alone = [], []
+    latches = [latch(aerospike_store, place) for place in range(40)]
+    grants = [FencedLock(aerospike_store, f"lock-{place}", lease=60).acquire() for place in range(19)]
+    there = QueueRegistry(aerospike_store, "poller").create(QueueConfig("q", shards=4))
+    here = QueueRegistry(store, "poller").get("q")
+
+    def await_latch(place):
+        ended.append(("latch", latch(store, place).wait(60)))
+
+    def await_lock(place):
+        FencedLock(store, f"lock-{place}", lease=60).acquire(60).release()
+        ended.append(("lock", True))
+
+    def await_message():
+        ended.append(("message", len(here.receive(timeout=60)) == 1))
+
+    def release():
+        while len(poller_of(store)._waits) < 60:
+            seams.sleep(0.01)
+        before = Counter(store.calls)
+        while store.calls["get_many"] < before["get_many"] + 20:
+            seams.sleep(0.01)
+        alone.append(store.calls["get"] - before["get"])
+        for one in latches:
+            one.count_down()
+        for grant in grants:
+            grant.release()
+        there.publish("x")
+
+    bodies = [partial(await_latch, place) for place in range(40)] + [partial(await_lock, place) for place in range(19)]
+    together(seams, [release, await_message, *bodies])
+    assert Counter(ended) == {("latch", True): 40, ("lock", True): 19, ("message", True): 1}
+    assert alone[0] <= 20, "of 1,200 looks: on a busy machine one may be due by itself"

@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
-from latchwork.coord.members import ABOUT, BEAT, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
+from latchwork.coord.presence.layout import ABOUT, BEAT, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
-from latchwork.store import Add, Exists, Key, MapPut, Put
+from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
 
 
@@ -133,6 +133,31 @@ def test_a_member_of_another_farm_that_stands_still_counts_as_lost_and_is_left_w
     assert names(near) == []
     assert near.lost() == {"far/p"}
     assert bins(memory)[ID + "far"].keys() == {"p"}, "its farm alone writes its bins"
+
+
+def test_in_a_store_that_has_the_other_farms_bins_by_a_link_its_members_come_go_and_come_back(clock):
+    """A link that is cut for longer than a lease looks like a death, as nothing else is known there; until it heals."""
+    stores = {farm: MemoryStore(clock) for farm in ("east", "west")}
+    east, west = (Group(store, "g", farm_id=farm) for farm, store in stores.items())
+    far, near = west.join("q", lease=2.0, keep_alive=False), east.join("p", lease=2.0, keep_alive=False)
+
+    def ship():
+        for here, there in (("east", "west"), ("west", "east")):
+            mine = {bin: value for bin, value in bins(stores[here]).items() if bin.endswith("#" + here)}
+            stores[there].operate(Key(GROUPS, "g"), *(Put(*one) for one in mine.items()), exists=Exists.ANY)
+
+    for tenth in range(300):
+        if not 80 <= tenth < 150:
+            clock.at(tenth / 10, ship)
+        if tenth % 5 == 0:
+            clock.at(tenth / 10, near.renew)
+            if tenth < 250:
+                clock.at(tenth / 10, far.renew)
+    seen = [(change.kind, f"{change.member.farm}/{change.member.member}") for change in east.watch(29)]
+    assert seen == [
+        ("joined", "east/p"), ("joined", "west/q"), ("lost", "west/q"), ("joined", "west/q"), ("lost", "west/q"),
+    ]  # fmt: skip
+    assert ID + "east" in bins(stores["west"])
 
 
 def test_a_watcher_whose_read_takes_long_does_not_take_that_for_silence(memory, clock):

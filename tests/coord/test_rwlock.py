@@ -9,9 +9,10 @@ import pytest
 
 from latchwork.coord import ReadWriteLock
 from latchwork.coord import rwlock as module
+from latchwork.coord.holders import HOLDERS, RENEWED
 from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
-from latchwork.errors import FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
-from latchwork.store import NEVER, Add, Key, Put
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
+from latchwork.store import NEVER, Add, Exists, Key, Put
 from latchwork.testing.stores import Fault, FaultyStore
 
 
@@ -265,3 +266,11 @@ def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
     with twin.write(5) as grant:
         grant.operate(Key("prices", name), Add("n", 1))
         assert repr(grant).startswith(f"WriteGrant({name!r}, fence=")
+
+
+@pytest.mark.parametrize("held", [7, "browse", ["read"]])
+def test_a_holder_that_neither_reads_nor_writes_is_said_to_be_corrupt(memory, held):
+    entry = {"a": [1, 1000, 3, "o", held]}
+    memory.operate(Key(RWLOCKS, "l"), Put(HOLDERS, entry), Put(RENEWED, {"a": 3}), exists=Exists.CREATE)
+    with pytest.raises(Corrupt, match="neither reads nor writes"):
+        ReadWriteLock(memory, "l").holders()

@@ -18,6 +18,7 @@ from latchwork.errors import (
     LockUnavailable,
     NotFound,
     OutcomeUnknown,
+    Refused,
 )
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Put
@@ -484,9 +485,32 @@ def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
         assert repr(permits).startswith(f"Permits({name!r}, slots=[")
 
 
-@pytest.mark.parametrize("damage", [{HOLDERS: "x"}, {HOLDERS: {"a": [1]}}, {HOLDERS: {"a": [1, "x", 3, 4, 5]}}])
+def holder(*about, id="a", stamp=1):
+    return {HOLDERS: {id: list(about)}, RENEWED: {id: stamp}}
+
+
+@pytest.mark.parametrize("damage", [
+    {HOLDERS: "x"}, {HOLDERS: {"a": [1]}}, {HOLDERS: {"a": [1, "x", 3, 4, 5]}}, holder("x", 1000, 3, "o", [0]),
+    holder(1, 1000, "x", "o", [0]), holder(1, 1000, 3, 4, [0]), holder(1, 1000, 3, "o", [0], stamp="x"),
+    holder(1, 1000, 3, "o", [0], id=1), holder(1, 1000, 3, "o", 7), holder(1, 1000, 3, "o", ["x"]),
+])  # fmt: skip
 def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
     puts = [Put(bin, value) for bin, value in damage.items()]
     memory.operate(Key(SEMAPHORES, "s"), *puts, Put(PERMITS, 2), exists=Exists.CREATE)
     with pytest.raises(Corrupt):
         Semaphore(memory, "s", permits=2).holders()
+
+
+@pytest.mark.parametrize("size", [{"n": 2}, 0, -1, 1_001, 2**40])
+def test_a_size_that_is_none_is_said_to_be_corrupt(memory, size):
+    memory.operate(Key(SEMAPHORES, "s"), Put(PERMITS, size), exists=Exists.CREATE)
+    with pytest.raises(Corrupt, match="is no number"):
+        Semaphore(memory, "s", permits=2).size()
+
+
+def test_a_resource_with_damaged_fences_refuses_and_says_no_more(memory):
+    permits, resource = Semaphore(memory, "s", permits=2).acquire(2), Key("resources", "r")
+    memory.operate(resource, Put("fences", {permits.slots[0]: permits.fence, permits.slots[1]: {}}), exists=Exists.ANY)
+    with pytest.raises(Refused) as refused:
+        permits.operate(resource, Add("n", 1))
+    assert type(refused.value) is Refused

@@ -30,6 +30,7 @@ from latchwork.queue import (
     LargeQueue,
     Outbox,
     PagedQueue,
+    Publish,
     QueueConfig,
     QueueRegistry,
     Schedule,
@@ -79,6 +80,15 @@ KEY = Key("fuzz", "k")
 
 class Waits(BaseException):
     """Somebody waits for what never comes; nothing of the program under test may catch it."""
+
+
+def with_place(failure: Exception) -> str:
+    """The error, cut short, and the line that raised it."""
+    where = failure.__traceback__
+    while where.tb_next:
+        where = where.tb_next
+    place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}"
+    return f"{type(failure).__name__}: {str(failure)[:100]} ({place})"
 
 
 class _NoTask:
@@ -180,6 +190,16 @@ class World:
         queue.publish_many(["a", "b"])
         queue.publish("later", delay=60, message_id="later")
         return queue
+
+    @cached_property
+    def batch(self):
+        batch = self.queue.batch("b", then=Publish("then"))
+        batch.publish_many(["x", "y"])
+        return batch
+
+    @cached_property
+    def publisher(self):
+        return self.queue.publisher()
 
     @cached_property
     def other(self):
@@ -556,6 +576,54 @@ def sharded() -> Iterator[Public]:
     yield Public("Sweeper.stop", lambda w: Sweeper(w.registry, w.election).stop, {"timeout": 0})
 
 
+def batches() -> Iterator[Public]:
+    """Batches that end, and the publisher of a service."""
+    yield Public(
+        "Publish",
+        lambda w: (w.queue, Publish)[1],
+        {"payload": "p", "queue": None, "key": None, "headers": None},
+        lambda w, then: w.queue.batch("n", then=then),
+        asks_first=("queue",),
+    )
+    yield Public(
+        "ShardedQueue.batch", lambda w: w.queue.batch, {"name": "n", "then": Publish("p"), "life": 600, "create": True}
+    )
+    yield Public(
+        "QueueBatch.publish",
+        lambda w: w.batch.publish,
+        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None},
+    )
+    yield Public(
+        "QueueBatch.publish_many",
+        lambda w: w.batch.publish_many,
+        {**PUBLISH, **DELAYED, "payloads": ["p", "q"], "keys": None, "message_ids": None, "dedups": None},
+    )
+    yield Public("QueueBatch.wait", lambda w: w.batch.wait, {"timeout": 0})
+    yield Public(
+        "Publisher",
+        lambda w: w.queue.publisher,
+        {"linger": 0.005, "waiting": 10, "waiting_bytes": 1_000},
+        lambda _, publisher: publisher.publish("p"),
+    )
+    yield Public(
+        "Publisher.publish",
+        lambda w: w.publisher.publish,
+        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None, "timeout": 0},
+    )
+    yield Public("Publisher.flush", lambda w: w.publisher.flush, {"timeout": 0})
+    yield Public("Publisher.close", lambda w: w.publisher.close, {"timeout": 0})
+    yield Public("Publication.result", lambda w: published(w).result, {"timeout": None})
+    yield Public("Publication.exception", lambda w: published(w).exception, {"timeout": None})
+    yield Public("Publication.add_done_callback", lambda w: published(w).add_done_callback, {"callback": len})
+
+
+def published(world):
+    """A publication that is done, as nothing runs in the background: its answer is there."""
+    publication = world.publisher.publish("p")
+    publication.resolve("id")
+    return publication
+
+
 def local() -> Iterator[Public]:
     """The paged queue and the outbox."""
     yield Public(
@@ -643,8 +711,20 @@ def stores() -> Iterator[Public]:
     )
     yield Public("RecordStore.once", lambda w: w.store.once, {"update": Update(KEY, (Put("n", 1),)), "token": None})
     yield Public("RecordStore.repeat", lambda w: w.store.repeat, {"update": Update(KEY, (Put("n", 1),))})
+    yield Public(
+        "RecordStore.repeat_many",
+        lambda w: w.store.repeat_many,
+        {"updates": [Update(KEY, (Put("n", 1),))], "instead": None},
+    )
+    yield Public(
+        "RecordStore.repeat_many(row)",
+        lambda w: lambda row: w.store.repeat_many([row]),
+        {"row": Update(KEY, (Put("n", 1),))},
+    )
     yield Public("RecordStore.delete", lambda w: w.store.delete, {"key": KEY, "when": None, "repeatable": False})
-    yield Public("RecordStore.delete_many", lambda w: w.store.delete_many, {"removals": [Removal(KEY)]})
+    yield Public(
+        "RecordStore.delete_many", lambda w: w.store.delete_many, {"removals": [Removal(KEY)], "repeatable": False}
+    )
     yield Public(
         "RecordStore.delete_many(row)", lambda w: lambda row: w.store.delete_many([row]), {"row": Removal(KEY)}
     )
@@ -802,4 +882,4 @@ def tools() -> Iterator[Public]:
     yield Public("release", lambda _: release, {"queue": Of(lambda w: w.queue), "stream_id": "s"})
 
 
-PUBLIC = [one for part in (coordination, circular, sharded, local, stores, tools) for one in part()]
+PUBLIC = [one for part in (coordination, circular, sharded, batches, local, stores, tools) for one in part()]

@@ -338,6 +338,20 @@ def test_a_damaged_index_gives_no_wrong_record_and_sweeps_none_that_lives(origin
     proved("damaged files", "SQLite, indexes", **trial.calls)
 
 
+def test_a_delete_that_an_index_leads_to_another_record_leaves_it_there(original, trial):
+    data, (asked, other) = bytearray(original.file), OTHERS[4:6]
+    numbers = {key: number for number, key in original.numbers.items()}
+    entries = cells(original.file, original.trees["sqlite_autoindex_records_1"])
+    (entry,) = [one for one in entries if "".join(asked).encode() in original.file[one.start : one.end]]
+    assert data[entry.end - 1] == numbers[asked]
+    data[entry.end - 1] = numbers[other]
+    begun = trial(bytes(data))
+    with pytest.raises(Corrupt):
+        begun.store.delete(asked)
+    assert isinstance(begun.store.delete_many([Removal(asked)])[0], Corrupt)
+    assert numbers[other] in rows_left(begun)
+
+
 @pytest.mark.parametrize("damage", ANYWHERE)
 @pytest.mark.parametrize("made", ["original", "unsealed"])
 def test_a_file_damaged_anywhere_gives_what_was_written_or_an_error_of_ours(request, trial, made, damage, proved):

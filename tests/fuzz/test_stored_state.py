@@ -11,25 +11,31 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timezone
 from functools import cache
 from random import Random
 from typing import Any
 from unittest import mock
 
+from latchwork.background import FailureLog
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import InvalidRequest, LatchworkError
 from latchwork.plain import one_line
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
 from latchwork.queue.sharded.stats import all_facts
+from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.store import Exists, Key, Put
 from tests.support.proof import FIRST, SCALE
 
 from .hostile import deep
-from .public_api import PUBLIC, Of, Public, Waits, World
+from .public_api import PUBLIC, Of, Public, Waits, World, with_place
 
 DAMAGES = 60 * SCALE
+SECRET = "canary"
+"""A payload."""
+LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 KINDS: dict[str, Callable[[Random], Any]] = {
     "absent": lambda random: None,
     "a number": lambda random: random.choice((0, 1, 7, -1, -(2**63), 2**31, 2**62, 2**63 - 1)),
@@ -67,6 +73,9 @@ class Farms:
     def queues(self):
         return self.registry.queues()
 
+    def failure_log(self):
+        return FailureLog(self.registry.store.seams, logging.getLogger(__name__))
+
 
 def upkeep(world):
     farms = Farms(world.registry)
@@ -75,6 +84,7 @@ def upkeep(world):
     with mock.patch.object(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 60_000)):
         Timers(farms).run(Term())
     Scheduling(farms).run(Term())
+    Ending(farms).run(Term())
     for queue in farms.queues():
         Shovel(queue).run_once()
     world.clock.advance(2_000)
@@ -113,7 +123,10 @@ MORE: dict[str, Callable[[World], Any]] = {
     "upkeep": upkeep,
     "worked": worked,
     "delivery.ack": lambda w: (w.delivery.extend(), w.delivery.ack()),
+    "batch.progress": lambda w: (w.batch.progress(), w.batch.missing(), w.queue.list_batches()),
+    "batch.close": lambda w: (w.batch.close(), w.batch.wait(0), w.batch.progress()),
     "group.drop": lambda w: w.queue.group("g").drop(),
+    "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
 }
 
 
@@ -129,12 +142,15 @@ class Full(World):
         _ = self.barrier.progress(), self.spark_latch, self.other
         FencedLock(self.store, "election").acquire(timeout=0)
         self.queue.group("g", start="oldest")
-        self.queue.publish("once", dedup="d", key="k", headers={"a": "b"})
+        self.queue.publish(SECRET, dedup="d", key="k", headers={"a": "b"})
         self.registry.schedule(Schedule("s", "q", "tick", cron="* * * * *"))
         for one in self.queue.receive(1):
             one.nack("rejected")
         self.queue.publish_many(["c", "d"])
         _ = self.delivery
+        self.batch.publish("of a batch", dedup="of a batch")
+        (done,) = self.queue.receive(1)
+        done.ack()
         self.beside = QueueRegistry(self.store, "beside").create(QueueConfig("q", shards=1))
         self.beside.publish("kept")
 
@@ -200,19 +216,36 @@ def damaged(value: Any, random: Random) -> tuple[str, Any]:
     return kind, new
 
 
-def harm(seed: int, figures: Counter[str]) -> list[str]:
-    """Damage one bin, call what looks at it, and say what was wrong."""
-    random = Random(seed)
-    world, key = Full(), random.choice(list(looked_at()))
+def damage_one(world: Full, key: Key, random: Random) -> str | None:
+    """Damage a bin of this record; where and how, or None where no store holds that."""
     stored = world.store.inner._records[key].bins
     bin = random.choice(sorted(stored))
     kind, value = damaged(stored[bin], random)
     try:
         world.store.inner.operate(key, Put(bin, value), exists=Exists.ANY)
     except InvalidRequest:
-        return []  # no store holds that
-    figures["damages"] += 1
-    wrong, names = [], looked_at()[key][:]
+        return None
+    return f"{key.set}/{key.name} {bin} = {kind}"
+
+
+def neighbours_lost(world: Full) -> list[str]:
+    """What is wrong with what was not damaged."""
+    try:
+        world.neighbours()
+    except Exception as failure:
+        return [f"a neighbour: {type(failure).__name__}: {failure}"]
+    return []
+
+
+def harm(seed: int, figures: Counter[str]) -> list[str]:
+    """Damage a bin of one record, or of a few, call what looks at them, and say what was wrong."""
+    random = Random(seed)
+    world, keys = Full(), random.sample(list(looked_at()), random.choice((1, 1, 1, 3, 6)))
+    places = {key: place for key in keys if (place := damage_one(world, key, random))}
+    if not places:
+        return []
+    figures["damages"] += len(places)
+    wrong, names, told = [], sorted({name for key in places for name in looked_at()[key]}), ", ".join(places.values())
     random.shuffle(names)
     for name in names[:12]:
         figures["calls"] += 1
@@ -226,16 +259,9 @@ def harm(seed: int, figures: Counter[str]) -> list[str]:
         except Waits:
             wrong.append(f"{name}: waits for ever")
         except Exception as failure:
-            where = failure.__traceback__
-            while where.tb_next:
-                where = where.tb_next
-            place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}"
-            wrong.append(f"{name}: {type(failure).__name__}: {str(failure)[:80]} ({place})")
-    try:
-        world.neighbours()
-    except Exception as failure:
-        wrong.append(f"a neighbour: {type(failure).__name__}: {failure}")
-    return [f"seed {seed}, {key.set}/{key.name} {bin} = {kind}: {what}" for what in wrong]
+            wrong.append(f"{name}: {with_place(failure)}")
+    wrong += neighbours_lost(world)
+    return [f"seed {seed}, {told}: {what}" for what in wrong]
 
 
 def test_a_damaged_bin_is_an_error_of_ours_for_those_who_ask_for_it_and_nobodys_else(proved, caplog):

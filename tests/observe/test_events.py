@@ -315,6 +315,17 @@ def test_one_snapshot_serves_all_who_look_until_it_is_old(store, faulty, clock, 
     assert {(s.event.name, *s.labels): s.value for s in source()}[("queue_depth", "q", "ready")] == 2
 
 
+def test_a_group_whose_maker_died_keeps_no_figures_of_others_away(store, telemetry):
+    queue = queue_of(store)
+    queue.group("g")
+    assert store.delete(queue.group("g").pointers.pointers_key(0))
+    watch_queues(queue.registry, telemetry)
+    (source,) = telemetry.sources
+    found = {(sample.event.name, *sample.labels): sample.value for sample in source()}
+    assert found[("queues_readable",)] == 1
+    assert found[("queue_depth", "q", "ready")] == 0
+
+
 def test_a_snapshot_of_a_store_that_is_away_has_no_figures_rather_than_old_ones(store, faulty, clock, telemetry):
     queue = queue_of(store)
     watch_queues(queue.registry, telemetry)

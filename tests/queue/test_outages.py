@@ -12,7 +12,7 @@ import pytest
 from latchwork.errors import LatchworkError, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sharded.queue import ShardedQueue
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER

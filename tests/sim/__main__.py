@@ -2,13 +2,14 @@
 
 python -m tests.sim replay --seed 7 --primitive latch    one history as a table
 python -m tests.sim run --primitive lock --seeds 0:5000   a campaign: --layer random, single or pairs
-python -m tests.sim mutants [--primitive lock]            every mutant, and the seed that catches it
+python -m tests.sim mutants [--primitive lock] [--write]  every mutant, and a seed that catches it
 python -m tests.sim soak [--minutes 90] [--write]         the long figures of docs/reliability.md
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,10 +17,10 @@ from pathlib import Path
 from tests.support.proof import Proof
 
 from . import soak
-from .campaign import catch, every_single_fault, pairs_of_faults, random_mixes
+from .campaign import KNOWN, catch, every_single_fault, known_seeds, pairs_of_faults, random_mixes
 from .faults.plans import SinglePlan
 from .history.table import render
-from .mutants import MUTANTS, Mutant
+from .mutants import MUTANTS
 from .report.tally import Tally
 from .runner import simulate
 from .workload import SCENARIOS
@@ -43,12 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("--primitive", choices=SCENARIOS, required=True)
     run.add_argument("--layer", choices=("random", "single", "pairs"), default="random")
     run.add_argument("--seeds", default="0:1000", help="from:to; of pairs, how many runs")
-    run.add_argument("--seconds", type=float, help="stop after so many")
+    run.add_argument(
+        "--seconds", type=float, help="stop after so many; single faults, only once each call site was struck"
+    )
     run.add_argument("--most", type=int, default=6, help="single faults: how many calls of one call site are struck")
     run.add_argument("--json", type=Path, help="write the tally there")
     run.set_defaults(run=_run)
     mutants = commands.add_parser("mutants")
     mutants.add_argument("--primitive", choices=SCENARIOS)
+    mutants.add_argument("--write", action="store_true", help="keep the seeds in caught.json, for the tests")
     mutants.set_defaults(run=_mutants)
     soak.options(commands.add_parser("soak"))
     options = parser.parse_args(arguments)
@@ -90,29 +94,29 @@ def _run(options: argparse.Namespace) -> int:
 def _campaign(options: argparse.Namespace) -> Tally:
     first, _, last = options.seeds.rpartition(":")
     if options.layer == "single":
-        return every_single_fault(options.primitive, options.most)
+        return every_single_fault(options.primitive, options.most, options.seconds)
     if options.layer == "pairs":
         return pairs_of_faults(options.primitive, int(last), options.seconds)
     return random_mixes(options.primitive, range(int(first or 0), int(last)), options.seconds)
 
 
 def _mutants(options: argparse.Namespace) -> int:
-    missed = 0
+    known, missed = known_seeds(), 0
     for mutant in MUTANTS:
         if options.primitive in (None, mutant.primitive):
-            line = _caught(mutant)
-            missed += line is None
-            print(line or f"| {mutant.primitive} | {mutant.name} | {mutant.rule} | NOT CAUGHT | |", flush=True)
+            row = f"| {mutant.primitive} | {mutant.name} | {mutant.rule} |"
+            if mutant.scripted:
+                print(f"{row} script | `tests/sim/test_counterexamples.py` |", flush=True)
+            elif outcome := catch(mutant, known=known.get(mutant.id)):
+                known[mutant.id] = outcome.seed
+                print(f"{row} {outcome.seed} | {outcome.violations[0].partition(':')[0]} |", flush=True)
+            else:
+                missed += 1
+                print(f"{row} NOT CAUGHT | |", flush=True)
+    if options.write:
+        ids = [mutant.id for mutant in MUTANTS]
+        KNOWN.write_text(json.dumps({one: known[one] for one in ids if one in known}, indent=1) + "\n")
     return bool(missed)
-
-
-def _caught(mutant: Mutant) -> str | None:
-    """A line of the table of mutants; None where nothing catches it."""
-    row = f"| {mutant.primitive} | {mutant.name} | {mutant.rule} |"
-    if mutant.scripted:
-        return f"{row} script | `tests/sim/test_counterexamples.py` |"
-    outcome = catch(mutant)
-    return outcome and f"{row} {outcome.seed} | {outcome.violations[0].partition(':')[0]} |"
 
 
 if __name__ == "__main__":

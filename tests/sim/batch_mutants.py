@@ -10,12 +10,11 @@ from typing import Any
 from unittest import mock
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded import settlement
-from latchwork.queue.sharded.batches import records
+from latchwork.queue.sharded import delivery
+from latchwork.queue.sharded.batches import ends, records
 from latchwork.queue.sharded.batches.batch import QueueBatch
-from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
+from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Counts, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
-from latchwork.queue.sharded.upkeep import ending
 from latchwork.store import Param, Put, has
 
 
@@ -27,14 +26,14 @@ def _deleted_first(queue: Any, held: Any) -> Any:
     outcomes = queue.remove(held)
     done = [place for one, outcome in zip(held, outcomes, strict=True) if outcome is True
             and (place := place_of(one.envelope))]  # fmt: skip
-    Blocks(queue.store, queue.client_id).mark(done)
-    return outcomes
+    _, whole = Blocks(queue.store, queue.client_id).mark(done)
+    return list(outcomes), whole
 
 
 def _deleted_though_not_counted(queue: Any, held: Any) -> Any:
     places = [place for one in held if (place := place_of(one.envelope))]
-    Blocks(queue.store, queue.client_id).mark(places)
-    return queue.remove(held)
+    _, whole = Blocks(queue.store, queue.client_id).mark(places)
+    return list(queue.remove(held)), whole
 
 
 def _counted() -> Any:
@@ -72,11 +71,21 @@ def _followed_without_ledger(queue: Any, state: BatchState, then: Any) -> None:
     queue.publish("next")
 
 
+class _OwnBlockAlone:
+    """Who acknowledges the last message of a block asks for no other block."""
+
+    def __init__(self, _: BatchRecords) -> None:
+        pass
+
+    def counts(self, state: BatchState) -> Counts:
+        return Counts(done=state.given)
+
+
 BATCH_RULES = (
     ("the mark comes after the delete", "P18: first the mark, then the delete",
-     _swap(settlement, "acknowledged", _deleted_first), False, 170),
+     _swap(delivery, "_count_and_remove", _deleted_first), False, 170),
     ("what was not counted is deleted", "P18: where the mark fails nothing is deleted",
-     _swap(settlement, "acknowledged", _deleted_though_not_counted), False, 1190),
+     _swap(delivery, "_count_and_remove", _deleted_though_not_counted), False, 1190),
     ("deliveries are counted", "P18: ordinals, each once", _counted),
     ("what a dead publisher left is waited for", "P18: ordinals of calls that had not ended go out",
      _swap(BatchRecords, "settle_open", _nothing_taken_out)),
@@ -86,5 +95,7 @@ BATCH_RULES = (
      _swap(records, "_MAY_END", records._SAME & has("open", Param("me", str)))),
     ("a batch ends while it is open", "P18: ended: closed", _ended_while_open),
     ("the follow-up is published without the ledger", "P18: published through the ledger",
-     _swap(ending, "follow", _followed_without_ledger)),
+     _swap(ends, "follow", _followed_without_ledger)),
+    ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
+     _swap(ends, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

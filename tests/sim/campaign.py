@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import chain, takewhile
+from pathlib import Path
 from typing import TypeVar
 
 from .exhaustive import strike_all, strike_pairs, survey
@@ -17,6 +19,8 @@ from .workload import SCENARIOS
 T = TypeVar("T")
 ALL = 1_000_000
 """More calls than any run has."""
+KNOWN = Path(__file__).with_name("caught.json")
+"""`known_seeds` in a file, as `python -m tests.sim mutants --write` has found them."""
 
 
 def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = None) -> Tally:
@@ -27,14 +31,21 @@ def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = N
     return tally
 
 
-def every_single_fault(primitive: str, most: int = ALL) -> Tally:
-    """Every call of the surveyed runs (of one call site at most so many) with every fault."""
-    kind = SCENARIOS[primitive]
-    ground = survey(kind, most=most)
+def every_single_fault(primitive: str, most: int = ALL, seconds: float | None = None) -> Tally:
+    """Every fault at the calls of the surveyed runs (of one call site at most so many).
+
+    The first call of each site is always struck, its others as far as the time allows.
+    """
+    kind, began = SCENARIOS[primitive], time.monotonic()
+    calls = survey(kind, most=most)
+    first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
-    for outcome in strike_all(kind, ground):
+    for outcome in strike_all(kind, first):
         tally.add(outcome)
-    tally.figures["sites"] = len(ground.sites)
+    left = None if seconds is None else seconds - (time.monotonic() - began)
+    for outcome in _in_time(strike_all(kind, calls[len(first) :]), left):
+        tally.add(outcome)
+    tally.figures["sites"] = len(first)
     return tally
 
 
@@ -55,17 +66,23 @@ def _in_time(things: Iterable[T], seconds: float | None) -> Iterator[T]:
     return takewhile(lambda _: time.monotonic() < end, things)
 
 
-def catch(mutant: Mutant, most: int = 4000) -> Outcome | None:
-    """The first run, by seed, in which a checker catches the mutant; None where none of so many does.
+def catch(mutant: Mutant, most: int = 4000, known: int | None = None) -> Outcome | None:
+    """The first run in which a checker catches the mutant: that of the known seed, then by seed; None where none does.
 
     A run in which the mutant itself fails, as one does that the code has moved away from under, proves nothing.
     """
     with mutant.patch():
-        for seed in range(mutant.first, mutant.first + most):
+        for seed in chain(() if known is None else (known,), range(mutant.first, mutant.first + most)):
             outcome = simulate(SCENARIOS[mutant.primitive], seed)
             if outcome.violations and not outcome.senseless:
                 return outcome
     return None
+
+
+def known_seeds() -> dict[str, int]:
+    """The seed of the first run in which each mutant was caught when all were searched for, by the mutant's id."""
+    seeds: dict[str, int] = json.loads(KNOWN.read_text())
+    return seeds
 
 
 def expected_kinds(primitive: str) -> tuple[Kind, ...]:

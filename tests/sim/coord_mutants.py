@@ -1,4 +1,4 @@
-"""Rules taken out of the coordination set (docs/protocols P9 to P13), one at a time, as `mutants.py` lists them."""
+"""Rules taken out of the coordination set (protocols P9 to P13, P19), one at a time, as `mutants.py` lists them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,12 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import (
-    barrier,
-    contender,
-    fencing,
-    generations,
-    holders,
-    lease,
-    limiter,
-    meeting,
-    members,
-    presence,
-    rwlock,
-    semaphore,
-)  # fmt: skip
+from latchwork.coord import contender, fencing, holders, lease, limiter, rwlock, semaphore
+from latchwork.coord.barrier import barrier, meeting
+from latchwork.coord.barrier import layout as generations
+from latchwork.coord.presence import layout as members
+from latchwork.coord.presence import presence
+from latchwork.coord.waits.poller import Poller, Wait
 from latchwork.store import RecordStore
 from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, all_of, exists, has, lacks, missing
 from latchwork.store.model.form import Form, plain
@@ -169,6 +161,35 @@ RWLOCK_RULES: tuple[Rule, ...] = (
      _swap(rwlock._Users, "gone", lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
     ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
      _swap(fencing, "_fenced", lambda bin, when: TRUE if when is None else when)),
+)  # fmt: skip
+
+
+# ---- the poller (P19)
+
+
+def _keeps_the_turn(self: Any, watch: Any, *, real: Any = Poller._leave) -> None:
+    turn = self._turn
+    real(self, watch)
+    self._turn = turn
+
+
+def _each_for_itself(self: Any, watch: Any, now: float, *, real: Any = Poller._plan) -> Any:
+    self._turn = None
+    return real(self, watch, now)
+
+
+def _goes_on(self: Any, watch: Any, end: float, due: Any, *, real: Any = Poller.wait) -> None:
+    real(self, watch, end + 5.0, due)
+
+
+POLLER_RULES = (
+    ("who leaves keeps the turn", "P19: a thread that ends its wait passes the turn on",
+     _swap(Poller, "_leave", _keeps_the_turn)),
+    ("each thread reads for itself", "P19.10: one read at a time", _swap(Poller, "_plan", _each_for_itself)),
+    ("an answer wakes nobody", "P19: an answer that is worth a look wakes its thread",
+     _swap(Wait, "hand", lambda self, answer: setattr(self, "handed", answer))),
+    ("a wait goes on after its time", "P19: a wait lasts no longer than its time and one call",
+     _swap(Poller, "wait", _goes_on)),
 )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice, product
 
 from .faults.kinds import EXHAUSTIVE, Fault, Kind
@@ -13,55 +13,52 @@ from .runner import Outcome, simulate
 from .workload.base import Scenario
 
 
-@dataclass
-class Ground:
-    """Faultless runs that between them reach every call site: seed -> the points of its calls, and how often each site
-    is among them."""
+@dataclass(frozen=True)
+class Call:
+    """A store call of a faultless run: where it is, the how-manieth of its call site, and whether it is a batch."""
 
-    points: dict[int, list[int]] = field(default_factory=dict)
-    batches: dict[int, list[int]] = field(default_factory=dict)
-    sites: Counter[str] = field(default_factory=Counter)
+    seed: int
+    point: int
+    site: str
+    turn: int
+    batch: bool
 
 
-def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> Ground:
-    """Of so many faultless runs, those that reach a call site that none before them did.
+def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> list[Call]:
+    """Return the calls to strike: of so many faultless runs, those that reach a call site that none before them did.
 
-    most: of the calls of one site, only so many are to be struck.
+    The first call of each site comes before the second of any. most: of the calls of one site, only so many.
     """
-    ground = Ground()
+    calls: list[Call] = []
+    met: Counter[str] = Counter()
     for seed in range(seeds):
         plan = SinglePlan()
         outcome = simulate(kind, seed, plan, quiet=True)
         if outcome.violations:
             raise AssertionError(f"{kind.name}, seed {seed}, without any fault: {outcome.violations}")
-        if set(plan.sites.values()) - set(ground.sites):
-            ground.points[seed] = []
+        if set(plan.sites.values()) - set(met):
+            batches = set(plan.batches)
             for point, site in plan.sites.items():
-                if ground.sites[site] < most:
-                    ground.sites[site] += 1
-                    ground.points[seed].append(point)
-            struck = set(ground.points[seed])
-            ground.batches[seed] = [point for point in plan.batches if point in struck]
-    return ground
+                if met[site] < most:
+                    calls.append(Call(seed, point, site, met[site], point in batches))
+                    met[site] += 1
+    return sorted(calls, key=lambda call: call.turn)
 
 
-def strike_all(kind: type[Scenario], ground: Ground) -> Iterator[Outcome]:
-    """A run for every point of the ground and every fault, and for every batch without a node (F15)."""
-    for seed, points in ground.points.items():
-        for point in points:
-            for fault in EXHAUSTIVE:
-                yield simulate(kind, seed, SinglePlan({point: _fault(kind, fault, point)}), quiet=True)
-        for point in ground.batches[seed]:
-            yield simulate(kind, seed, SinglePlan({point: Fault(Kind.NO_NODE)}), quiet=True)
+def strike_all(kind: type[Scenario], calls: Iterable[Call]) -> Iterator[Outcome]:
+    """Yield a run for every call and every fault, and for every batch without a node (F15)."""
+    for call in calls:
+        faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
+        for fault in (*faults, Fault(Kind.NO_NODE)) if call.batch else faults:
+            yield simulate(kind, call.seed, SinglePlan({call.point: fault}), quiet=True)
 
 
-def strike_pairs(kind: type[Scenario], ground: Ground, limit: int) -> Iterator[Outcome]:
-    """Runs with two faults each, in an order that spreads over all points; at most `limit` of them."""
-    points = [(seed, point) for seed, points in ground.points.items() for point in points]
-    every = product((1, 2, 3, 5, 8, 13), points, EXHAUSTIVE, EXHAUSTIVE)
-    for gap, (seed, first), one, two in islice(every, limit):
-        faults = {first: _fault(kind, one, first), first + gap: _fault(kind, two, first)}
-        yield simulate(kind, seed, SinglePlan(faults), quiet=True)
+def strike_pairs(kind: type[Scenario], calls: Iterable[Call], limit: int) -> Iterator[Outcome]:
+    """Yield runs with two faults each, in an order that spreads over all calls; at most `limit` of them."""
+    every = product((1, 2, 3, 5, 8, 13), calls, EXHAUSTIVE, EXHAUSTIVE)
+    for gap, call, one, two in islice(every, limit):
+        faults = {call.point: _fault(kind, one, call.point), call.point + gap: _fault(kind, two, call.point)}
+        yield simulate(kind, call.seed, SinglePlan(faults), quiet=True)
 
 
 def _fault(kind: type[Scenario], fault: Kind, point: int) -> Fault:

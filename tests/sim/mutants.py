@@ -23,18 +23,18 @@ from latchwork.coord.latch import layout as latch_layout
 from latchwork.coord.latch import watch as latch_watch
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
 from latchwork.queue.circular import buffer as circular_slots
-from latchwork.queue.circular import hold as circular_hold
 from latchwork.queue.circular import layout as circular_layout
+from latchwork.queue.circular import lock as circular_lock
 from latchwork.queue.circular import plan as circular_plan
 from latchwork.queue.circular import queue as circular
 from latchwork.queue.ledger import chunks as ledger_chunk
 from latchwork.queue.ledger import writer as ledger_writer
 from latchwork.queue.ledger.chunks import LedgerRecords
 from latchwork.queue.sharded import active, bell
-from latchwork.queue.sharded import drain as passes
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
+from latchwork.queue.sharded.sideline import drain as passes
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy
@@ -59,8 +59,10 @@ from latchwork.store.model.ops import MapPut, Put
 
 from .across_mutants import ACROSS_RULES
 from .batch_mutants import BATCH_RULES
-from .coord_mutants import BARRIER_RULES, LIMITER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .coord_mutants import BARRIER_RULES, LIMITER_RULES, POLLER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
+from .rate_mutants import RATE_RULES
+from .upkeep_mutants import UPKEEP_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -78,7 +80,12 @@ class Mutant:
     scripted: bool = False
     """Too rare for chance: a script in `test_counterexamples.py` shows it."""
     first: int = 0
-    """The seed to begin with, for one that is rare."""
+    """The seed to begin a search with, for one that is rare."""
+
+    @property
+    def id(self) -> str:
+        """The primitive and the name, which no other mutant has both."""
+        return f"{self.primitive}: {self.name}"
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -318,13 +325,13 @@ def _head_together_with_tail(self: Any, hold: Any, head: int) -> bool:
 
 @contextmanager
 def _groups_do_not_hold_head() -> Iterator[None]:
-    take = circular_hold.QueueLock.take
+    take = circular_lock.QueueLock.take
 
     def blind(self: Any, *args: Any, **rest: Any) -> Any:
         return structs.replace(take(self, *args, **rest), waited_for=circular_layout.FAR)
 
-    guard = _swap(circular_hold.QueueLock, "_guard", lambda self, hold, head: lease.held(hold.fence))
-    with mock.patch.object(circular_hold.QueueLock, "take", blind), guard():
+    guard = _swap(circular_lock.QueueLock, "_guard", lambda self, hold, head: lease.held(hold.fence))
+    with mock.patch.object(circular_lock.QueueLock, "take", blind), guard():
         yield
 
 
@@ -338,7 +345,7 @@ def _any_entry(slot: Any, offset: int) -> Any:
 
 CIRCULAR_RULES = (
     ("no fence on the commit", "P4: commit guarded by locked = 1 and fencing-ctr = f",
-     _swap(circular_hold.QueueLock, "_guard", lambda self, hold, head: LOCKED.bind())),
+     _swap(circular_lock.QueueLock, "_guard", lambda self, hold, head: LOCKED.bind())),
     ("no fence on the slots", "P4: slots guarded by fencing-mark <= f",
      _swap(circular_slots, "not_stale", lambda fence: exists(circular_layout.MARK).bind())),
     ("readers do not check the offset", "P4: every reader checks the offset",
@@ -346,9 +353,9 @@ CIRCULAR_RULES = (
     ("slots are overwritten before head moves on", "P4: overwrite commits the new head first",
      _swap(circular_plan.Planner, "_move_head", _head_together_with_tail)),
     ("a commit in doubt counts as not made", "P4: transaction map",
-     _swap(circular_hold.QueueLock, "_settled", lambda self, hold, txn: False)),
+     _swap(circular_lock.QueueLock, "_settled", lambda self, hold, txn: False)),
     ("a commit in doubt counts as made", "P4: transaction map",
-     _swap(circular_hold.QueueLock, "_settled", lambda self, hold, txn: True)),
+     _swap(circular_lock.QueueLock, "_settled", lambda self, hold, txn: True)),
     ("head does not wait for groups", "P4: smallest waited-for group position >= new head", _groups_do_not_hold_head),
     ("not committed is said without a new fence", "P4: take a new fence, then say it",
      _swap(circular.LargeQueue, "_decided", _unlocked_answer), True),
@@ -409,7 +416,7 @@ def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init_
 
 def _deaf_to_what_came_between(self: Any, real: Any = active.ActiveShards._glance) -> None:
     real(self)
-    self._heard = self._queue.bell.rings()
+    self._rings_seen = self._queue.bell.rings()
 
 
 def _any_epoch() -> Any:
@@ -420,22 +427,21 @@ def _any_epoch() -> Any:
 
 
 def _hands(**changes: Any) -> Callable[[], Any]:
-    return _swap(pointers.PointerQueue, "hands", replace(pointers.PointerQueue.hands, **changes))
+    return _swap(pointers.PointerQueue, "stamp_rules", replace(pointers.PointerQueue.stamp_rules, **changes))
 
 
 def _settled_at_fire(self: Any) -> list[int]:
     return [state.fired for state in self.states()]
 
 
-def _tasks_alone(queue: Any, bins: Any, epoch: int, plan: Any) -> Any:
-    return plan(queue, bins)
+def _nothing_begins_again(*_: object) -> None: ...
 
 
 def _lost_unnoticed() -> Any:
     """A queue whose record was lost, or whose pointers were, as it was before there were rules for that."""
     stack = ExitStack()
     stack.enter_context(mock.patch.object(pointers.PointerQueue, "settled", _settled_at_fire))
-    stack.enter_context(mock.patch.object(sweeper, "tasks_of", _tasks_alone))
+    stack.enter_context(mock.patch.object(sweeper, "begin_again", _nothing_begins_again))
     return stack
 
 
@@ -463,19 +469,21 @@ SHARDED_RULES = (
     ("the bell is read after the pointers", "P5: before the pointers",
      _swap(active.ActiveShards, "_glance", _deaf_to_what_came_between), True),
     ("a shard that was empty is not rung for", "P5: rung where the shard was empty",
-     _swap(bell.Bell, "owe", lambda self: None), True),
+     _swap(bell.Bell, "ring_later", lambda self: None), True),
     ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
     ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
      _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),
-    ("lost pointers are not noticed", "P5: a shard that no sweep has seen is not swept",
-     _swap(sweeper, "tasks_of", _tasks_alone), True),
+    ("lost pointers are not noticed", "P5: a shard that was lost begins again",
+     _swap(sweeper, "begin_again", _nothing_begins_again), True),
 )  # fmt: skip
 SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES))
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 CONSUMER = tuple(Mutant("consumer", *rule) for rule in CONSUMER_RULES)
+RATE = tuple(Mutant("rate", *rule) for rule in RATE_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 ENDING = tuple(Mutant("batches", *rule) for rule in BATCH_RULES)
 PUBLISHER = tuple(Mutant("publisher", *rule) for rule in PUBLISHER_RULES)
+UPKEEP = tuple(Mutant("upkeep", *rule) for rule in UPKEEP_RULES)
 
 
 # ---- publishing by a ledger (P6)
@@ -538,6 +546,7 @@ ACROSS = tuple(Mutant("across", *rule) for rule in ACROSS_RULES)
 SEMAPHORE = tuple(Mutant("semaphore", *rule) for rule in SEMAPHORE_RULES)
 PRESENCE = tuple(Mutant("presence", *rule) for rule in PRESENCE_RULES)
 RWLOCK = tuple(Mutant("rwlock", *rule) for rule in RWLOCK_RULES)
+POLLER = tuple(Mutant("poller", *rule) for rule in POLLER_RULES)
 BARRIER = tuple(Mutant("barrier", *rule) for rule in BARRIER_RULES)
 LIMITER = tuple(Mutant("limiter", *rule) for rule in LIMITER_RULES)
 
@@ -556,6 +565,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + GROUPS + ENDING + PUBLISHER
-    + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + BARRIER + BATCHES
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RATE + GROUPS + ENDING
+    + PUBLISHER + UPKEEP + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER + BATCHES
 )  # fmt: skip

@@ -9,23 +9,25 @@ from functools import lru_cache
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import one, shards, subqueue, transfer
-from latchwork.queue.sharded.consumer.inflight import Runs
+from latchwork.queue.sharded import shards, subqueue, transfer
+from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
-from latchwork.queue.sharded.consumer.settlements import Settlements
-from latchwork.queue.sharded.groups import parting
+from latchwork.queue.sharded.groups import acks
 from latchwork.queue.sharded.groups import pointers as group_pointers
 from latchwork.queue.sharded.groups.making import MADE
 from latchwork.queue.sharded.groups.members import Members
-from latchwork.queue.sharded.hands import GROUPS, SHARED, hands_of, parting_of
-from latchwork.queue.sharded.pending import Aside
-from latchwork.queue.sharded.publication import Pending
-from latchwork.queue.sharded.publisher import Publisher
+from latchwork.queue.sharded.pending import PendingSlots
+from latchwork.queue.sharded.publishing.publication import Pending
+from latchwork.queue.sharded.publishing.publisher import Publisher
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.sideline import one
+from latchwork.queue.sharded.stamps import GROUPS, SHARED, group_ack_of, stamp_rules_of
 from latchwork.queue.sharded.subqueue import QueueView
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import NEVER, Bin, Param, exists, has
@@ -51,8 +53,8 @@ def _never_more(self: Any, shard: int, n: int, turn: Any = None, *, real: Any = 
     return real(self, shard, n, turn and turn._replace(more=False), **rest)
 
 
-def _not_in_order(self: Any, claimed: Any, found: Any, *, in_order: bool, real: Any = QueueView._classify) -> Any:
-    return real(self, claimed, found, in_order=False)
+def _not_in_order(self: Any, claimed: Any, found: Any, ask: Any, *, real: Any = QueueView._classify) -> Any:
+    return real(self, claimed, found, replace(ask, shards=None))
 
 
 def _always_given_back() -> Any:
@@ -82,7 +84,7 @@ ORDERED_RULES = (
     ("released while a message is on its way", "P5: a shard is given up with nothing unresolved",
      _swap(ShardLocks, "_end", _released_at_the_end)),
     ("a claim in doubt is forgotten", "P5: a claim in doubt is gone on with",
-     _swap(Aside, "put_doubt", lambda self, *args: None)),
+     _swap(PendingSlots, "put_doubt", lambda self, *args: None)),
     ("a claim in doubt is made anew", "P5: with its own token", _swap(PointerQueue, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
      _swap(QueueView, "take_over", lambda self, *args: None)),
@@ -110,7 +112,7 @@ def _only_what_is_late(self: Any, waited: float = 0.0, *, real: Any = Prefetched
         real(self, waited)
 
 
-def _only_by_the_keeper(self: Any, age: float = 0.0, *, real: Any = Settlements.send) -> None:
+def _only_by_the_supervisor(self: Any, age: float = 0.0, *, real: Any = Settlements.send) -> None:
     if age:
         real(self, age)
 
@@ -129,7 +131,7 @@ CONSUMER_RULES = (
     ("nothing is handed back at a stop", "P5: all of it goes back at once where the consumer stops",
      _swap(Prefetched, "hand_back", _only_what_is_late)),
     ("a stop forgets what is done", "P5: acknowledged before a stop hands anything back",
-     _swap(Settlements, "send", _only_by_the_keeper)),
+     _swap(Settlements, "send", _only_by_the_supervisor)),
     ("gone before it is handed back", "P5: create, then delete", _swap(subqueue, "move", _gone_here_first)),
 )  # fmt: skip
 
@@ -199,9 +201,9 @@ def _hands(**changes: Callable[[str], Any]) -> Callable[[], Any]:
     """The hands of every group, with some of their expressions made otherwise."""
 
     def changed(tag: str) -> Any:
-        return replace(hands_of(tag), **{name: made(tag) for name, made in changes.items()})
+        return replace(stamp_rules_of(tag), **{name: made(tag) for name, made in changes.items()})
 
-    return _swap(group_pointers, "hands_of", lru_cache(changed))
+    return _swap(group_pointers, "stamp_rules_of", lru_cache(changed))
 
 
 def _without_the_last(self: Any, slots: Any, *, real: Any = Members.waiting) -> Any:
@@ -209,24 +211,25 @@ def _without_the_last(self: Any, slots: Any, *, real: Any = Members.waiting) -> 
 
 
 def _by_anybody(tag: str) -> Form:
-    return Form(*parting_of(tag).ops, when=has(GROUPS, tag))
+    return Form(*group_ack_of(tag).ops, when=has(GROUPS, tag))
 
 
-def _all_are_alone(self: Any, held: Any) -> Any:
-    return self._removed(held)
+def _all_are_alone(self: Any, held: Any, *, real: Any = PointerQueue.remove) -> Any:
+    return real(self, [h._replace(envelope=structs.replace(h.envelope, groups=None)) for h in held])
 
 
 def _deleted_by_its_own() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(PointerQueue, "remove", _all_are_alone))
-    stack.enter_context(mock.patch.object(shards, "_ALONE", shards.THE_QUEUES_OWN.mine))
+    stack.enter_context(mock.patch.object(PointerQueue, "_ack_shared", lambda self, held: [False] * len(held)))
+    stack.enter_context(mock.patch.object(shards, "_ALONE", shards.QUEUE_STAMP_RULES.mine))
     return stack
 
 
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(parting, "LAST", exists("msgId")))
-    stack.enter_context(mock.patch.object(parting, "_none", return_value=True))
+    stack.enter_context(mock.patch.object(acks, "LAST", exists("msgId")))
+    stack.enter_context(mock.patch.object(acks, "_none", return_value=True))
     return stack
 
 
@@ -238,13 +241,15 @@ GROUP_RULES = (
     ("a group that has joined is not named", "P17: the reservation reads groups in the same step",
      _swap(Members, "waiting", _without_the_last)),
     ("whoever acknowledges ends it", "P17: guard groups[tag] = mine",
-     _swap(group_pointers, "parting_of", lru_cache(_by_anybody))),
+     _swap(group_pointers, "group_ack_of", lru_cache(_by_anybody))),
     ("the queue's own acknowledgement deletes", "P17: a delete whose guard says that there is no groups",
      _deleted_by_its_own),
     ("the first acknowledgement deletes", "P17: the last one deletes", _deleted_by_the_first),
     ("the sweep takes what is in somebody's hands", "P17: groupStamp by the server's clock",
      _hands(abandoned=lambda tag: has(GROUPS, tag) & MapValue(GROUPS, Const(tag), str).ne(""))),
     ("what was acknowledged is taken again", "P17: not acked[tag]",
-     _hands(not_mine=lambda tag: exists("data") | exists(SHARED))),
+     _hands(
+         not_mine=lambda tag: exists("data") | exists(SHARED), untaken=lambda tag: exists("data") | exists(SHARED)
+     )),
     ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
 )  # fmt: skip

@@ -50,7 +50,8 @@ def simulate(
     """
     logging.disable(logging.CRITICAL)
     try:
-        return _simulated(kind, seed, plan, trace=trace, quiet=quiet)
+        with kind.sizes(seed):
+            return _simulated(kind, seed, plan, trace=trace, quiet=quiet)
     finally:
         logging.disable(logging.NOTSET)
 

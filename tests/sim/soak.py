@@ -48,8 +48,9 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, PAIRS = 0.30, 0.03
-"""Parts of the time. What no part is given to, and single faults, mutants and scripts, takes the same time each run."""
+RANDOM, SINGLES, PAIRS = 0.28, 0.06, 0.03
+"""Parts of the time. What no part is given to, as mutants and scripts, takes as long each run; and single faults go on
+until each call site was struck once."""
 WEIGHTS = {"store": 4, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
 REPEATED = (
@@ -60,9 +61,10 @@ REPEATED = (
         "tests/queue/outbox/test_background.py",
     )),
     ("processes", 0.065, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
-    ("crashed disks", 0.25, 1, ("tests/queue/paged/test_crash_states.py",)),
+    ("processes", 0.03, 1, ("tests/queue/sharded/test_crowd_killed.py",)),
+    ("crashed disks", 0.18, 1, ("tests/queue/paged/test_crash_states.py",)),
     ("damaged files", 0.02, 1, ("tests/fuzz/test_sqlite_file.py", "tests/fuzz/test_paged_files.py")),
-    ("damaged records", 0.02, 1, ("tests/fuzz/test_stored_state.py",)),
+    ("damaged records", 0.02, 1, ("tests/fuzz/test_stored_state.py", "tests/fuzz/test_commands.py")),
     ("hostile arguments", 0.04, 1, ("tests/fuzz/test_public_api.py",)),
     ("state machines", 0.05, 1, ("tests/store/test_differential.py", "tests/machines")),
     ("histories", 0.02, 2, ("tests/sim/test_real_server.py",)),
@@ -132,8 +134,7 @@ class Soak:
         """Random faults, single ones, pairs; each primitive in several processes."""
         weights = {primitive: WEIGHTS.get(primitive, 1) for primitive in SCENARIOS}
         each = {one: self.seconds(RANDOM) * weight / sum(weights.values()) for one, weight in weights.items()}
-        pairs = self.seconds(PAIRS) / len(SCENARIOS)
-        most = ALL if self.minutes >= FULL / 2 else 6
+        singles, pairs = (self.seconds(part) / len(SCENARIOS) * self.jobs for part in (SINGLES, PAIRS))
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(self.jobs) as pool:
             commands = [
                 ["--primitive", primitive, "--seeds", f"{low}:{low + ALL}", "--seconds", str(each[primitive])]
@@ -141,11 +142,12 @@ class Soak:
                 for low in range(self.first, self.first + self.jobs * ALL, ALL)
             ]
             for primitive in reversed(SCENARIOS):  # the slowest first
-                commands.append(["--layer", "single", "--primitive", primitive, "--most", str(most)])
-                limit = ["--seeds", str(ALL), "--seconds", str(pairs * self.jobs)]
+                each_call = ["--most", str(ALL), "--seconds", str(singles)]
+                commands.append(["--layer", "single", "--primitive", primitive, *each_call])
+                limit = ["--seeds", str(ALL), "--seconds", str(pairs)]
                 commands.append(["--layer", "pairs", "--primitive", primitive, *limit])
             files = [Path(folder) / str(number) for number in range(len(commands))]
-            limit = max(*each.values(), pairs * self.jobs) + GRACE
+            limit = max(*each.values(), singles, pairs) + GRACE
             for tally in pool.map(partial(self.tally, limit), commands, files):
                 self.take(tally)
         self.check_kinds()

@@ -11,6 +11,7 @@ from latchwork.queue.circular.queue import LargeQueue
 from latchwork.retry import RetryPolicy
 from latchwork.store import Bin, Exists, Key, Once, Put
 
+from .campaign import random_mixes
 from .faults.kinds import Fault, Kind
 from .scripts.sharded import queue_on
 from .stage import Stage
@@ -137,3 +138,9 @@ def test_a_stage_plays_what_the_script_says(kind):
     stage.play()
     assert stage.bins(KEY)["n"] == 1
     assert stage.plan.fired[kind] == 1
+
+
+@pytest.mark.parametrize("seed", [1_000_977, 2_000_333])
+def test_a_message_whose_write_is_in_doubt_and_is_not_sent_again_is_unknown(seed):
+    """It was `Unavailable`, which says that nothing was published, though the message was there."""
+    assert not random_mixes("publisher", [seed]).violated

@@ -5,9 +5,12 @@ python -m tests.spark.connect_job STORE_URL FOLDER: starts a Connect server, and
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import sys
 import time
+import traceback
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +27,7 @@ ROWS, PARTITIONS = 60, 3
 
 
 def main(url, folder):
+    faulthandler.dump_traceback_later(600, exit=True)  # where it stands, should it ever stand still
     from pyspark.sql import SparkSession
 
     from .conftest import SETTINGS
@@ -75,8 +79,9 @@ def stream(spark, options, url, folder, queue):
     frame = spark.readStream.format("latchwork").options(**options, streamId="etl", maxMessagesPerBatch=40).load()
     query = frame.writeStream.foreachBatch(upsert).option("checkpointLocation", str(folder / "checkpoint"))
     query = query.trigger(once=True).start()  # takes all, and acknowledges nothing
-    query.awaitTermination()
+    assert query.awaitTermination(300)
     acknowledged = acknowledge(spark, query)
+    Poll().until(SYSTEM, lambda: telemetry.ended, timeout=60)  # an event on its way would stop Spark: SPARK-59623
     spark.streams.removeListener(listener)
     total = connect(url).get(Key("totals", "all")).bins["n"]
     return [total, acknowledged, queue.depth().ready, len(queue.receive(1)), sorted(telemetry.names)]
@@ -104,14 +109,20 @@ class Telling(Telemetry):
     """Keeps the names of what it is told."""
 
     def __init__(self):
-        self.names = set()
+        self.names, self.ended = set(), False
 
     def record(self, event, value, labels):
         self.names.add(event.name)
+        self.ended = self.ended or (event.name == "stream_rate" and value == 0)
 
     def read(self, source):
         """No gauges here."""
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except BaseException:  # threads of PySpark would keep a process that has failed alive
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 import sqlite3
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
+from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.spark import batches, once_per_batch
 from latchwork.store import Add, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
@@ -97,7 +97,7 @@ class Checkpoint:
 
 
 @dataclass
-class Driver:
+class Engine:
     """Spark's micro-batch engine around a foreachBatch function; dies before the step `crash_at`."""
 
     checkpoint: Checkpoint
@@ -143,7 +143,7 @@ FAULTS = ("crash_before", "crash_after", "request_lost", "reply_lost", "late", "
 @SINKS
 def test_the_numbers_below_cover_a_run(memory, sink):
     store = CountingStore(memory)
-    driver = Driver(Checkpoint("c"), store, sink, "r")
+    driver = Engine(Checkpoint("c"), store, sink, "r")
     driver.run(ROWS)
     assert sink.rows() == ROWS
     assert store.total == CALLS, "two a batch, three more for the first one of a run"
@@ -155,8 +155,8 @@ def test_the_numbers_below_cover_a_run(memory, sink):
 def test_a_driver_that_dies_before_any_step_writes_each_batch_once(memory, sink, at):
     kept = Checkpoint("c")
     with suppress(Crash):
-        Driver(kept, memory, sink, "one", crash_at=at).run(ROWS)
-    Driver(kept, memory, sink, "two").run(ROWS)
+        Engine(kept, memory, sink, "one", crash_at=at).run(ROWS)
+    Engine(kept, memory, sink, "two").run(ROWS)
     assert sink.rows() == ROWS
 
 
@@ -167,8 +167,8 @@ def test_a_driver_that_dies_or_fails_at_any_store_call_writes_each_batch_once(me
     kept = Checkpoint("c")
     faulty = FaultyStore(memory, {at: fault}, seams=memory.seams)
     with suppress(Crash, LatchworkError):
-        Driver(kept, faulty, sink, "one").run(ROWS)
-    Driver(kept, memory, sink, "two").run(ROWS)
+        Engine(kept, faulty, sink, "one").run(ROWS)
+    Engine(kept, memory, sink, "two").run(ROWS)
     assert sink.rows() == ROWS
 
 
@@ -179,8 +179,8 @@ def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, se
     for life in range(5):
         faulty = FaultyStore(memory, seed=f"{seed}-{life}", rate=0.2, seams=memory.seams)
         with suppress(Crash, LatchworkError):
-            Driver(kept, faulty, sink, f"run {life}", crash_at=(seed * 7 + life * 5) % STEPS + 1).run(ROWS)
-    Driver(kept, memory, sink, "last").run(ROWS)
+            Engine(kept, faulty, sink, f"run {life}", crash_at=(seed * 7 + life * 5) % STEPS + 1).run(ROWS)
+    Engine(kept, memory, sink, "last").run(ROWS)
     assert sink.rows() == ROWS
 
 
@@ -190,10 +190,10 @@ def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock
     """The new one begins behind what the sink has; its batches count from 0 again."""
     old = Checkpoint("old")
     with suppress(Crash):
-        Driver(old, memory, sink, "one", crash_at=at).run(ROWS)
+        Engine(old, memory, sink, "one", crash_at=at).run(ROWS)
     begin = len(sink.rows())
     clock.step(-3600)
-    Driver(Checkpoint("new"), memory, sink, "two", begin=begin).run(ROWS)
+    Engine(Checkpoint("new"), memory, sink, "two", begin=begin).run(ROWS)
     assert sink.rows() == ROWS
 
 
@@ -202,26 +202,26 @@ def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock
 def test_a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_and_doubles_nothing(memory, sink, at):
     """It stops before any of its steps until its successor has written everything."""
     kept = Checkpoint("c")
-    zombie = Driver(kept, memory, sink, "one")
+    zombie = Engine(kept, memory, sink, "one")
     before = zombie.step
 
     def paused():
         before()
         if zombie.steps == at and not sink.is_locked():  # else its successor waits
             zombie.checkpoint = Checkpoint(kept.id, list(kept.ends), kept.commits)  # what it has in its memory
-            Driver(kept, memory, sink, "two").run([*ROWS, 10, 11, 12])
+            Engine(kept, memory, sink, "two").run([*ROWS, 10, 11, 12])
 
     zombie.step = paused
     with suppress(FencedOut):
         zombie.run(ROWS)
-    Driver(kept, memory, sink, "two").run([*ROWS, 10, 11, 12])  # where it never came to that step
+    Engine(kept, memory, sink, "two").run([*ROWS, 10, 11, 12])  # where it never came to that step
     with pytest.raises(FencedOut, match="another run of the query 'orders' has taken over since"):
         zombie.upsert([99], 9)
     assert sink.rows() == [*ROWS, 10, 11, 12]
 
 
 def test_a_block_that_is_overtaken_fails_at_its_end(memory):
-    one, two = (Driver(Checkpoint("c"), memory, None, run) for run in ("one", "two"))
+    one, two = (Engine(Checkpoint("c"), memory, None, run) for run in ("one", "two"))
     with pytest.raises(FencedOut, match="while its batch 0 was at work"), one.block(0), two.block(0) as batch:
         assert not batch.done
     with two.block(0) as batch:
@@ -229,7 +229,7 @@ def test_a_block_that_is_overtaken_fails_at_its_end(memory):
 
 
 def test_a_block_that_raises_leaves_its_batch_to_be_done_with_the_same_version(memory):
-    driver = Driver(Checkpoint("c"), memory, None, "one")
+    driver = Engine(Checkpoint("c"), memory, None, "one")
     with pytest.raises(RuntimeError), driver.block(4) as first:
         raise RuntimeError("made to fail")
     with driver.block(4) as again:
@@ -306,6 +306,20 @@ def test_a_record_refuses_a_driver_that_is_behind(memory):
     with pytest.raises(FencedOut, match="another driver is ahead"):
         first.operate(total, Add("n", 5))
     assert memory.get(total).bins["n"] == 7
+
+
+def test_an_update_that_was_refused_after_a_doubt_is_in_doubt_while_it_cannot_be_looked_at(memory):
+    """It was applied, and its reply was lost."""
+    with once_per_batch(memory, "q", 0) as batch:
+        faults = {1: "reply_lost", 3: "dropped", 4: "dropped", 5: "dropped"}
+        with pytest.raises(OutcomeUnknown, match="run the batch again"):
+            replace(batch, _store=FaultyStore(memory, faults)).operate(Key("totals", "fra"), Add("n", 5))
+        assert batch.operate(Key("totals", "fra"), Add("n", 5)) is None
+        with pytest.raises(Unavailable):
+            replace(batch, _store=FaultyStore(memory, {2: "dropped", 3: "dropped", 4: "dropped"})).operate(
+                Key("totals", "fra"), Add("n", 5)
+            )
+    assert memory.get(Key("totals", "fra")).bins["n"] == 5
 
 
 def test_a_batch_ships_to_tasks_and_shows_no_secret(tmp_path):

@@ -16,7 +16,7 @@ def test_source_sink_latch_stream_and_sweep_work_on_spark_connect(tmp_path):
     environment = os.environ | {"SPARK_TESTING": "1"}  # the server takes a free port then
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_job", f"sqlite:{tmp_path / 'store.db'}", str(tmp_path)],
-        capture_output=True, text=True, timeout=300, check=False, cwd=ROOT, env=environment,
+        capture_output=True, text=True, timeout=900, check=False, cwd=ROOT, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {

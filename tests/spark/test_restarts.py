@@ -195,7 +195,7 @@ def test_what_comes_after_the_start_of_a_bounded_run_is_left_for_the_next(store,
 def test_consumers_have_the_queue_again_after_the_stream_has_let_it_go(store, queue, reader):
     Engine(Checkpoint(), reader()).run()
     publish(queue, [99])
-    ranges.let_go(queue.pointers, ranges.current(queue.pointers, "etl"))
+    ranges.release(queue.pointers, ranges.current(queue.pointers, "etl"))
     got = queue.receive(5)
     assert [delivery.payload for delivery in got] == [99]
 

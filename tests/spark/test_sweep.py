@@ -202,7 +202,7 @@ class Deposing(PolicyView):
 
     def _operate_many(self, updates):
         outcomes = self.inner._operate_many(updates)
-        if len(updates) == BATCH:
+        if len(updates) >= BATCH:  # the first of a shard also marks its pointers
             self.inner.operate(OFFICE, Add("fencing-ctr", 1), Put("lock-owner", "other"), Put("grant-id", "other"))
         return outcomes
 
@@ -351,3 +351,14 @@ def test_a_check_asks_the_store_before_every_batch():
     term = Term()
     (report,) = sweep.Job(store, 3, term).sweep(tuple(sweep._sweeper(registry).tasks(listed, bins, 3)))
     assert (term.checks, report.rehomed, report.stop) == (3, 2000, Stop.DEPOSED)
+
+
+def test_a_group_that_was_being_dropped_as_its_process_died_is_dropped_by_the_sweep(simulated):
+    registry = registry_of(simulated)
+    group = registry.create(config(simulated)).group("g")
+    record = registry.records.key(group.name)
+    simulated.store.operate(record, Put("dropped", 1), repeatable=True)
+    plans, report = sweep._plan(sweep._sweeper(registry), registry, Leading(1))
+    assert [plan.queue.name for plan in plans] == ["q"]
+    assert "q@g" in report.queues
+    assert simulated.store.get(record) is None

@@ -99,7 +99,7 @@ def said(strong="false"):
     ids=["get", "select", "get_many", "read", "query", "describe", "ensure_index"],
 )
 def test_a_read_that_fails_is_unavailable_never_absent(ask):
-    names = ("get", "select", "batch_read", "operate_ordered", "query", "info_random_node")
+    names = ("get", "select", "batch_read", "operate", "operate_ordered", "query", "info_random_node")
     for failure in (OVERLOADED, IN_DOUBT):
         with pytest.raises(Unavailable) as refused:
             ask(store(Client(**dict.fromkeys(names, failure))))
@@ -395,7 +395,7 @@ def test_a_fork_neither_uses_nor_destroys_the_parents_client():
     child = os.fork()
     if not child:
         try:
-            os.write(writing, b"%d %d" % (link.client is None, sys.getrefcount(client) == before))
+            os.write(writing, b"%d %d" % (link.client is None, sys.getrefcount(client) >= before))
             link.connect()
         except Misconfigured as refused:
             os.write(writing, b" fork" if "fork" in str(refused) else b" ?")

@@ -229,7 +229,10 @@ BROKEN = SystemError("<method 'operate_ordered'> returned a result with an excep
 
 @pytest.mark.parametrize("failure", [UNDECODABLE, BROKEN])
 def test_a_reply_that_cannot_be_taken_leaves_a_write_in_doubt_and_a_read_unavailable(failure):
-    calls = ("get", "select", "operate_ordered", "remove", "info_random_node", "info_all", "index_single_value_create")
+    calls = (
+        "get", "select", "operate", "operate_ordered", "remove", "info_random_node", "info_all",
+        "index_single_value_create",
+    )  # fmt: skip
     broken = store(Client(**dict.fromkeys(calls, failure)))
     broken._link._info = SimpleNamespace(default_ttl=0)
     for write in (lambda: broken.operate(KEYS[0], Put("n", 1)), lambda: broken.delete(KEYS[0])):

@@ -73,6 +73,9 @@ def test_the_client_does_not_retry_and_waits_as_long_as_the_defaults_say():
         ("aerospike://h:port/ns", "host 'h'"),
         ("aerospike://h:99999/ns", "the port 1 to 65535"),
         ("aerospike:///ns", "host"),
+        ("aerospike://[::1/ns", "host"),
+        ("aerospike://a]:3000/ns", "host"),
+        ("aerospike://[]:3000/ns", "host"),
         ("aerospike://h/ns?conections=4", "conections"),
         ("aerospike://h/ns?connections=0", "connections=0"),
         ("aerospike://h/ns?socket_timeout=soon", "socket_timeout=soon"),
@@ -189,6 +192,30 @@ def test_a_client_of_the_callers_is_refused_in_a_fork(aerospike_server):
     place = [aerospike_server.host, str(aerospike_server.port), aerospike_server.namespace]
     done = subprocess.run(
         [sys.executable, "-c", FORKED, *place], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() == "7"
+
+
+COLLECTED = """
+import gc, os, sys
+os.register_at_fork(after_in_child=gc.collect)  # as Python may at any moment: before anything of ours runs there
+gc.disable()
+from latchwork.store.aerospike.connection import Link
+from latchwork.store.aerospike.url import parse
+link = Link(parse(sys.argv[1]))
+link.connect()
+link.itself = link
+del link
+child = os.fork()
+if child == 0:
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_store_that_nobody_holds_any_more_is_collected_in_a_forked_child_without_harm(aerospike_server):
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED, aerospike_server.url], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout.strip() == "7"
 

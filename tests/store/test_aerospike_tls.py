@@ -154,7 +154,7 @@ def test_a_secret_that_is_not_to_be_had_is_named_by_its_place(name, tmp_path, mo
     for option, told in (
         (f"{name}_env=NOT_SET", "NOT_SET, which is not set"), (f"{name}_file={tmp_path}/none", "No such file"),
         (f"{name}_file={empty}", "empty or too long"), (f"{name}_file={binary}", "UTF-8"),
-        (f"{name}_file={long}", "empty or too long"), (f"{name}_file=~nobody-of-that-name/x", "nobody's folder"),
+        (f"{name}_file={long}", "empty or too long"), (f"{name}_file=~nobody-of-that-name/x", "no user's folder"),
     ):  # fmt: skip
         with pytest.raises(Misconfigured, match=told) as refused:
             AerospikeStore.from_url(f"aerospike://me@127.0.0.1:1/ns?{option}")._get(KEY, ())

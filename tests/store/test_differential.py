@@ -196,7 +196,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert found[0] == found[1]
 
 
-MACHINES = 500 * SCALE
+MACHINES = 200 * SCALE
 TwoStores.TestCase.settings = settings(
     max_examples=MACHINES,
     stateful_step_count=12,

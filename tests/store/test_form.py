@@ -5,9 +5,28 @@ from __future__ import annotations
 import pytest
 
 from latchwork.errors import InvalidRequest
-from latchwork.store import Add, Bin, Exists, Key, ListAppend, MapRemove, MapTrim, Once, Param, Put, ReadAll
+from latchwork.store import (
+    Add,
+    Bin,
+    Exists,
+    Key,
+    ListAppend,
+    MapPut,
+    MapRemove,
+    MapTrim,
+    Once,
+    Param,
+    Put,
+    Read,
+    ReadAll,
+    exists,
+    has,
+    missing,
+)
 from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.model.expr import If, ListOf, MapSize, MapValue, smallest
 from latchwork.store.model.form import Form
+from latchwork.store.model.ops import Compute, Touch
 
 N = Param("n")
 
@@ -32,6 +51,24 @@ N = Param("n")
 def test_a_form_that_no_store_takes_cannot_be_made(make):
     with pytest.raises(InvalidRequest):
         make()
+
+
+@pytest.mark.parametrize(
+    ("ops", "when", "bins"),
+    [
+        ((Add("n", N), Read("read"), Touch()), None, {"n", "read"}),
+        (
+            (Put("n", If(exists("a"), MapValue("b", Bin("c", str)), smallest(Bin("d"), N))),),
+            None,
+            set("nabcd"),
+        ),
+        ((MapPut("m", Bin("key"), ListOf((Bin("e"), N))),), None, {"m", "key", "e"}),
+        ((Compute(MapSize("sized")),), ~(has("f", N) & (missing("g") | (Bin("h") < N))), {"sized", *"fgh"}),
+        ((Put("n", N), ReadAll()), Bin("n") < N, set()),
+    ],
+)
+def test_a_form_knows_every_bin_that_it_looks_at_or_changes(ops, when, bins):
+    assert Form(*ops, when=when).bins == bins
 
 
 class Client:

@@ -1,16 +1,17 @@
-"""The local interpreter: pure, exact, and quick without being wrong."""
+"""What the local stores make of updates: pure, exact, and quick without being wrong."""
 
 from __future__ import annotations
 
 import enum
 import math
+import pickle
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import latchwork
-from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig
+from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
 from latchwork.store import (
     NEVER,
     Add,
@@ -33,9 +34,12 @@ from latchwork.store import (
 )
 from latchwork.store.contract.records import raises
 from latchwork.store.local import apply as local
-from latchwork.store.local.apply import RECORD_SIZE_LIMIT, Stored, apply
+from latchwork.store.local import evaluate, operations
+from latchwork.store.local.apply import Stored, apply
+from latchwork.store.local.operations import RECORD_SIZE_LIMIT
 from latchwork.store.model import values
-from latchwork.store.model.expr import MapKeyAt, MapSmallestValue
+from latchwork.store.model.expr import Const, MapHas, MapKeyAt, MapSmallestValue
+from latchwork.store.model.form import Form
 from latchwork.testing.stores import CountingStore
 from tests.store.test_differential import map_keys, ops, plain
 
@@ -139,6 +143,27 @@ def test_a_bad_operation_is_a_typed_error_and_changes_nothing(bad):
     record, _ = applied(None, Put("n", 1), Put("m", {"text": "x"}), Put("l", []))
     raises(InvalidRequest, applied, record, Put("n", 2), bad)
     assert record.bins["n"] == 1
+
+
+def test_an_expression_and_a_form_are_made_into_closures_once(monkeypatch):
+    made = []
+    makes = {kind: lambda one, make=make: made.append(one) or make(one) for kind, make in evaluate._MAKE.items()}
+    monkeypatch.setattr(evaluate, "_MAKE", makes)
+    monkeypatch.setattr(operations, "_MAKE", {Put: lambda op, put=operations._put: made.append(op) or put(op)})
+    form = Form(Put("n", Param("n")), when=Bin("n") < Param("n"))
+    record = Stored({"n": 0})
+    for n in range(1, 4):
+        record, _ = apply(record, form.fill(KEY, n=n), 0)
+    assert (record.bins, len(made)) == ({"n": 3}, 4)  # a comparison, its two sides, and a put
+
+
+def test_an_expression_that_was_evaluated_can_go_to_another_process():
+    guard = (Bin("n") > Param("least")) | MapHas("m", Const("k"))
+    record = Stored({"n": 1, "m": {}})
+    apply(record, Update(KEY, (Read("n"),), when=guard.bind(least=0)), 0)
+    copied = pickle.loads(pickle.dumps(guard))
+    apply(record, Update(KEY, (Read("n"),), when=copied.bind(least=0)), 0)
+    raises(Refused, apply, record, Update(KEY, (Read("n"),), when=copied.bind(least=1)), 0)
 
 
 def test_a_record_is_measured_only_when_its_bound_says_so(monkeypatch):

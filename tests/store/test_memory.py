@@ -28,6 +28,7 @@ def test_a_child_forked_in_the_middle_of_another_threads_call_uses_its_copy():
         free = store._lock.acquire(blocking=False)
         os.write(writing, b"%d" % (store.operate(KEY, Add("n", 1), Read("n"))[0] if free else 0))
         os._exit(0)
+    os.close(writing)
     over.set()
     another.join()
     os.waitpid(child, 0)

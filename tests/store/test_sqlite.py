@@ -28,7 +28,7 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
+from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
@@ -234,6 +234,36 @@ def test_threads_that_come_and_go_do_not_pile_up_connections(store):
         thread.join()
     assert len(store._pool._idle) == 1
     assert add(store) == 21
+
+
+def test_the_data_version_tells_of_a_write_by_a_connection_that_was_asked_before(store, monkeypatch):
+    beside = []
+
+    class Asked:
+        """A connection at which another thread asks as well, at the moment it is asked for the data version."""
+
+        def __init__(self, *place):
+            self._inner = sqlite_file.open_file(*place)
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+        def execute(self, statement, *parameters):
+            if statement == "PRAGMA data_version" and not beside:
+                beside.append(None)
+                beside.append(store.data_version())
+            return self._inner.execute(statement, *parameters)
+
+    def asked_beside():
+        beside.clear()
+        store.data_version()
+        return beside[1]
+
+    monkeypatch.setattr(sqlite_pool, "open_file", Asked)
+    store.close()  # the connections from before
+    before = asked_beside()
+    store.operate(KEY, Add("n", 1))
+    assert asked_beside() != before
 
 
 def test_closing_lets_go_and_the_next_call_opens_again(store, path):
@@ -609,6 +639,24 @@ def test_expired_records_are_swept_a_few_at_a_time(path):
     assert left == [251, 51, 1, 1]
 
 
+def test_the_sweep_goes_by_the_time_to_live_that_the_last_update_has_set_or_kept(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", seams=clock)
+    kept, sooner, never = (Key("s", name) for name in ("kept", "sooner", "never"))
+    for key in (kept, sooner, never):
+        store.operate(key, Put("n", 0), exists=Exists.CREATE, ttl=20)
+    store.operate(kept, Add("n", 1))
+    store.operate(sooner, Add("n", 1), ttl=10)
+    store.operate(never, Add("n", 1), ttl=NEVER)
+    left = []
+    for _ in range(3):
+        clock.advance(10)
+        store.operate(never, Add("n", 1))
+        rows = sqlite3.connect(path).execute("SELECT name, expires IS NULL FROM records ORDER BY name")
+        left.append(rows.fetchall())
+    assert left == [[("kept", 0), ("never", 1)], [("never", 1)], [("never", 1)]]
+
+
 def test_more_expired_records_than_one_sweep_removes_are_gone_with_the_next_writes(path):
     clock = ManualClock()
     store = SQLiteStore(path, synchronous="off", seams=clock)
@@ -677,3 +725,18 @@ def test_whoever_writes_never_fails_by_the_sweep(path, monkeypatch, caplog, fail
         clock.advance(sqlite_sweep.EVERY / 1000)
         assert add(store) == n
     assert len(caplog.messages) == (type(failure) is Corrupt), "damage is named, once"
+
+
+def test_a_connection_that_is_borrowed_while_the_store_is_closed_stays_open(tmp_path, monkeypatch):
+    store = SQLiteStore(tmp_path / "s.db")
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY)
+    pool, borrowed = store._pool, []
+
+    def meanwhile():
+        borrowed.append(pool._borrow())
+        return []
+
+    monkeypatch.setattr(pool, "_watching", meanwhile)
+    store.close()
+    assert borrowed[0].execute("SELECT count(*) FROM records").fetchone() == (1,), "another thread uses it"
+    borrowed[0].close()

@@ -17,6 +17,7 @@ from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
 from tests.fuzz.sqlite_cells import cells, trees
+from tests.support.sqlite_damage import damage_row
 
 SET, OTHER = "q", Key("other", "x")
 BAD, GOOD, LAST = (Key(SET, name) for name in ("bad", "good", "last"))
@@ -42,13 +43,7 @@ def store(tmp_path, clock):
 
 
 def damage(store, key=BAD, active="yes"):
-    """Bytes of the record turn to others, below SQLite, which is why its indexes keep what they had."""
-    connection = sqlite3.connect(store.path)
-    connection.execute("PRAGMA trusted_schema = ON")
-    connection.create_function("latchwork_bin", 2, lambda *_: active, deterministic=True)
-    connection.execute("UPDATE records SET bins = x'c1ff' WHERE set_name = ? AND name = ?", key)
-    connection.commit()
-    connection.close()
+    damage_row(store, key, active)
 
 
 def left(store):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from latchwork.errors import Corrupt, Misconfigured, StorageFailed
+from latchwork.errors import Corrupt, Misconfigured, Refused, StorageFailed
 from latchwork.retry import RetryPolicy
-from latchwork.store import Add, Exists, Key, Put, Read, SQLiteStore
+from latchwork.store import Add, Bin, Exists, Key, Param, Put, Read, SQLiteStore
+from latchwork.store.model.form import Form
+from latchwork.store.model.ops import Touch
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.testing.clock import ManualClock
@@ -82,6 +84,21 @@ def test_a_file_of_the_first_layout_is_read_and_its_records_are_sealed_as_they_a
     assert connection.execute("SELECT hex(substr(bins, 1, 1)) FROM records").fetchall() == [("C1",)]
     connection.close()
     assert SQLiteStore(path).get(KEY).bins["n"] == 8
+
+
+@pytest.mark.parametrize("seal_first", [True, False], ids=["sealed", "first layout"])
+def test_an_update_by_a_form_leaves_the_bins_that_it_does_not_name_as_they_were(path, seal_first):
+    connection = sqlite3.connect(path)
+    connection.executescript(FIRST_LAYOUT)
+    connection.close()
+    store, form = SQLiteStore(path), Form(Add("n", Param("by")), Read("n"), when=Bin("n") < Param("end"))
+    if seal_first:
+        store.operate(KEY, Touch())
+    assert store.repeat(form.fill(KEY, by=1, end=9)) == (8,)
+    assert store.repeat(form.fill(KEY, by=1, end=9)) == (9,)
+    with pytest.raises(Refused):
+        store.repeat(form.fill(KEY, by=1, end=9))
+    assert SQLiteStore(path).get(KEY).bins == {"n": 9, "text": "a\u00e9b", "m": {"a": [1, 2]}}
 
 
 @pytest.mark.parametrize("text", ["malformed database schema (secret)", "no such table: records"])

@@ -13,7 +13,9 @@ locks.
 
 from __future__ import annotations
 
+import dis
 import sys
+from functools import cache
 from pathlib import Path
 
 import latchwork
@@ -30,13 +32,12 @@ MADE_BY_C = ("__init__", "__new__", "__post_init__")
 
 
 class Interrupts:
-    """Counts the points of a call; raises `KeyboardInterrupt` at one of them."""
+    """Counts the points of a call; raises `KeyboardInterrupt` at one of them, or calls a signal's `handler` there."""
 
-    def __init__(self, at: int | None = None, *, everywhere: bool = False) -> None:
-        self.at, self.everywhere = at, everywhere
+    def __init__(self, at: int | None = None, *, everywhere: bool = False, handler=None) -> None:
+        self.at, self.everywhere, self.handler = at, everywhere, handler
         self.points = 0
         self.struck: str | None = None
-        self._names: dict = {}
         self._last: dict = {}
         self._who = None
 
@@ -66,7 +67,7 @@ class Interrupts:
         if getcurrent() is not self._who:
             return self._stepped
         if event == "opcode":
-            last, name = self._last.get(frame), self._name(frame)
+            last, name = self._last.get(frame), _names(frame.f_code).get(frame.f_lasti, "?")
             self._last[frame] = name
             if self.everywhere or last in CALLS or (last and "BACKWARD" in last):
                 self._point(frame, f"{name} after {last}")
@@ -81,15 +82,15 @@ class Interrupts:
         number, self.points = self.points, self.points + 1
         if number == self.at:
             self.struck = f"{frame.f_code.co_qualname}:{frame.f_lineno}: {what}" if _QUALIFIED else what
-            raise KeyboardInterrupt
+            if self.handler is None:
+                raise KeyboardInterrupt
+            self.handler()
 
-    def _name(self, frame) -> str:
-        code = frame.f_code
-        if code not in self._names:
-            import dis
 
-            self._names[code] = {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
-        return self._names[code].get(frame.f_lasti, "?")
+@cache
+def _names(code) -> dict[int, str]:
+    """The name of the instruction at each place; kept for all runs, as a run takes less time than finding them out."""
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
 
 
 _QUALIFIED = sys.version_info >= (3, 11)

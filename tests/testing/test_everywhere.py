@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from latchwork.errors import InvalidRequest
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing import ManualClock, bring_back, inject_everywhere
 
 ORDERS = ["A-1", "A-2"]
+ENDS = "latchwork.queue.sharded.delivery.end_done"
 
 
 def queue_of(store):
@@ -118,3 +121,41 @@ def test_each_run_has_a_store_of_its_own_which_may_be_any():
 
     report = inject_everywhere(written, faults=("reply_lost", "dropped"), make_store=make)
     assert len(made) == 1 + report.runs == 3
+
+
+def test_upkeep_brings_back_what_a_group_failed_and_what_was_due_and_ends_batches():
+    """As upkeep does it: else a fault would be blamed for what a later pass of upkeep mends."""
+    clock = ManualClock()
+    queue = QueueRegistry(MemoryStore(clock), "shop").create(QueueConfig("orders", shards=1))
+    group = queue.group("audit")
+    queue.publish("delayed", delay=3600)
+    with queue.batch("night", then=Publish("after")) as batch:
+        batch.publish("failed")
+    (delivery,) = group.receive(10)
+    delivery.nack()
+    (delivery,) = queue.receive(10)
+    with mock.patch(ENDS):  # as if the worker died at this point
+        delivery.ack()
+    bring_back(queue)
+    assert sorted(delivery.payload for delivery in queue.receive(10)) == ["after", "delayed"]
+    assert sorted(delivery.payload for delivery in group.receive(10)) == ["after", "delayed", "failed"]
+
+
+def test_a_follow_up_that_a_dead_worker_did_not_publish_is_not_said_to_be_lost():
+    def work(store, done):
+        queue = queue_of(store)
+        if not queue.batch("night", then=Publish("after")).progress().closed:
+            with queue.batch("night", then=Publish("after")) as batch:
+                batch.publish_many(ORDERS, dedups=ORDERS)
+
+    def recover(store, done):
+        work(store, done)
+        for _ in range(3):
+            handled_then_acknowledged(store, done)
+            bring_back(queue_of(store))
+
+    def prepare(store):
+        QueueRegistry(store, "shop").create(QueueConfig("orders", shards=1))
+
+    report = inject_everywhere(work, prepare=prepare, recover=recover, expected=[*ORDERS, "after"])
+    assert (report.lost, report.failed) == ([], []), report

@@ -50,7 +50,7 @@ class GlobalElection(ZooKeeperElection):
         own record. A resource that is not named refuses a deposed leader once a later one has written to it there.
     all_farms: whether a term needs all farms. False: it begins without farms that cannot be reached, other than its
         own; `unsealed` and a warning in the log name them, and they are sealed as soon as they answer. True: while a
-        farm cannot be sealed nobody leads, and `run` raises `WaitTimeout` with that reason.
+        farm cannot be sealed no candidate leads, and `run` raises `WaitTimeout` with that reason.
     candidate: a name for people and logs; the line shows it as `farm/candidate`.
     path, lease: as in `ZooKeeperElection`.
 
@@ -97,8 +97,9 @@ class GlobalElection(ZooKeeperElection):
     def gives_way_to(self) -> str | None:
         """Return the most preferred farm that waits in the line and is preferred to this one; None if there is none.
 
-        A leader asks this between two works, and gives up its term if there is one. A round trip to ZooKeeper and one
-        for each candidate; none if no farm is preferred to this one. Raises `Unavailable` if ZooKeeper does not answer.
+        A leader asks this between two pieces of work, and gives up its term if a farm is returned. A round trip to
+        ZooKeeper and one for each candidate; none if no farm is preferred to this one. Raises `Unavailable` if
+        ZooKeeper does not answer.
         """
         own = self._rank(self.farm)
         if own == 0 or not self._prefer:
@@ -168,8 +169,8 @@ class GlobalElection(ZooKeeperElection):
     def _may_take(self) -> bool:
         """Let preferred farms go first; then make sure that the next fence of this farm's store is above all epochs.
 
-        What ZooKeeper has kept is read while this candidate is first in the line: whoever was first meanwhile has
-        changed its version, and `_confirmed` finds that out.
+        What ZooKeeper stores is read while this candidate is first in the line: another candidate that was first
+        meanwhile has changed its version, and `_confirmed` notices that.
         """
         if self.gives_way_to() is not None:
             self._line.leave()  # and enters it again, at the end
@@ -189,15 +190,16 @@ class GlobalElection(ZooKeeperElection):
             self._unsealed = self._sealed_enough(grant)
             grant.check()
         except Refused as refusal:
-            self._troubles.tell(refusal, f"{self!r} begins again, with a later epoch")
+            self._failure_log.record(refusal, f"{self!r} begins again, with a later epoch")
             self._quietly(grant.release)
             return None
         except BaseException:
             self._quietly(grant.release)
             raise
         if self._unsealed:
-            self._troubles.warn(f"{self!r} leads with epoch {grant.fence}, not sealed in {sorted(self._unsealed)}")
-            self._sealer = self._seams.spawn(partial(self._seal_later, grant), f"latchwork-seal-{self.name}")
+            self._failure_log.warn(f"{self!r} leads with epoch {grant.fence}, not sealed in {sorted(self._unsealed)}")
+            seal = partial(self._seal_later, grant, self._unsealed)
+            self._sealer = self._seams.spawn(seal, f"latchwork-seal-{self.name}")
         return grant
 
     def _sealed_enough(self, grant: Grant) -> frozenset[str]:
@@ -231,7 +233,7 @@ class GlobalElection(ZooKeeperElection):
                 for key in self._resources:
                     term.seal(key)
         except PASSING as failure:
-            self._minor_troubles.tell(failure, f"{self!r}: the epoch {grant.fence} is not sealed in farm {farm!r}")
+            self._minor_failure_log.record(failure, f"{self!r}: the epoch {grant.fence} is not sealed in farm {farm!r}")
             return farm
         except FencedOut as refusal:
             self._above = max(self._above, refusal.details.get("seen", 0))
@@ -255,14 +257,16 @@ class GlobalElection(ZooKeeperElection):
                 fence=epoch,
             ) from None
 
-    def _seal_later(self, grant: Grant) -> None:
-        """Seal the term in the other farms as soon as they answer. A farm that has seen a later epoch ends the term."""
-        while self._unsealed and not grant.lost.wait(RECOVERY):
+    def _seal_later(self, grant: Grant, unsealed: frozenset[str]) -> None:
+        """Seal the term in these farms as soon as they answer. A farm that has seen a later epoch ends the term."""
+        while unsealed and not grant.lost.wait(RECOVERY):
             try:
-                self._unsealed = self._seal(grant, self._unsealed)
+                unsealed = self._seal(grant, unsealed)
             except Exception as failure:  # noqa: BLE001 - a term that cannot be sealed must not go on, whatever the reason
-                self._troubles.tell(failure, f"{self!r}: the term with epoch {grant.fence} ends")
+                self._failure_log.record(failure, f"{self!r}: the term with epoch {grant.fence} ends")
                 grant.lost.set()
+            if self._grant is grant:  # a farm may have answered so late that the next term has begun
+                self._unsealed = unsealed
 
     def _leave(self) -> None:
         if self._sealer is not None:

@@ -4,7 +4,11 @@ depends on it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...errors import NotFound
+from ...inputs import is_int
+from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Param
 from ...store.model.ops import Compute, MapPut, MapRemove, Read
 from ...store.port import NEVER, Exists, Key, RecordStore
@@ -28,7 +32,7 @@ class Candidates:
         seen, now = self._store.operate(
             self._key, until, Read(SEEN), Compute(SERVER_NOW), exists=Exists.ANY, ttl=NEVER, repeatable=True
         )
-        gone = tuple(name for name, end in seen.items() if end < now)
+        gone = tuple(name for name, end in self._ends(seen).items() if end < now)
         if gone:
             self._store.operate(self._key, MapRemove(SEEN, gone), ttl=NEVER, repeatable=True)
 
@@ -45,4 +49,11 @@ class Candidates:
             seen, now = self._store.operate(self._key, Read(SEEN), Compute(SERVER_NOW))
         except NotFound:
             return []
-        return sorted(name for name, end in (seen or {}).items() if end >= now)
+        return sorted(name for name, end in self._ends(seen).items() if end >= now)
+
+    def _ends(self, seen: Any) -> dict[str, int]:
+        """Return until when each candidate counts as present. Raises `Corrupt`."""
+        ends = {} if seen is None else seen
+        if not isinstance(ends, dict) or not all(isinstance(name, str) and is_int(end) for name, end in ends.items()):
+            raise damaged(self._key, f"bin {SEEN!r} holds no candidates")
+        return ends

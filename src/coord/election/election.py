@@ -13,18 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from ...background import Activity, Troubles
+from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...inputs import checked_kind, checked_timeout
 from ...retry import Poll
 from ...seams import Event, Task
 from ...store.connect import as_store
 from ...store.port import Key, RecordStore
+from ...unpicklable import Unpicklable
 from ..contender import PASSING, Acquisition, Contender
 from ..inputs import checked_name, checked_owner
 from ..lease import checked_lease
 from ..lock import LOCKS, Grant, kept_alive
-from ..poller import poller_of
+from ..waits.poller import poller_of
 from .candidates import Candidates
 from .term import Leadership
 
@@ -42,11 +43,14 @@ FOLLOW = Poll(low=0.01, high=0.05)
 """How `run` waits for its own campaign."""
 
 
-class Election(ABC):
+class Election(Unpicklable, ABC):
     """The common part of all elections: the campaign in the background, and the ways to lead.
 
-    A handle is one candidate. Safe to share between threads; it must not be pickled or used in a forked process.
+    A handle is one candidate. Safe to share between threads; it cannot be pickled, and must not be used in a
+    forked process.
     """
+
+    _INSTEAD = "pickle its store and its name, and make a candidate there; a `Term` pickles"
 
     def __init__(self, store: RecordStore, name: str, candidate: str | None) -> None:
         self._store, self._seams = as_store(store), store.seams
@@ -57,13 +61,14 @@ class Election(ABC):
         # The terms of the functions of `run` that have not returned; `_idle` is set while there is none.
         self._runners: dict[object, Grant] = {}
         self._standing: Activity | None = None
-        self._owner: object = None  # the `run` for which the campaign was started, if it was for one
+        self._runs: set[object] = set()  # the calls of `run` that have not ended
+        self._owner: object = None  # the one of them with which the campaign ends, if it was started for one
         self._grant: Grant | None = None
         self._leadership: Leadership | None = None
         self._failure: LatchworkError | None = None
         self._passed: Exception | None = None
         """The last failure since the last term after which the campaign continued."""
-        self._troubles, self._minor_troubles = Troubles(self._seams, log), Troubles(self._seams, log)
+        self._failure_log, self._minor_failure_log = FailureLog(self._seams, log), FailureLog(self._seams, log)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, candidate={self.candidate!r})"
@@ -108,19 +113,29 @@ class Election(ABC):
         """Give up the term, if there is one, and end the campaign.
 
         False if the campaign (the leader's function, or a call that hangs) has not ended within `timeout` seconds; it
-        then ends later without another call. The leader's function must not call this; it returns instead.
+        then ends later without another call. The leader's function must not call this; it returns instead. Nor must a
+        signal's handler, as the thread that it interrupts may be within a call of this candidate: let it set an event
+        that another thread waits for.
         """
         limit = checked_timeout(timeout)
         with self._guard:
-            standing = self._standing
-            self._stop.set()
+            standing, stop = self._standing, self._stop
+            stop.set()
             self._end_term()
-        poller_of(self._store).rouse(self._stop)
+        return self._ended(standing, stop, limit)
+
+    def _ended(self, standing: Activity | None, stop: Event, timeout: float | None) -> bool:
+        """Wait for the end of a campaign whose `stop` is set; whether it has ended."""
+        self._rouse(stop)
         if standing is None:
             return True
         standing.cancel()
-        standing.join(limit)
+        standing.join(timeout)
         return not standing.is_alive()
+
+    def _rouse(self, stop: Event) -> None:
+        """End the pauses of a campaign whose `stop` is set."""
+        poller_of(self._store).rouse(stop)
 
     def resign(self) -> bool:
         """Give up the term, so that another candidate is elected, within a second. False if there is no term.
@@ -141,7 +156,8 @@ class Election(ABC):
 
         If the candidate already takes part (`start`), this uses its present or next term, and it continues to take part
         afterwards. If the term is lost before `fn` has returned, `leadership.lost` is set, and the candidate waits for
-        `fn` to return before it takes part again.
+        `fn` to return before it takes part again. Threads that run on one candidate share its terms: the first `fn` to
+        return gives the term up, and those that still wait get the next one.
 
         Raises `WaitTimeout` if it was not elected in time, or was stopped. Not promised: that the candidate still leads
         when `fn` returns; `fn` calls `leadership.check()` for that.
@@ -158,6 +174,8 @@ class Election(ABC):
 
         try:
             try:
+                with self._guard:
+                    self._runs.add(runner)
                 self._start(None, runner)
                 return self._serve(serve, limit)
             finally:
@@ -166,10 +184,23 @@ class Election(ABC):
             self._end(runner, 0)  # again: an interrupt may have come before the first `_end` began
 
     def _end(self, runner: object, timeout: float) -> None:
-        """Stop the campaign that was started for this `run`, if it is not stopped yet."""
-        if self._owner is runner:
-            self.stop(timeout)
-            self._owner = None
+        """End this `run`, and the campaign if it was started for it; if others run, the campaign ends with one of them.
+
+        Whether another runs, and the stop, are one step: one that begins after it starts a campaign of its own.
+        """
+        with self._guard:
+            self._runs.discard(runner)
+            if self._owner is runner and self._runs:
+                self._owner = next(iter(self._runs))
+            if self._owner is not runner:
+                return
+            standing, stop = self._standing, self._stop
+            stop.set()
+            self._end_term()
+        self._ended(standing, stop, timeout)
+        with self._guard:
+            if self._owner is runner:
+                self._owner = None
 
     @abstractmethod
     def contenders(self) -> list[str]:
@@ -189,7 +220,7 @@ class Election(ABC):
     def _leave(self) -> None: ...
 
     @abstractmethod
-    def _others_first(self) -> float:
+    def _yield_seconds(self) -> float:
         """Return the seconds to wait after a term, so that another candidate is elected."""
 
     # ---- the campaign
@@ -207,23 +238,28 @@ class Election(ABC):
                     self._one_term(stop, lead)
                     failures = 0
                 except Exception as failure:
-                    if _is_final(failure):
+                    if self._is_final(failure):
                         raise
                     failures, self._passed = failures + 1, failure
                     pause = RECOVERY if isinstance(failure, PASSING) else DEFECT.pause(failures, self._seams)
-                    self._troubles.tell(failure, f"{self!r} goes on in {pause} s")
+                    self._failure_log.record(failure, f"{self!r} tries again in {pause} s")
                     stop.wait(pause)
         except BaseException as failure:  # any failure must reach a `run` that waits to be elected
             if isinstance(failure, LatchworkError):
-                log.error("%r does not stand any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
-                log.debug("%r does not stand any more", self, exc_info=failure)
+                log.error("%r does not take part any more (%s): %s", self, failure.code, failure)  # noqa: TRY400 - one line
+                log.debug("%r does not take part any more", self, exc_info=failure)
             else:
-                log.exception("%r does not stand any more", self)
+                log.exception("%r does not take part any more", self)
             self._fail(stop, failure)
         finally:
             stop.set()  # ends the other tasks of this campaign
             self._changed.set()
             self._quietly(self._leave)
+
+    def _is_final(self, failure: Exception) -> bool:
+        """Whether the failure ends a campaign: an error of this library that another try cannot cure."""
+        passing = isinstance(failure, PASSING) and not isinstance(failure, Misconfigured)
+        return isinstance(failure, LatchworkError) and not passing
 
     def _fail(self, stop: Event, failure: BaseException) -> None:
         if not isinstance(failure, LatchworkError):
@@ -252,7 +288,7 @@ class Election(ABC):
             self._quietly(lambda: self._hand_back(grant))
             log.info("%r is over", leadership)
         self._idle.wait()
-        stop.wait(self._others_first())
+        stop.wait(self._yield_seconds())
 
     def _lead(self, leadership: Leadership, lead: Callable[[Leadership], object] | None) -> None:
         if lead is None:
@@ -322,13 +358,7 @@ class Election(ABC):
         try:
             last()
         except Exception as failure:  # noqa: BLE001 - a defect, too
-            self._minor_troubles.tell(failure, f"{self!r}: could not say so to the store")
-
-
-def _is_final(failure: Exception) -> bool:
-    """Whether the failure ends a campaign: an error of this library that another try cannot cure."""
-    passing = isinstance(failure, PASSING) and not isinstance(failure, Misconfigured)
-    return isinstance(failure, LatchworkError) and not passing
+            self._minor_failure_log.record(failure, f"{self!r}: could not update the list of candidates")
 
 
 class LeaseElection(Election):
@@ -357,6 +387,11 @@ class LeaseElection(Election):
         self._candidates = Candidates(store, name)
         self._reports: Task | None = None
 
+    @property
+    def _present_for(self) -> float:
+        """The seconds for which a candidate is listed after each of its reports."""
+        return self.lease
+
     def contenders(self) -> list[str]:
         """Return the candidates that take part, the leader included, sorted by name. One store call.
 
@@ -371,7 +406,7 @@ class LeaseElection(Election):
             return None
         return kept_alive(Grant(self.name, self._party, claim))
 
-    def _others_first(self) -> float:
+    def _yield_seconds(self) -> float:
         return 2 * self._poll.high
 
     def _enter(self, stop: Event) -> None:
@@ -384,6 +419,6 @@ class LeaseElection(Election):
     def _report(self, stop: Event) -> None:
         """Keep this candidate in the list of candidates until `stop` is set, then remove it."""
         while not stop.is_set():
-            self._quietly(lambda: self._candidates.report(self.candidate, self.lease))
-            stop.wait(self.lease / 3)
+            self._quietly(lambda: self._candidates.report(self.candidate, self._present_for))
+            stop.wait(self._present_for / 3)
         self._quietly(lambda: self._candidates.leave(self.candidate))

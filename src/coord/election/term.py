@@ -13,6 +13,8 @@ from ...store.port import Key, RecordStore
 from ..fencing import Fenced
 from ..lease import BINS, LeaseView, Observation
 from ..lock import LOCKS, Grant
+from ..waits.shared_reads import Answer
+from ..waits.watch import read
 
 
 class Leadership(Fenced):
@@ -63,8 +65,8 @@ class Term:
         `Leadership.check`: the term may end right after. What protects a resource is the epoch in the guard of each
         write to it. Raises `Unavailable` if the record cannot be read.
         """
-        record = self.store.get(Key(LOCKS, self.name), *BINS)
-        if record is None or not self._in_office(LeaseView.of(record.key, record.bins)):
+        answer = read(self.store, Key(LOCKS, self.name), BINS)
+        if answer.record is None or not self._in_office(LeaseView.of(answer.record.key, answer.record.bins), answer):
             self.store.seams.note("fences_refused", by="holder")
             raise FencedOut(
                 f"the term of {self.name!r} with epoch {self.epoch} has ended: it ran out, was taken over, or was "
@@ -72,9 +74,10 @@ class Term:
                 epoch=self.epoch,
             )
 
-    def _in_office(self, view: LeaseView) -> bool:
+    def _in_office(self, view: LeaseView, answer: Answer) -> bool:
         if not view.locked or view.fence != self.epoch:
             return False
-        now = self.store.seams.monotonic()
-        self._observed = self._observed.then(view, now) if self._observed else Observation(view, now)
-        return not self._observed.ran_out(now)
+        # It was so when it was asked for, however long the answer took to come.
+        before, answered = self._observed, answer.answered
+        self._observed = before.then(view, answered) if before else Observation(view, answered)
+        return not self._observed.ran_out(answer.asked)

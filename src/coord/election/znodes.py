@@ -10,7 +10,7 @@ from kazoo.client import KazooState
 from kazoo.exceptions import BadVersionError, ConnectionLoss, KazooException, NoNodeError
 
 from ...errors import Corrupt, InvalidRequest, Refused, Unavailable
-from ...inputs import checked_text
+from ...inputs import checked_text, whole_of
 from ...plain import shown
 from ...seams import Seams
 
@@ -56,7 +56,7 @@ class Line:
         return nodes[place - 1] if place else None
 
     def watch(self, node: str, wake: Callable[[Any], None]) -> bool:
-        """Have `wake` called when the node is deleted. False if the node does not exist any more."""
+        """Call `wake` when the node is deleted. False if the node does not exist any more."""
         return self._ask(self.client.exists_async(f"{self._path}/{node}", watch=wake)) is not None
 
     def confirm(self) -> None:
@@ -74,9 +74,10 @@ class Line:
             data, stat = self._ask(self.client.get_async(self._path))
         except NoNodeError:
             raise Unavailable(f"the line {self._path} in ZooKeeper vanished; it is entered again") from None
-        if data and not data.isdigit():
+        epoch = whole_of(data.decode("latin-1")) if data else 0
+        if epoch is None:
             raise Corrupt(f"{self._path} in ZooKeeper holds {data[:40]!r}, which is no epoch: delete the node")
-        return int(data or 0), int(stat.version)
+        return epoch, int(stat.version)
 
     def keep(self, epoch: int, version: int) -> None:
         """Keep this epoch. Raises `Refused` if the node has another version: another candidate was first meanwhile."""
@@ -132,7 +133,7 @@ class Line:
         except NoNodeError:
             return
 
-    # kazoo's own threads call the methods from here to `_heard`: none of them may wait.
+    # kazoo's own threads call the methods from here to `_on_state`: none of them may wait.
 
     def _clear(self) -> None:
         """Delete the nodes of this candidate's earlier stays. Does not wait."""
@@ -157,11 +158,11 @@ class Line:
     def _ended(self, asked: Any) -> None:
         """Repeat a deletion that failed as the connection ended. If the session ended too, its nodes are gone."""
         if isinstance(asked.exception, ConnectionLoss) and self.client.state != KazooState.LOST:
-            self.client.add_listener(self._heard)
+            self.client.add_listener(self._on_state)
             if self.client.connected:  # connected again, perhaps before the listener was added
                 self._clear()
 
-    def _heard(self, state: str) -> bool:
+    def _on_state(self, state: str) -> bool:
         """Delete old nodes once connected. True if the listener is no longer needed: kazoo then removes it."""
         if state == KazooState.CONNECTED:
             self._clear()

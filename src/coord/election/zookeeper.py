@@ -113,7 +113,7 @@ class ZooKeeperElection(Election):
             raise InvalidRequest(
                 f"no ZooKeeper: {shown(client_or_hosts)}; pass a kazoo client, or hosts as 'host:port,...'"
             )
-        asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo tells it nowhere else
+        asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo has no public name for it
         self.lease = rules.checked_lease(asked if lease is None else lease)
         self._client: Any = _connecting(client_or_hosts, self.lease) if self._own else client_or_hosts
         self._party = _Candidate(
@@ -157,8 +157,12 @@ class ZooKeeperElection(Election):
         self._wake.set()
         return super().stop(limit)
 
+    def _rouse(self, stop: Event) -> None:
+        self._wake.set()
+        super()._rouse(stop)
+
     def _enter(self, stop: Event) -> None:  # noqa: ARG002 - one signature for all elections
-        self._client.add_listener(self._heard)
+        self._client.add_listener(self._on_state)
         if self._own:
             self._client.start_async()
 
@@ -169,7 +173,7 @@ class ZooKeeperElection(Election):
             self._disconnect()
 
     def _disconnect(self) -> None:
-        self._client.remove_listener(self._heard)
+        self._client.remove_listener(self._on_state)
         if self._own:
             with suppress(KazooException):  # a client that hangs in a call does not end in time; its thread is a daemon
                 self._client.stop()
@@ -184,9 +188,9 @@ class ZooKeeperElection(Election):
             self._enter(stop)
         elif not self._warned:
             self._warned = True
-            log.warning("%r: no connection to ZooKeeper; if that was set up anew, stand with another client", self)
+            log.warning("%r: no connection to ZooKeeper; if ZooKeeper was rebuilt, use a new client", self)
 
-    def _heard(self, state: str) -> None:
+    def _on_state(self, state: str) -> None:
         """End the term if the connection is interrupted. Called by the client's own thread, so it must not wait."""
         grant = self._grant
         if state != KazooState.CONNECTED and grant is not None:
@@ -242,7 +246,7 @@ class ZooKeeperElection(Election):
         return acquisition.look()
 
     def _may_take(self) -> bool:
-        """Whether this candidate, the first in the line, takes the office now."""
+        """Whether this candidate, the first in the line, becomes the leader now."""
         return True
 
     def _confirmed(self, claim: Claim) -> Grant | None:
@@ -256,5 +260,5 @@ class ZooKeeperElection(Election):
             return None
         return kept_alive(grant)
 
-    def _others_first(self) -> float:
+    def _yield_seconds(self) -> float:
         return 0.1

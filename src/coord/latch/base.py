@@ -11,28 +11,28 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ...deadline import Deadline
-from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused
+from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused, Unavailable
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
-from ..alarm import Alarm
-from ..poller import FOR_EVER
-from ..presence import Group
-from ..waiting import measured
-from ..watch import Watch
+from ..presence.alarm import Alarm
+from ..presence.presence import Group
+from ..waits.metrics import measured
+from ..waits.poller import FOR_EVER
+from ..waits.watch import Watch
 from . import layout
 from .handle import Handle, LatchLevel
 from .layout import By, Names, bins_of
 from .progress import ProgressBar
-from .watch import DcLooks, LatchProgress, XdcLooks, by_farm, counts_of, progress_of
+from .watch import DcReads, LatchProgress, XdcReads, by_farm, counts_of, progress_of
 
 TTL = 3600
 """Default time to live of a latch, in seconds."""
-LATCH_POLL = Poll(low=0.005, high=0.026, factor=1.5)
-"""At most 40 reads a second and process, and half of all releases seen within 13 ms."""
+LATCH_POLL = Poll(low=0.008, high=0.028, factor=2.0)
+"""At most 40 reads a second and process, and half of all releases seen within 14 ms."""
 L = TypeVar("L", bound="Latch")
 
 
@@ -102,8 +102,8 @@ class Latch(Handle):
         An existing counter is not changed, whatever has been counted. So a job that starts over needs a new latch id
         for each run: the latch of an earlier run may be released already. One store call, or two if the counter exists.
 
-        ttl: default 3,600 s for a new latch; an existing one keeps its remaining time.
-        All other parameters: see `create`.
+        ttl: default 3,600 s for a new latch; an existing one keeps its remaining time. All other parameters: see
+            `create`.
 
         Raises `AlreadyExists` if the latch exists with other parties, and what else `create` raises.
         """
@@ -175,7 +175,7 @@ class Latch(Handle):
                 raise self._gone() from None
             if counted is None and of_one_kind is None:
                 raise InvalidRequest(
-                    f"party {shown(party)} of the latch {shown(self._key.name)}: those who have counted in farm "
+                    f"party {shown(party)} of the latch {shown(self._key.name)}: the parties that have counted in farm "
                     f"{shown(self._farm)} are named by {'whole numbers' if kind is str else 'text'}, and the Java "
                     "library cannot read both in one farm; name all alike",
                     key=self._key,
@@ -236,7 +236,7 @@ class Latch(Handle):
     ) -> bool:
         """Wait until the latch is released. Return True then, and False after `timeout` seconds.
 
-        It reads the counters every 5 to 26 ms: at most 40 reads a second, for all waits of this process together. If
+        It reads the counters every 8 to 28 ms: at most 40 reads a second, for all waits of this process together. If
         the store is unavailable, it keeps asking until the timeout, so a shorter outage does not end the wait.
         Interruptible.
 
@@ -255,8 +255,8 @@ class Latch(Handle):
         seams = self._store.seams
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
-        tell = bar.update if bar else checked_callable("progress", progress) if progress else None
-        look = self._looks(every=bool(tell))
+        report = bar.update if bar else checked_callable("progress", progress) if progress else None
+        look = self._reads(every=bool(report))
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
         there: set[bool] = set()  # whether the latch was seen: if it disappears after that, the wait ends
@@ -269,9 +269,9 @@ class Latch(Handle):
                     raise
                 return None
             there.add(True)
-            if callable(tell) and (not seen or seen[-1] != now):
+            if callable(report) and (not seen or seen[-1] != now):
                 seen[:] = [now]
-                tell(now)
+                report(now)
             if alarm is not None and not now.released:
                 outlive(seams, deadline, alarm.check)
             return now.released or None
@@ -288,12 +288,12 @@ class Latch(Handle):
             if bar:
                 bar.close()
 
-    def _looks(self, *, every: bool) -> DcLooks | XdcLooks:
-        """Return the looks of one wait. every: whether it wants to see each change, and not only the release."""
+    def _reads(self, *, every: bool) -> DcReads | XdcReads:
+        """Return the reads of one wait. every: whether it wants to see each change, and not only the release."""
         watch, ids = Watch(self._store, self._key, self._deciding(), LATCH_POLL), dict[str, str]()
         if self._level is LatchLevel.XDC:
-            return XdcLooks(watch, partial(self._look, ids), self._store.seams)
-        return DcLooks(watch, bins_of(self._farm).count, partial(self._progress, ids), every=every)
+            return XdcReads(watch, partial(self._look, ids), self._store.seams)
+        return DcReads(watch, bins_of(self._farm).count, partial(self._progress, ids), every=every)
 
     def parties(self) -> set[Any]:
         """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
@@ -305,7 +305,7 @@ class Latch(Handle):
         At XDC level as `"<farm>/<party>"`, of all farms whose parties were named.
 
         expected: the parties to compare with; default: the parties that the latch was created with. A latch created
-            with a count has no names: without `expected` the result is then empty, whoever has not counted.
+            with a count has no names: without `expected` the result is then always empty.
         lost_in: a group; return only the parties that died as members of it. One more read.
 
         Raises `InvalidRequest` if `expected` is not a list of names, and `NotFound`.
@@ -364,7 +364,7 @@ class Latch(Handle):
         return {f"{farm}/{party}" for farm, done in counted.items() for party in self._parties_in(done)}
 
     def _parties_in(self, done: Any) -> Mapping[Any, Any]:
-        """The parties that have counted, as keys. Raises `Corrupt`."""
+        """Return the parties that have counted, as keys. Raises `Corrupt`."""
         if not isinstance(done, Mapping):
             raise damaged(self._key, f"a bin {layout.DONE}* holds no parties")
         return done
@@ -381,8 +381,12 @@ class Latch(Handle):
         """Create this farm's counter, or `join` an existing one. Raises `AlreadyExists`."""
         self._names = None if parties is None else layout.checked_parties(parties)
         number = self._number(count)
-        wanted = self._names
-        if self._create(number, layout.checked_ttl(ttl)):
+        wanted, ttl = self._names, layout.checked_ttl(ttl)
+        tries = (self._create(number, ttl) for _ in range(self._store.policy.attempts))
+        created = next((done for done in tries if done is not None), None)
+        if created is None:
+            raise Unavailable(f"{self!r} is created and deleted by others all the time; try again later", key=self._key)
+        if created:
             return
         if not join:
             raise AlreadyExists(
@@ -408,8 +412,10 @@ class Latch(Handle):
             raise InvalidRequest(f"count is {count} and parties names {len(self._names)}: give one of the two")
         return len(self._names)
 
-    def _create(self, count: int, ttl: int) -> bool:
-        """Create this farm's counter. False if it exists already; the handle is then bound to the existing latch."""
+    def _create(self, count: int, ttl: int) -> bool | None:
+        """Create this farm's counter. False if it exists already: the handle is then bound to the existing latch.
+        None if that was deleted, or has expired, before it could be read.
+        """
         bins = bins_of(self._farm)
         capacity = min(max(count, layout.MIN_TOKENS), layout.MAX_TOKENS) if self._least is None else layout.MAX_TOKENS
         nonce = layout.new_nonce(self._store.seams.unique(), capacity)
@@ -428,10 +434,10 @@ class Latch(Handle):
             # The nonce is the token: if the record has it, an earlier attempt, whose reply was lost, has created it.
             reads = (bins.count, bins.id, bins.names)
             record = self._read_after(refusal, lambda: self._store.get(self._key, *reads))
-            if record is None or record.bins.get(bins.id) != nonce:
-                self._names = None
-                if record is not None and bins.count in record.bins:
-                    self._means(record)
+            if record is None or bins.count not in record.bins:
+                return None
+            if record.bins.get(bins.id) != nonce:
+                self._means(record)
                 return False
         self._nonce, self._identified, self._ttl = nonce, True, ttl
         return True

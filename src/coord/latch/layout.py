@@ -67,8 +67,8 @@ class FarmBins:
     id: str
     farms: str
     names: str
-    is_free: Expr  # nobody has created this farm's counter
-    is_unbrought: Expr  # nobody has created it, though early counts of the Java library may have made its bin
+    is_free: Expr  # this farm's counter was not created
+    is_unbrought: Expr  # it was not created, though early counts of the Java library may have made its bin
     is_mine: Expr  # the latch that the parameter `nonce` names
     is_unmarked: Expr  # a latch that the Java library made
     floored: Expr  # the count less the parameter `n`, not below zero, and never more than it was
@@ -113,7 +113,9 @@ def first_time(farm: str, unmarked: bool, kind: type) -> Expr:
 
 
 class By(Enum):
-    """How a count changes the counter. Parameters: `change`, with its sign, and `n`, which is `-change`."""
+    """The way in which a count changes the counter. Parameters: `change`, with its sign, and `n`, which is
+    `-change`.
+    """
 
     ADDING = "adding"
     TAKING = "taking"  # only if at least `n` remain
@@ -210,7 +212,7 @@ def checked_party(party: str | int) -> str | int:
     """Check a party's name, and return it as a plain string or whole number, also if it was a member of an enum."""
     if isinstance(party, int) and not isinstance(party, bool):
         return int(checked_whole("party", party, -(2**63), 2**63 - 1))
-    name = named("party", party)  # type: ignore[arg-type]  # it says so where it is no string either
+    name = named("party", party)  # type: ignore[arg-type]  # `named` raises if it is no string either
     if len(name.encode()) > 255:
         raise InvalidRequest(f"party {shown(name)} is too long: at most 255 bytes")
     return str.__str__(name)
@@ -254,7 +256,7 @@ def names_in(bins: Mapping[str, Any], farm: str, key: Key) -> Names | None:
         return None
     if type(held) is int and 0 <= held <= MAX_PARTIES:
         return range(held)
-    if type(held) is list and all(type(name) in _LEAST for name in held):
+    if type(held) is list and {type(name) for name in held} in ({str}, {int}, set()):
         return frozenset(held)
     raise Corrupt(f"{key}: bin {NAMES + farm!r} holds no names of parties; delete the latch, and create it again",
                   key=key, bin=NAMES + farm)  # fmt: skip

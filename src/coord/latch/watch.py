@@ -12,8 +12,9 @@ from ...plain import shown
 from ...seams import Seams
 from ...store.decode import damaged
 from ...store.port import Record
-from ..poller import FOR_EVER, Answer
-from ..watch import Watch
+from ..waits.poller import FOR_EVER
+from ..waits.shared_reads import Answer
+from ..waits.watch import Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
@@ -65,11 +66,11 @@ def progress_of(record: Record) -> LatchProgress:
     )
 
 
-class DcLooks:
-    """The looks of one wait at DC level, where this farm's counter decides.
+class DcReads:
+    """The reads of one wait at DC level, where this farm's counter decides.
 
     look: what a read of this farm's bins means; raises `NotFound`.
-    every: whether each change is worth a look, and not only the release.
+    every: whether each change ends a pause, and not only the release.
     """
 
     def __init__(
@@ -97,8 +98,8 @@ class DcLooks:
         return others or type(count) is not int or count <= 0
 
 
-class XdcLooks:
-    """The looks of one wait at XDC level.
+class XdcReads:
+    """The reads of one wait at XDC level.
 
     Most reads ask only for the known counters, as the bins that remember parties may be large. The whole record is read
     first, then once a second, and before the latch is reported as released.
@@ -123,7 +124,7 @@ class XdcLooks:
         return FOR_EVER if self._seen is None else self._seen_at + WHOLE_EVERY
 
     def _known(self, seen: LatchProgress) -> tuple[str, ...]:
-        """The bins of the counters that the whole read has found; none, which is all, if one cannot be named."""
+        """Return the bins of the counters that the whole read has found; none, which is all, if one cannot be named."""
         try:
             bins = [bins_of(farm).count for farm in (*seen.counts, *seen.absent_farms)]
             bins += [bins_of(farm).id for farm in seen.absent_farms]

@@ -1,7 +1,7 @@
-"""Writing and reading the slots of a large circular queue: in one call, for any number of entries that fits into one.
+"""Writing and reading the slots of a large circular queue, in one call if the entries fit into one.
 
-A write carries the fence of the hold that it belongs to, and the buffer record refuses it once a higher fence has
-written there. A repeat under its own fence writes what is there already, so an attempt in doubt is sent again.
+A write carries the fence of its hold, and the buffer record refuses it once a higher fence has written there. A repeat
+under one fence writes equal values, so an attempt in doubt is sent again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from ...store.model.expr import Expr, Param
 from ...store.model.form import Form
 from ...store.model.ops import ListRange, ListSet, Op, Put
 from ...store.port import NEVER, RecordStore, Update
-from ..rows import settle
 from .layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
 
 T = TypeVar("T")
 
 BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
-"""What goes into one call at most."""
+"""The most that goes into one call."""
 
 
 _READ = Form(ListRange(ENTRIES, Param("slot"), Param("count")))
@@ -31,7 +30,7 @@ _READ = Form(ListRange(ENTRIES, Param("slot"), Param("count")))
 
 @lru_cache(maxsize=64)
 def _writing(guard: Expr) -> Form:
-    """The write of one slot."""
+    """Return the write of one slot."""
     return Form(Put(MARK, Param("fence")), ListSet(ENTRIES, Param("slot"), Param("entry", list)), when=guard, ttl=NEVER)
 
 
@@ -45,12 +44,12 @@ class Entry(Struct, frozen=True):
         return f"Entry(offset={self.offset})"  # a value may be secret, and a repr ends in logs
 
     def __str__(self) -> str:
-        """What `print` shows: offset and value."""
+        """Return offset and value, for `print`."""
         return f"Entry(offset={self.offset}, value={self.value!r})"
 
 
 def entry_of(slot: Any, offset: int) -> Entry | None:
-    """The entry in a slot, if it is the one with this offset."""
+    """Return the entry in a slot, if it is the one with this offset."""
     if isinstance(slot, dict):  # the older form
         slot = slot.get("offset"), slot.get("entry", slot.get("value"))
     is_pair = isinstance(slot, tuple | list) and len(slot) == 2  # anything else is damage: not this entry
@@ -60,22 +59,20 @@ def entry_of(slot: Any, offset: int) -> Entry | None:
 class Slots:
     """The buffer records of one queue.
 
-    `between` is called before every further call of a long transfer; it says False where going on is useless.
+    Long transfers call `between` before every further call; if it returns False, the hold is lost, and they stop.
     """
 
     def __init__(self, store: RecordStore, layout: Layout) -> None:
         self._store, self._layout = store, layout
 
     def write(self, fence: int, first: int, values: Sequence[Any], between: Callable[[], bool]) -> bool:
-        """Put the values at consecutive offsets; False where a higher fence has been there.
+        """Put the values at consecutive offsets; False if a higher fence has written there.
 
-        Raises `Unavailable` where that could not be done, whether or not some slots were written: they do not count
-        before the tail is committed.
+        Raises `Unavailable` if that was not possible, whether or not some slots were written: they do not count before
+        the tail is committed.
         """
         if len(values) == 1:
-            record, slot = self._layout.place(first)
-            form, entry = _writing(not_stale(fence).expr), [first, values[0]]
-            return self._write([form.fill(self._layout.buffer(record), slot=slot, entry=entry, fence=fence)])
+            return self._write_one(fence, first, values[0])
         runs = self._layout.runs(first, len(values))
         rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
@@ -87,9 +84,9 @@ class Slots:
         return True
 
     def read(self, first: int, count: int, between: Callable[[], bool] = lambda: True) -> list[Entry | None] | None:
-        """What lies at consecutive offsets, None for an offset whose slot holds another one.
+        """Return the entries at consecutive offsets, None for an offset whose slot holds another one.
 
-        None for all where `between` said False. Raises `Corrupt` where a buffer record is missing.
+        Returns None for all if `between` returned False. Raises `Corrupt` if a buffer record is missing.
         """
         if count == 1:
             return [self._read_one(first)]
@@ -107,14 +104,27 @@ class Slots:
         return found
 
     def _read_one(self, offset: int) -> Entry | None:
-        record, place = self._layout.place(offset)
+        key, slot = self._layout.place(offset)
         try:
-            (held,) = self._store.repeat(_READ.fill(self._layout.buffer(record), slot=place, count=1))
+            (held,) = self._store.repeat(_READ.fill(key, slot=slot, count=1))
         except NotFound as failure:
             raise self._missing(failure) from None
         return entry_of(held[0], offset) if held else None
 
     # ---- writing
+
+    def _write_one(self, fence: int, offset: int, value: Any) -> bool:
+        key, slot = self._layout.place(offset)
+        form = _writing(not_stale(fence).expr)
+        try:
+            self._store.repeat(form.fill(key, slot=slot, entry=[offset, value], fence=fence))
+        except Refused:
+            return False
+        except OutcomeUnknown as failure:
+            raise self._unwritten() from failure
+        except NotFound as failure:
+            raise self._missing(failure) from failure
+        return True
 
     def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
         placed = [
@@ -131,18 +141,19 @@ class Slots:
         return Update(self._layout.buffer(record), (Put(MARK, fence), *put), not_stale(fence), ttl=NEVER)
 
     def _write(self, rows: list[Update]) -> bool:
-        """Whether all of them are written; rows in doubt are sent again."""
-        failures = [outcome for outcome in settle(self._store, rows) if isinstance(outcome, LatchworkError)]
+        """Whether all rows are written. Rows in doubt are sent again."""
+        failures = [outcome for outcome in self._store.repeat_many(rows) if isinstance(outcome, LatchworkError)]
         if any(isinstance(failure, Refused) for failure in failures):
             return False
         for failure in failures:
             if not isinstance(failure, OutcomeUnknown):
                 raise self._failed(failure)
         if failures:
-            raise Unavailable(
-                f"the entries of queue {self._layout.name!r} could not be written; none was enqueued"
-            ) from failures[0]
+            raise self._unwritten() from failures[0]
         return True
+
+    def _unwritten(self) -> Unavailable:
+        return Unavailable(f"the entries of queue {self._layout.name!r} could not be written; none was enqueued")
 
     def _failed(self, failure: LatchworkError) -> LatchworkError:
         return self._missing(failure) if isinstance(failure, NotFound) else failure
@@ -173,7 +184,7 @@ class Slots:
 
 
 def _span(runs: list[Run]) -> tuple[int, int]:
-    """From where to where a record has to be read: its parts are read in one piece."""
+    """Return the first slot and the end of what has to be read of a record: its runs are read in one piece."""
     if len(runs) == 1:
         return runs[0].slot, runs[0].slot + runs[0].length
     return min(run.slot for run in runs), max(run.slot + run.length for run in runs)

@@ -1,32 +1,40 @@
-"""Adding to and taking from a large queue: take the lock, write or read slots, commit (docs/protocols P4).
+"""The threads of one process that change one large queue together: one leads, and commits for all (docs/protocols P4).
 
-The threads of one process share a hold of the lock: the one that leads does the work of all that wait (`Line`).
+The leader takes the lock and does the work of all that wait. Then it passes the lead to the next thread, so no thread
+works for others without end.
 
-A hold that was lost on the way has changed nothing that counts, and another one follows under another fence. A
-transaction that was declared not committed in between stays so.
+If a hold is lost before the commit, nothing has changed, and the work is done again under another fence. A transaction
+that was declared not committed in between stays so.
+
+A thread may be interrupted anywhere, as by Ctrl-C. Before it ends, the threads whose work it had taken get
+`OutcomeUnknown`, and the next thread leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Any
 
+from msgspec import Struct
+
 from ...deadline import Deadline
-from ...errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
+from ...errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown
+from ...forks import reset_in_child
+from ...seams import Event, Seams
 from . import transactions
 from .buffer import Slots
-from .hold import MOST_NAMED, Hold, QueueLock
-from .line import Line, Ticket, fail
-from .plan import ENQUEUE, Plan, Planner, Request
+from .lock import MOST_NAMED, QueueLock
+from .plan import ENQUEUE, Planner, Request, nothing_done
 
+MOST = 256
+"""Requests that are done under one hold of the lock."""
 HOLDS = 8
-"""Holds that may be lost one after another before the request fails: the lease is too short for the work."""
-_INTERRUPTED = OutcomeUnknown("the thread that did this work was interrupted")
+"""Holds that may be lost one after another before the request fails: then the lease is too short for the work."""
 
 
 class GroupCommit:
-    """The changes of one queue that this process makes. Safe to share between threads."""
+    """The changes that this process makes to one queue. Safe to share between threads."""
 
     def __init__(self, lock: QueueLock, slots: Slots) -> None:
         self._lock, self._planner = lock, Planner(lock, slots)
@@ -34,15 +42,14 @@ class GroupCommit:
         self.line = Line(self._seams)
 
     def submit(self, request: Request, timeout: float | None) -> Any:
-        """Do the request, in this thread or in the one that leads; its result.
+        """Do the request, in this thread or in the one that leads; return its result.
 
-        Raises the request's error, and `LockUnavailable` once `timeout` seconds (None = no limit) are over.
+        Raises the request's error, and `LockUnavailable` after `timeout` seconds (None = no limit).
         """
         request.until = None if timeout is None else self._seams.monotonic() + timeout
         ticket = Ticket(request)
         try:
-            self.line.join(ticket)
-            self.line.wait(ticket, timeout)
+            self.line.join(ticket, timeout)
             while ticket.leads:
                 self._lead(ticket)
         except BaseException:
@@ -53,7 +60,7 @@ class GroupCommit:
         return request.result
 
     def _lead(self, mine: Ticket) -> None:
-        """Do the work of one hold, then pass the lead on. Where time is over, only the requests it is over for fail."""
+        """Do the work of one hold, then pass the lead on. After a timeout only the requests whose time is over fail."""
         mine.taken = [mine]
         try:
             self._run(mine)
@@ -65,21 +72,27 @@ class GroupCommit:
         self.line.pass_on(mine)
 
     def _run(self, mine: Ticket) -> None:
-        """Take the lock, do what waits, commit; again under another fence where the hold was lost on the way.
+        """Take the lock, do the waiting requests, commit; again under another fence if the hold was lost before the
+        commit.
 
         Raises `LockUnavailable` once the time of one of the requests is over, `LeaseLost` after `HOLDS` lost holds.
         """
         requests: list[Request] = []
         for _ in range(HOLDS):
-            own_txn = transactions.own(self._seams.unique())
-            # The acquisition looks for the callers' ids, so only requests that are here by now may have one.
+            own_txn = transactions.OWN + self._seams.unique()
+            # The acquisition looks for the callers' ids, each once, so only requests that are here by now may have one.
             asked = requests or self.line.next(mine)
-            named = _named(asked)
-            hold = self._take(own_txn, asked[0], named, self._left(requests or asked[:1]))
+            named = list(dict.fromkeys([request.txn for request in asked if request.txn]))[:MOST_NAMED]
+            first = asked[0]
+            left, head_moves = self._left(requests or [first]), first.kind != ENQUEUE
+            try:
+                hold = self._lock.take(own_txn, named, left, owner=first.txn or "", head_moves=head_moves)
+            except OutcomeUnknown as failure:  # an attempt that may have taken the lock made no commit
+                raise nothing_done(failure) from failure
             # Requests without an id that came while the lock was being taken are part of the hold as well.
-            requests = requests or self.line.take(mine, partial(_admitted, set(named)))
+            requests = requests or self.line.take(mine, named)
             with Deadline(self._seams, self._left(requests)):
-                if self._done(hold, own_txn, requests):
+                if self._planner.carry_out(hold, own_txn, requests):
                     return
             requests = [request for request in requests if request.error is None]
         raise LeaseLost(
@@ -87,105 +100,136 @@ class GroupCommit:
             "commit; nothing was added or taken: create the queue with a longer lease"
         )
 
-    def _take(self, own_txn: str, first: Request, named: Sequence[str], timeout: float | None) -> Hold:
-        """The lock. An attempt that may have taken it did so without a commit, so nothing was changed."""
-        try:
-            return self._lock.take(own_txn, named, timeout, owner=first.txn or "", head_moves=first.kind != ENQUEUE)
-        except OutcomeUnknown as failure:
-            raise _nothing_done(failure) from failure
-
-    def _done(self, hold: Hold, own_txn: str, requests: list[Request]) -> bool:
-        """Whether each request has its result or its error; False where the hold was lost."""
-        try:
-            plan = self._planner.plan(hold, requests)
-        except OutcomeUnknown as failure:
-            self._lock.let_go(hold)
-            raise _nothing_done(failure) from failure
-        except LatchworkError:
-            self._lock.let_go(hold)
-            raise
-        except BaseException:
-            for request in requests:
-                request.error = request.error or _nothing_done(_INTERRUPTED)
-            raise
-        if plan is None:
-            self._lock.let_go(hold)
-            return all(request.error for request in requests)
-        if plan.parts:
-            return self._committed(hold, own_txn, plan)
-        if plan.declined:
-            return self._declined(hold, plan)
-        self._lock.let_go(hold)
-        return True
-
-    def _committed(self, hold: Hold, own_txn: str, plan: Plan) -> bool:
-        try:
-            committed = self._lock.commit(hold, _spans(plan, own_txn), plan.moves, head=plan.head)
-        except OutcomeUnknown as failure:
-            _doubted(plan, own_txn, failure)
-            return True
-        except LatchworkError:
-            self._lock.let_go(hold)
-            raise
-        except BaseException:
-            _doubted(plan, own_txn, _INTERRUPTED)
-            raise
-        if committed:
-            for request, _, result in plan.parts:
-                request.result = result
-            plan.answer_declined()
-        return committed
-
-    def _declined(self, hold: Hold, plan: Plan) -> bool:
-        """Answer "full" or "no entries", which is true only if the hold was not lost before the release."""
-        try:
-            held = self._lock.release(hold)
-        except OutcomeUnknown as failure:
-            raise _nothing_done(failure) from failure
-        if held:
-            plan.answer_declined()
-        return held
-
     def _left(self, requests: list[Request]) -> float | None:
-        """Seconds until the time of the first of them is over; None = no limit."""
+        """Return the seconds until the time of the first request is over; None = no limit."""
         ends = [request.until for request in requests if request.until is not None]
         return max(0.0, min(ends) - self._seams.monotonic()) if ends else None
 
 
-def _named(requests: list[Request]) -> list[str]:
-    """The callers' ids that a hold looks for, each once."""
-    named = [request.txn for request in requests if request.txn]
-    return list(dict.fromkeys(named))[:MOST_NAMED] if named else named
+class Ticket(Struct, eq=False):
+    """One request that waits in this process.
+
+    wake: is set when there is an answer, or the lead; None for a thread that leads from the beginning.
+    leads: whether its thread takes the lock for all that wait.
+    gone: whether its thread was interrupted, and must not be given the lead.
+    taken: while it leads, the tickets that it answers; at first its own.
+    """
+
+    request: Request
+    wake: Event | None = None
+    leads: bool = False
+    gone: bool = False
+    taken: Sequence[Ticket] = ()
 
 
-def _admitted(named: set[str], request: Request) -> bool:
-    """Whether a request can be part of a hold that looked for these transactions; each of them once."""
-    if request.txn is None:
-        return True
-    if request.txn not in named:
-        return False
-    named.remove(request.txn)
-    return True
+class Line:
+    """The waiting tickets, in order, and whether one of them leads. Safe to share between threads."""
+
+    def __init__(self, seams: Seams) -> None:
+        self._seams = seams
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Empty the line, with no leader: a forked child has none of its parent's threads."""
+        self._guard = self._seams.lock()
+        self.waiting: list[Ticket] = []
+        self.led = False
+
+    def join(self, mine: Ticket, timeout: float | None) -> None:
+        """Add the ticket at the end, and wait for an answer or for the lead; it leads at once if no other does.
+
+        Raises `LockUnavailable` if no leader has taken the request within `timeout` seconds (None = no limit).
+        """
+        with self._guard:
+            self.waiting.append(mine)
+            mine.leads, self.led = not self.led, True
+            if not mine.leads:
+                mine.wake = self._seams.event()
+        if mine.wake is None or mine.wake.wait(timeout):
+            return
+        with self._guard:
+            if mine in self.waiting and not mine.leads:
+                self.waiting.remove(mine)
+                raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
+        mine.wake.wait()
+
+    def next(self, mine: Ticket) -> list[Request]:
+        """Return what the leader's hold could do now: the waiting requests of its own kind, in order, its own first."""
+        if len(self.waiting) == 1:
+            return [mine.request]
+        with self._guard:
+            return [ticket.request for ticket in self._alike(mine)]
+
+    def take(self, mine: Ticket, named: Collection[str]) -> list[Request]:
+        """Remove the requests that are part of the leader's hold from the line and return them; the leader has to
+        answer them.
+
+        named: the callers' ids that the hold has looked for. A request with another one waits for another hold, and so
+            does a second request with one of these.
+        """
+        unused, taken = set(named), []
+        with self._guard:
+            for ticket in self._alike(mine):
+                txn = ticket.request.txn
+                if txn is None or txn in unused:
+                    unused.discard(txn)
+                    taken.append(ticket)
+            mine.taken = taken
+            for ticket in taken:
+                self.waiting.remove(ticket)
+        return [ticket.request for ticket in taken]
+
+    def put_back(self, mine: Ticket) -> None:
+        """Put the taken requests that have time left back to the front; they wait for another hold."""
+        back = self._in_time(mine.taken)
+        with self._guard:
+            self.waiting[:0] = [ticket for ticket in back if not ticket.gone]
+            mine.taken = [ticket for ticket in mine.taken if ticket not in back]
+
+    def pass_on(self, mine: Ticket) -> None:
+        """Give the lead to the first that waits, and wake all that have an answer. Harmless when repeated."""
+        with self._guard:
+            # The old leader leads until the last line, so an interrupted step can be done again.
+            if mine.leads and mine in mine.taken and mine in self.waiting:
+                self.waiting.remove(mine)
+            first = self.waiting[0] if self.waiting else None
+            if mine.leads:
+                self.led = first is not None
+                if first is not None:
+                    first.leads = True
+                mine.leads = first is mine
+        for ticket in (*mine.taken, *([first] if first is not None and first.leads else [])):
+            if ticket.wake is not None:
+                ticket.wake.set()
+        mine.taken = ()  # it holds the ticket itself, and such a circle waits for the garbage collector
+
+    def leave(self, mine: Ticket) -> None:
+        """Take an interrupted thread out of the line. If it led, its requests fail and the next thread leads."""
+        with self._guard:
+            mine.gone = True
+            self.waiting[:] = [other for other in self.waiting if other is not mine and other not in mine.taken]
+        fail(mine.taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
+        self.pass_on(mine)
+
+    def _alike(self, mine: Ticket) -> list[Ticket]:
+        """Return the tickets that one hold can do together with this one, in order; the caller holds the guard."""
+        return [ticket for ticket in self.waiting if ticket.request.kind == mine.request.kind][:MOST]
+
+    def _in_time(self, taken: Sequence[Ticket]) -> list[Ticket]:
+        """Return the tickets that have time for another hold, in order; never all of them, so that the loop ends."""
+        open_ones = [ticket for ticket in taken if not ticket.request.answered]
+        ends = [ticket.request.until for ticket in open_ones if ticket.request.until is not None]
+        if not ends:
+            return []
+        over = max(self._seams.monotonic(), min(ends))
+        return [ticket for ticket in open_ones if ticket.request.until is None or ticket.request.until > over]
 
 
-def _spans(plan: Plan, own_txn: str) -> Mapping[str, tuple[int, int]]:
-    """First and last offset of each transaction; requests without an id of their own share one."""
-    spans: dict[str, tuple[int, int]] = {}
-    for request, offsets, _ in plan.parts:
-        txn = request.txn or own_txn
-        first = spans[txn][0] if txn in spans else offsets.start
-        spans[txn] = (first, offsets.stop - 1)
-    return spans
-
-
-def _nothing_done(failure: OutcomeUnknown) -> Unavailable:
-    return Unavailable(f"nothing was committed, and nothing will be: {failure}")
-
-
-def _doubted(plan: Plan, own_txn: str, failure: OutcomeUnknown) -> None:
-    """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
-    for request, offsets, _ in plan.parts:
-        txn = request.txn or own_txn
-        request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
-    for request, _ in plan.declined:
-        request.error = _nothing_done(failure)
+def fail(tickets: Sequence[Ticket], failure: LatchworkError) -> None:
+    """Answer all that have no answer with the failure; each gets a copy that its caller may add details to."""
+    for ticket in tickets:
+        if not ticket.request.answered:
+            own = copy(failure)
+            own.details, own.__cause__ = dict(failure.details), failure
+            ticket.request.error = own

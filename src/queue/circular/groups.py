@@ -1,8 +1,9 @@
-"""Consumer groups of a large circular queue: a position each, read first and commit afterwards (docs/protocols P4).
+"""Consumer groups of a large circular queue: each has its own position, reads first and commits afterwards
+(docs/protocols P4).
 
-The map `groups` in the metadata record holds each group's position, the offset that it reads next; 2^62 is added to
-the positions that head does not wait for. So the smallest integer of the map is the smallest waited-for position, which
-the guard of every step of head asks for. Positions are changed without the queue's lock.
+The map `groups` in the metadata record holds each group's position, the offset that it reads next; 2^62 is added to the
+positions that head does not wait for. So the smallest integer of the map is the smallest waited-for position, which the
+guard of every step of head compares. Positions are changed without the queue's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .buffer import Entry, Slots
 from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset, offset_in
 
 MAX_GROUPS = 256
-"""Groups of a queue: with names as long as can be they take a quarter of the metadata record."""
+"""Groups of a queue: with names of the maximum length they take a quarter of the metadata record."""
 FREE = 2**62
 """Added to a position that head does not wait for."""
 
@@ -34,7 +35,7 @@ _NEXT = Param("next")
 _AT_HEAD, _FREE_AT_HEAD = Bin(HEAD) + 0, Bin(HEAD) + FREE
 _AT_NEXT = _NEXT + _FREE
 _HELD = _STORED - FREE  # below head where the group has a gap: head then waits there, and the gap stays known
-_UNKNOWN = lacks(GROUPS, _NAME) & (MapSize(GROUPS) <= MAX_GROUPS)  # one entry is nobody's
+_UNKNOWN = lacks(GROUPS, _NAME) & (MapSize(GROUPS) <= MAX_GROUPS)  # one entry belongs to no group
 _IS_FREE = has(GROUPS, _NAME) & (_STORED >= FREE)
 _FORWARD = has(GROUPS, _NAME) & (_POSITION < _NEXT) & (Bin(TAIL) >= _NEXT)
 _WITHIN = has(GROUPS, _NAME) & (Bin(HEAD) <= _NEXT) & (Bin(TAIL) >= _NEXT)
@@ -44,7 +45,7 @@ class Batch(list[Entry]):
     """Entries that a group has read, oldest first.
 
     `gap` is the range of offsets before them that were overwritten or dequeued before the group had committed them;
-    empty where there are none.
+    empty if there are none.
     """
 
     def __init__(self, entries: list[Entry], gap: range) -> None:
@@ -53,10 +54,10 @@ class Batch(list[Entry]):
 
 
 class ConsumerGroup:
-    """One group's position in a queue; `LargeQueue.group` makes it. Groups do not see one another.
+    """One group's position in a queue; `LargeQueue.group` makes it. Groups are independent of each other.
 
-    At least once: what was read and not committed is read again. Not for several readers of one group at a time, who
-    would all read the same; split the work behind one reader, or use a sharded queue.
+    At least once: entries that were read and not committed are read again. Not for several readers of one group at a
+    time: all would read equal entries. Split the work behind one reader, or use a sharded queue.
     """
 
     def __init__(self, store: RecordStore, layout: Layout, slots: Slots, name: str) -> None:
@@ -68,7 +69,9 @@ class ConsumerGroup:
 
     @classmethod
     def joined(cls, store: RecordStore, layout: Layout, slots: Slots, name: str, *, hold_head: bool) -> ConsumerGroup:
-        """The group, registered in the queue. Raises `InvalidRequest`, `NotFound` where there is no queue."""
+        """Return the group, registered in the queue. Raises `InvalidRequest`, and `NotFound` if the queue does not
+        exist.
+        """
         if len(checked_text("group name", name)) > MAX_NAME:
             raise InvalidRequest(f"group name is {shown(name)}; it must be text of 1 to {MAX_NAME} characters")
         checked_switch("hold_head", hold_head)
@@ -76,23 +79,24 @@ class ConsumerGroup:
         if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN):
             group._check_there()
             if hold_head:
-                group._put(_HELD, _IS_FREE)  # refused where it is held already, by whomever
+                group._put(_HELD, _IS_FREE)  # refused if the group exists already
         return group
 
     def _check_there(self) -> None:
-        """Raise `InvalidRequest` where the group could not be registered as the queue has as many as it may have."""
+        """Raise `InvalidRequest` if the group could not be registered because the queue has as many as it may have."""
         stored, size = self._store.operate(self._layout.meta, MapGet(GROUPS, self.name), Compute(MapSize(GROUPS)))
         if stored is None and size is not None and size > MAX_GROUPS:
             raise InvalidRequest(
                 f"queue {shown(self._layout.name)} has {size - 1} consumer groups, the limit is {MAX_GROUPS}: drop one "
-                "that nobody reads any more"
+                "that is not used any more"
             )
 
     def read(self, n: int) -> Batch:
-        """Up to `n` entries from the group's position on; does not move it.
+        """Return up to `n` entries from the group's position on. Does not move the position.
 
-        What the queue took from the group is in the batch's `gap`, and stays so until it is committed past. Two store
-        calls. Raises `NotFound` where the group was dropped, `Corrupt` where entries are not in their records.
+        Entries that were taken before the group committed them are in the batch's `gap`, and stay there until they are
+        committed past. Two store calls. Raises `NotFound` if the group was dropped, `Corrupt` if entries are missing
+        from their records.
         """
         wanted = checked_count("n", n)
         position, head, tail = self._look()
@@ -105,10 +109,11 @@ class ConsumerGroup:
         return Batch(entries, range(position, start))
 
     def commit(self, offset: int) -> None:
-        """Everything up to and including this offset is done; the group goes on after it. One store call.
+        """Commit everything up to and including this offset; the group continues after it. One store call.
 
-        It never goes back: a commit of what is committed already does nothing. Raises `InvalidRequest` for an offset
-        that the queue does not have yet, `NotFound` where the group was dropped, `OutcomeUnknown`; again is harmless.
+        The position never moves back: a commit of committed entries does nothing. Raises `InvalidRequest` for an offset
+        that the queue does not have yet, `NotFound` if the group was dropped, and `OutcomeUnknown`; a repeat is
+        harmless.
         """
         if not self._put(_AT_NEXT, _FORWARD, next=checked_offset(offset) + 1):
             return
@@ -119,14 +124,14 @@ class ConsumerGroup:
             )
 
     def lag(self) -> int:
-        """How many entries the group can still read and has not committed. One store call."""
+        """Return how many entries the group can still read and has not committed. One store call."""
         position, head, tail = self._look()
         return tail - max(position, head)
 
     def rewind(self, offset: int) -> None:
-        """Read from this offset next. Raises `InvalidRequest` where it is not from head to tail.
+        """Read from this offset next. Raises `InvalidRequest` if it is not from head to tail.
 
-        A commit that is still under way elsewhere may move the group on again.
+        A commit of another reader that is in progress may move the group forward again.
         """
         refusal = self._put(_AT_NEXT, _WITHIN, next=checked_offset(offset))
         if refusal is None:
@@ -138,13 +143,15 @@ class ConsumerGroup:
             )
 
     def drop(self) -> None:
-        """Forget the group, and let head go on without it. Also for a group whose readers have died."""
+        """Forget the group, so that head does not wait for it any more. Use it also for a group whose readers have
+        died.
+        """
         self._store.operate(self._layout.meta, MapRemove(GROUPS, (self.name,)), ttl=NEVER, repeatable=True)
 
     def _put(self, position: Expr, guard: Expr, **params: int) -> Refused | None:
-        """Set the position if the guard holds; the refusal where it does not.
+        """Set the position if the guard holds; return the refusal if it does not.
 
-        In doubt an earlier attempt may have set the position: the position says whether it is where it should be.
+        In doubt an earlier attempt may have set the position; the position shows it.
         """
         bound = {"group": self.name, **params}
         ops = (MapPut(GROUPS, self.name, position.bind(**bound)),)
@@ -155,7 +162,7 @@ class ConsumerGroup:
         return None
 
     def _look(self) -> tuple[int, int, int]:
-        """The group's position, head and tail, of one moment."""
+        """Return the group's position, head and tail, of one moment."""
         stored, head, tail = self._store.operate(self._layout.meta, MapGet(GROUPS, self.name), Read(HEAD), Read(TAIL))
         if stored is None:
             raise NotFound(f"queue {self._layout.name!r} has no group {self.name!r}: it was dropped; ask for it again")
@@ -166,7 +173,7 @@ class ConsumerGroup:
         return position, offset_in(meta, HEAD, head), offset_in(meta, TAIL, tail)
 
     def _overtaken(self, start: int, found: list[Entry | None]) -> int:
-        """Where head is by now, which has passed what was not found."""
+        """Return head as it is now, which has passed the entries that were not found."""
         missing = max(start + place for place, entry in enumerate(found) if entry is None)
         _, head, _ = self._look()
         if missing >= head:

@@ -1,9 +1,9 @@
-"""How a large circular queue lies in its records: names of bins, places of offsets, sizes (docs/protocols P4).
+"""The stored layout of a large circular queue: names of bins, positions of offsets, sizes (docs/protocols P4).
 
 One record `queue-metadata` holds the lock, head and tail, the transactions and the groups; the records
-`queue-buffer-<i>` hold the entries. Offset `o` lies in record `o // slots % records` at index `o % slots`, as
-`[o, value]`: a slot says itself which offset it holds, so that nobody takes an older or newer entry for it. Slots in
-the older form `{"offset": o, "entry": value}` are read too; there an empty one is `{"offset": -1, "value": None}`.
+`queue-buffer-<i>` hold the entries. Offset `o` is in record `o // slots % records` at index `o % slots`, as `[o,
+value]`: each slot names the offset that it holds, so an older or newer entry is never taken for it. Slots in the older
+form `{"offset": o, "entry": value}` are read too; there an empty one is `{"offset": -1, "value": None}`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TXNS, GROUPS = "txns", "groups"
 MARK, ENTRIES = "fencing-mark", "entries"
 
 NOBODY = ""
-"""The key in `groups` of a position that is always there, so that the smallest waited-for one is always known."""
+"""The key in `groups` of a position that is always there, so that the smallest waited-for position always exists."""
 FAR = MAX_INT
 
 MAX_SLOTS, MAX_RECORDS = 10_000, 10_000_000
@@ -38,7 +38,7 @@ _ROOM = 2048
 _AROUND = 24
 """Bytes around the value in a slot: the pair's header and the offset."""
 _DEPTH = MAX_DEPTH - 2
-"""Levels of lists and maps in a value; its pair and the list of entries are around it."""
+"""Levels of lists and maps in a value; the pair and the list of entries are two more."""
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
 WAITED_FOR = MapSmallestValue(GROUPS)
@@ -54,14 +54,21 @@ class _Stored(Struct):
 
 
 def offset_in(meta: Key, bin: str, value: Any) -> int:
-    """The offset that a bin of the metadata record has. Raises `Corrupt`."""
+    """Return the offset in a bin of the metadata record. Raises `Corrupt`."""
     if not is_int(value) or not 0 <= value <= MAX_COUNTER:
         raise damaged(meta, f"bin {bin!r} is no offset")
     return int(value)
 
 
+def waited_for_in(meta: Key, value: Any) -> int:
+    """Return the position that head waits for, from the smallest of `groups`. Raises `Corrupt`."""
+    if not is_int(value) or value < 0:
+        raise damaged(meta, f"bin {GROUPS!r} has something that is no position")
+    return int(value)
+
+
 def not_stale(fence: int) -> Bound:
-    """No higher fence has written to the buffer record."""
+    """Return the guard "no higher fence has written to the buffer record"."""
     return _NOT_STALE.bind(fence=fence)
 
 
@@ -75,7 +82,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything of one queue is. `room` = bytes that one value may have, as the server keeps it."""
+    """The records and slots of one queue.
+
+    room: bytes that one value may have, as the server stores it.
+    """
 
     name: str
     capacity: int
@@ -85,7 +95,7 @@ class Layout:
 
     @classmethod
     def planned(cls, name: str, capacity: int, slots: int, record_limit: int) -> Layout:
-        """The layout of a queue to be. Raises `InvalidRequest`."""
+        """Return the layout of a new queue. Raises `InvalidRequest`."""
         checked_name(name)
         checked_whole("entries_per_record", slots, 1, MAX_SLOTS)
         checked_whole("capacity", capacity, 1, MAX_RECORDS * slots)
@@ -99,7 +109,7 @@ class Layout:
 
     @classmethod
     def stored(cls, name: str, bins: dict[str, Any], record_limit: int) -> Layout:
-        """The layout of a queue by its metadata record."""
+        """Return the layout of a queue that is stored, from the bins of its metadata record."""
         kept = decoded(_Stored, Key(name, META), bins)
         records, slots = kept.records, kept.slots
         room = (record_limit - _ROOM) // slots - _AROUND
@@ -107,20 +117,22 @@ class Layout:
 
     @property
     def meta(self) -> Key:
-        """The metadata record."""
+        """The key of the metadata record."""
         return Key(self.name, META)
 
     def buffer(self, record: int) -> Key:
-        """The buffer record with that number, from 0."""
+        """Return the key of the buffer record with that number, from 0."""
         return Key(self.name, f"{BUFFER}{record}")
 
-    def place(self, offset: int) -> tuple[int, int]:
-        """Record and slot of an offset."""
+    def place(self, offset: int) -> tuple[Key, int]:
+        """Return the buffer record and the slot of an offset."""
         record, slot = divmod(offset, self.slots)
-        return record % self.records, slot
+        return Key(self.name, f"{BUFFER}{record % self.records}"), slot
 
     def runs(self, first: int, count: int) -> dict[int, list[Run]]:
-        """Where these offsets lie, by record. A long range that wraps around comes twice to its first record."""
+        """Return the positions of these offsets, by record. A long range that wraps around uses its first
+        record twice.
+        """
         record, slot = divmod(first, self.slots)
         if slot + count <= self.slots:
             return {record % self.records: [Run(slot, first, count)]}
@@ -134,9 +146,9 @@ class Layout:
         return by_record
 
     def fitting(self, value: Any) -> Any:
-        """A checked copy of the value, if so many of its size fit into one record.
+        """Return a checked copy of the value, if `slots` values of its size fit into one record.
 
-        Raises `InvalidRequest` where no bin can hold it, `RecordTooBig` where it is too large.
+        Raises `InvalidRequest` if no bin can hold it, `RecordTooBig` if it is too large.
         """
         value = taken(value, _DEPTH)
         if bound(value) > self.room:
@@ -153,31 +165,32 @@ class Layout:
 
 
 def checked_name(name: str) -> str:
-    """The queue's name, which is the name of a set. Raises `InvalidRequest`."""
+    """Return the queue's name if it can be the name of a set. Raises `InvalidRequest`."""
     return checked_key(Key(checked_store_name("queue name", name), META)).set
 
 
 def checked_count(name: str, count: int) -> int:
-    """A number of entries, 1 or more. Raises `InvalidRequest`."""
+    """Return a number of entries if it is 1 or more. Raises `InvalidRequest`."""
     return checked_whole(name, count, 1, MAX_INT)
 
 
 def checked_offset(offset: int) -> int:
-    """An offset, 0 or more. Raises `InvalidRequest`."""
+    """Return an offset if it is 0 or more. Raises `InvalidRequest`."""
     if not is_int(offset) or not 0 <= offset < MAX_INT:
         raise InvalidRequest(f"offset is {shown(offset)}; it must be an integer, 0 or more")
     return offset
 
 
 def total_bound(values: Sequence[Any]) -> int:
-    """Bytes that the values do not exceed in their slots."""
+    """Return an upper bound of the bytes that the values take in their slots."""
     return sum(map(bound, values)) + _AROUND * len(values)
 
 
 def _typed(value: Any) -> Any:
-    """A value that is encoded as long as this one is on the server, where every text has a byte of its type in front.
+    """Return a value whose encoding is as long as the server's, which puts a type byte in front of every text and
+    bytes.
 
-    So have bytes. Slots are never emptied, so one value above its room would keep its record from taking any more.
+    Slots are never emptied, so one value above its room would keep its record from taking any more.
     """
     kind = type(value)
     if kind is str:

@@ -1,6 +1,6 @@
-"""What one hold of a large queue's lock does: the slots it writes or reads, and what is left to commit (P4).
+"""The work of one hold of a large queue's lock: write or read slots, then commit (docs/protocols P4).
 
-The plan is made under the lock. Nothing of it counts before the commit.
+The plan is made under the lock. No part of it counts before the commit.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...errors import Corrupt, LatchworkError, LeaseLost, QueueFull, Unavailable
+from ...errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ...store.model.ops import MapRemove, Put
+from ...store.port import Key
+from . import transactions
 from .buffer import Slots
-from .hold import Hold, QueueLock
 from .layout import HEAD, TAIL, TXNS
+from .lock import Hold, QueueLock
 
 ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
+_INTERRUPTED = OutcomeUnknown("the thread that did this work was interrupted")
 
 
 class Request(Struct, eq=False):
-    """What one caller wants done under the lock, and its result or error.
+    """A change that one caller wants done under the lock, and its result or error.
 
-    since: the fence of the first hold that it was part of.  until: when its time is over; None = no limit.
+    since: the fence of the first hold that it was part of.
+    until: when its time is over; None = no limit.
     dropped: how many entries its holds have dropped to make room, or may have.
     """
 
@@ -46,7 +50,9 @@ class Request(Struct, eq=False):
 class Plan(Struct):
     """The changes of one commit.
 
-    moves: the bins that move.  head: the new head, if it moves.  parts: each request with its offsets and its result.
+    moves: the bins that move.
+    head: the new head, if it moves.
+    parts: each request with its offsets and its result.
     declined: requests that find no room or no entries. That is true only if the requests before them are committed.
     """
 
@@ -55,22 +61,84 @@ class Plan(Struct):
     parts: list[tuple[Request, range, Any]] = []
     declined: list[tuple[Request, LatchworkError | None]] = []
 
-    def answer_declined(self) -> None:
-        """Answer the declined requests: with their error, or with no entries."""
+    def answer(self) -> None:
+        """Give each request its result: a declined one its error, or no entries."""
+        for request, _, result in self.parts:
+            request.result = result
         for request, error in self.declined:
             request.result, request.error = [], error
 
 
 class Planner:
-    """Makes the plans of one queue."""
+    """Makes the plans of one queue, and carries them out."""
 
     def __init__(self, lock: QueueLock, slots: Slots) -> None:
         self._lock, self._slots = lock, slots
         self._name = lock.layout.name
 
-    def plan(self, hold: Hold, requests: list[Request]) -> Plan | None:
-        """Write or read the slots; what is left to commit, or None where the hold was lost."""
-        stale = _used_before(hold, requests) if hold.known else ()
+    def carry_out(self, hold: Hold, own_txn: str, requests: list[Request]) -> bool:
+        """Do the requests under this hold, and end it. Whether each has its result or its error; False where the hold
+        was lost.
+
+        own_txn: the id that requests without one share.
+        """
+        try:
+            plan = self._plan(hold, requests)
+        except OutcomeUnknown as failure:
+            self._lock.abandon(hold)
+            raise nothing_done(failure) from failure
+        except LatchworkError:
+            self._lock.abandon(hold)
+            raise
+        except BaseException:
+            for request in requests:
+                request.error = request.error or nothing_done(_INTERRUPTED)
+            raise
+        if plan is None:
+            self._lock.abandon(hold)
+            return all(request.error for request in requests)
+        if plan.parts:
+            return self._commit(hold, own_txn, plan)
+        if plan.declined:
+            return self._decline(hold, plan)
+        self._lock.abandon(hold)
+        return True
+
+    def _commit(self, hold: Hold, own_txn: str, plan: Plan) -> bool:
+        """Whether the plan is committed, and its requests are answered. False: it is not, and never will be."""
+        try:
+            # First and last offset of each transaction.
+            spans: dict[str, tuple[int, int]] = {}
+            for request, offsets, _ in plan.parts:
+                txn = request.txn or own_txn
+                spans[txn] = (spans[txn][0] if txn in spans else offsets.start, offsets.stop - 1)
+            committed = self._lock.commit(hold, spans, plan.moves, head=plan.head)
+        except OutcomeUnknown as failure:
+            _mark_in_doubt(plan, own_txn, failure)
+            return True
+        except LatchworkError:
+            self._lock.abandon(hold)
+            raise
+        except BaseException:
+            _mark_in_doubt(plan, own_txn, _INTERRUPTED)
+            raise
+        if committed:
+            plan.answer()
+        return committed
+
+    def _decline(self, hold: Hold, plan: Plan) -> bool:
+        """Answer "full" or "no entries", which is true only if the hold was not lost before the release."""
+        try:
+            held = self._lock.release(hold)
+        except OutcomeUnknown as failure:
+            raise nothing_done(failure) from failure
+        if held:
+            plan.answer()
+        return held
+
+    def _plan(self, hold: Hold, requests: list[Request]) -> Plan | None:
+        """Write or read the slots; return what is left to commit, or None if the hold was lost."""
+        stale = _used_before(self._lock.layout.meta, hold, requests) if hold.known else ()
         live = [request for request in requests if request.error is None]
         for request in live:
             request.since = request.since or hold.fence
@@ -109,7 +177,7 @@ class Planner:
         return plan
 
     def _made_room(self, hold: Hold, plan: Plan, head: int) -> bool | None:
-        """Whether the oldest entries were dropped; each request knows how many, should it fail after this."""
+        """Whether the oldest entries were dropped. Each request is given the number, in case it fails after this."""
         moved: bool | None = None  # None = in doubt
         try:
             moved = self._move_head(hold, head)
@@ -163,7 +231,9 @@ class Planner:
         return plan
 
     def _check_lost(self, hold: Hold, head: int) -> None:
-        """Slots that hold other offsets: the hold was lost, and they were overwritten; otherwise they are damaged."""
+        """Raise `Corrupt` if the hold still holds: then slots with other offsets are damaged; else they were
+        overwritten.
+        """
         if self._lock.renew(hold):
             raise Corrupt(
                 f"queue {self._name!r}: some of the offsets {hold.head} to {head - 1} are not in their slots; the "
@@ -171,14 +241,21 @@ class Planner:
             )
 
 
-def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:
-    """The ids that have been used for an earlier transaction, whose record must go before this one can be judged."""
+def _used_before(meta: Key, hold: Hold, requests: list[Request]) -> tuple[str, ...]:
+    """Return the ids that were used for an earlier transaction, whose entry must be removed before this one can be
+    judged.
+    """
     stale = []
     for request in requests:
         entry = hold.known.get(request.txn or "")
         if request.txn is None or entry is None:
             continue
-        if request.since and entry[2] >= request.since:
+        try:
+            fence = transactions.entry_in(meta, entry)[2]
+        except Corrupt as failure:
+            request.error = failure
+            continue
+        if request.since and fence >= request.since:
             request.error = LeaseLost(
                 f"transaction {request.txn!r} lost its lock and was then declared not committed, or its id was used "
                 "again; it is not committed and will not be",
@@ -187,3 +264,17 @@ def _used_before(hold: Hold, requests: list[Request]) -> tuple[str, ...]:
         else:
             stale.append(request.txn)
     return tuple(stale)
+
+
+def nothing_done(failure: OutcomeUnknown) -> Unavailable:
+    """Return the error of requests that no commit was made for, and none will be."""
+    return Unavailable(f"nothing was committed, and nothing will be: {failure}")
+
+
+def _mark_in_doubt(plan: Plan, own_txn: str, failure: OutcomeUnknown) -> None:
+    """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
+    for request, offsets, _ in plan.parts:
+        txn = request.txn or own_txn
+        request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
+    for request, _ in plan.declined:
+        request.error = nothing_done(failure)

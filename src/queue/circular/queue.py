@@ -17,7 +17,7 @@ from typing import Any
 
 from ...coord.lease import FENCE, OWNER, checked_lease
 from ...deadline import Deadline
-from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
 from ...inputs import checked_switch, checked_timeout
 from ...retry import outlive
 from ...store.connect import as_store
@@ -28,8 +28,8 @@ from . import transactions
 from .buffer import Entry, Slots
 from .group_commit import GroupCommit
 from .groups import ConsumerGroup
-from .hold import QueueLock
 from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset, offset_in
+from .lock import QueueLock
 from .plan import DEQUEUE, ENQUEUE, OVERWRITE, Request
 
 DEFAULT_ENTRIES = 100
@@ -38,7 +38,7 @@ DEFAULT_LEASE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue at one moment. Head is the offset of the oldest entry, tail that of the next one to come."""
+    """A queue at one moment. Head is the offset of the oldest entry, tail the offset that the next entry will get."""
 
     name: str
     namespace: str
@@ -57,18 +57,20 @@ class Transaction:
 
 
 class LargeQueue:
-    """A handle on one queue: `create`, `open` or `open_or_create` make it. Cheap, safe to share between threads, and it
-    pickles with its stores.
+    """A handle on one queue: `create`, `open` or `open_or_create` return it. Cheap, safe to share between threads, and
+    it pickles with its stores.
 
-    Promised: first in, first out; what was committed is neither lost nor doubled nor half there; never more than
-    `capacity` entries. Not promised: that an entry which was dequeued is processed, since it is gone from the queue
-    once it is handed out; a consumer group reads first and commits afterwards.
+    Promised: first in, first out; no committed change is lost, doubled or half applied; never more than `capacity`
+    entries. Not promised: that a dequeued entry is processed, since it is deleted from the queue when it is handed out;
+    a consumer group reads first and commits afterwards.
 
-    Every change takes three store calls where nobody is in the way, and waits for the queue's lock: `timeout` is
-    seconds, None = no limit; a holder that died is succeeded after its lease. With a timeout it also outlives an outage
-    of the store that is shorter. `LockUnavailable` says that nothing was added or taken, and so does `Unavailable`; an
-    overwrite that failed may have dropped the oldest entries (see `enqueue_many`). `OutcomeUnknown` says
-    that a commit could not be confirmed: ask `transaction(error.details["txn_id"])`.
+    Every change takes three store calls if no other process holds the queue's lock, and else waits for the lock.
+    `timeout` is in seconds, None = no limit. If the holder died, the lock can be taken after its lease. With a timeout
+    a change also waits for a store that is unavailable.
+
+    After `LockUnavailable` and `Unavailable` nothing was added or taken; an overwrite that failed may have dropped the
+    oldest entries (see `enqueue_many`). `OutcomeUnknown` means that a commit could not be confirmed: ask
+    `transaction(error.details["txn_id"])`.
     """
 
     def __init__(self, store: RecordStore, layout: Layout, buffer_store: RecordStore | None) -> None:
@@ -98,9 +100,12 @@ class LargeQueue:
     ) -> LargeQueue:
         """Make a queue of at most `capacity` entries, `entries_per_record` of them in each record.
 
-        An entry may have the store's record size limit divided by `entries_per_record`, less a few bytes, and one more
-        for each str or bytes in it. lease: seconds for which a holder of the queue's lock may be silent; a longer pause
-        costs it its turn, never an entry. buffer_store: where the entries are, if not where the metadata is.
+        entries_per_record: an entry may have the store's record size limit divided by this number, less a few bytes,
+            and one more for each str or bytes in it.
+        lease: seconds after which the queue's lock may be taken from a holder that does not renew it. A holder that
+            pauses for longer starts its change again; no entry is lost.
+        buffer_store: the store of the entries, if it is not the store of the metadata.
+
         Raises `AlreadyExists`, `InvalidRequest`.
         """
         buffers = as_store(buffer_store or store)
@@ -111,7 +116,8 @@ class LargeQueue:
 
     @classmethod
     def open(cls, store: RecordStore, name: str, *, buffer_store: RecordStore | None = None) -> LargeQueue:
-        """The queue of that name, also one whose metadata has only the bins of the older layout; they are added to.
+        """Return the queue of that name. If its metadata has only the bins of the older layout, the missing ones are
+        added.
 
         Raises `NotFound`.
         """
@@ -130,9 +136,9 @@ class LargeQueue:
         lease: float = DEFAULT_LEASE,
         buffer_store: RecordStore | None = None,
     ) -> LargeQueue:
-        """The queue of that name, made if it is not there; one that is there keeps its lease.
+        """Return the queue of that name, made if it does not exist; an existing one keeps its lease.
 
-        Raises `AlreadyExists` where it has another capacity or number of entries per record.
+        Raises `AlreadyExists` if it has another capacity or number of entries per record.
         """
         buffers = as_store(buffer_store or store)
         limit = buffers.describe().record_size_limit
@@ -141,7 +147,7 @@ class LargeQueue:
         try:
             queue = cls.open(store, name, buffer_store=buffer_store)
         except NotFound:
-            with suppress(AlreadyExists):  # somebody else has just made it
+            with suppress(AlreadyExists):  # another process has just made it
                 making.make(store, buffers, planned, lease)
             queue = cls.open(store, name, buffer_store=buffer_store)
         there = queue.layout
@@ -167,7 +173,7 @@ class LargeQueue:
         overwrite_if_full: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """Add one entry at the tail; its offset. See `enqueue_many`."""
+        """Add one entry at the tail; return its offset. See `enqueue_many`."""
         return self._add([value], txn_id, overwrite_if_full, timeout).start
 
     def enqueue_many(
@@ -178,16 +184,17 @@ class LargeQueue:
         overwrite_if_full: bool = False,
         timeout: float | None = None,
     ) -> range:
-        """Add entries at the tail, all of them or none; their offsets. No entries: no call, and no transaction.
+        """Add entries at the tail, all of them or none; return their offsets. No entries: no call, and no transaction.
 
-        txn_id: an id to ask `transaction` for, of at most 256 bytes, unique among the transactions that are under way;
-        it may be used again later.  overwrite_if_full: drop the oldest entries where there is no room, except those
-        that a holding group has not committed.
+        txn_id: an id to ask `transaction` for, of at most 256 bytes, unique among the transactions in progress; it may
+            be used again later.
+        overwrite_if_full: drop the oldest entries if there is no room, except entries that a holding group has not
+            committed.
 
-        Raises `QueueFull` where there is no room, `InvalidRequest` for a value that the store cannot hold, its
-        subclass `RecordTooBig` for one that is too large, `LeaseLost` where `txn_id` was declared not committed
-        meanwhile; nothing was added then. `OutcomeUnknown` as described for the class. An overwrite drops before it
-        adds: where it fails in between, `error.details["dropped"]` is the number of entries that are gone, at most.
+        Raises `QueueFull` if there is no room, `InvalidRequest` for a value that the store cannot hold, its subclass
+        `RecordTooBig` for one that is too large, and `LeaseLost` if `txn_id` was declared not committed meanwhile;
+        nothing was added then. `OutcomeUnknown` as described for the class. An overwrite drops before it adds: if it
+        fails in between, `error.details["dropped"]` is the number of entries that are lost, at most.
         """
         if not isinstance(values, Iterable):
             raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
@@ -216,23 +223,25 @@ class LargeQueue:
         return offsets
 
     def dequeue(self, *, txn_id: str | int | None = None, timeout: float | None = None) -> Entry | None:
-        """Take the entry at the head; None where there is none. See `dequeue_many`."""
+        """Take the entry at the head; None if the queue is empty. See `dequeue_many`."""
         entries = self.dequeue_many(1, txn_id=txn_id, timeout=timeout)
         return entries[0] if entries else None
 
     def dequeue_many(self, n: int, *, txn_id: str | int | None = None, timeout: float | None = None) -> list[Entry]:
-        """Take up to `n` entries from the head, oldest first; fewer where there are no more, or where a holding group
-        has not committed them.
+        """Take up to `n` entries from the head, oldest first; fewer if there are no more, or if a holding group has not
+        committed them.
 
-        They are handed out once: a crash after the commit loses them for processing. Raises `Corrupt` where entries
-        are not in their records, and as `enqueue_many`.
+        They are handed out once: if the process crashes after the commit, they are not processed. Raises `Corrupt` if
+        entries are missing from their records, and what `enqueue_many` raises.
         """
         request = Request(DEQUEUE, transactions.checked_new(txn_id), count=checked_count("n", n))
         entries: list[Entry] = self._done(request, checked_timeout(timeout))
         return entries
 
     def _done(self, request: Request, timeout: float | None) -> Any:
-        """What a request comes to. Where nothing was done as the store is away, and there is time left, once more."""
+        """Submit a request and return its result. If nothing was done because the store is unavailable, repeat it until
+        the timeout.
+        """
         if timeout is None:
             return self._work.submit(request, None)
 
@@ -246,9 +255,9 @@ class LargeQueue:
     # ---- looking at it
 
     def read_at(self, offset: int) -> Entry | None:
-        """The entry at an offset, without a lock; None where it is not there yet, or not there any more.
+        """Return the entry at an offset, without a lock; None if it does not exist yet, or not any more.
 
-        Never another offset's value, and never one that is not committed. Two store calls.
+        Never returns another offset's value, nor an entry that is not committed. Two store calls.
         """
         checked_offset(offset)
         head, tail = self._head_and_tail()
@@ -258,24 +267,25 @@ class LargeQueue:
         return found[0] if found else None
 
     def info(self) -> QueueInfo:
-        """Capacity, head and tail as they are now, without a lock. One store call."""
+        """Return capacity, head and tail, without a lock. One store call."""
         head, tail = self._head_and_tail()
         namespace = getattr(self._store, "namespace", "") or self._store.describe().backend
         return QueueInfo(self.name, namespace, self.layout.capacity, head, tail, tail - head)
 
     def transaction(self, txn_id: str | int, *, timeout: float | None = None) -> Transaction | None:
-        """The newest transaction with that id, with its offsets, if it was committed; else None.
+        """Return the newest transaction with that id, with its offsets, if it was committed; else None.
 
-        None is final for every transaction of that id that has begun, which is to say has had the lock. To be sure of
-        it this waits for the lock, as a change does, so one that is under way ends first; one that was paused past its
-        lease raises `LeaseLost` when it goes on. A call that has not had the lock yet is a later use of the id.
+        None is final for every transaction of that id that has begun, that is, has had the lock. To be sure of this,
+        the call waits for the lock, as a change does, so a transaction in progress ends first; one that was paused past
+        its lease raises `LeaseLost` when it continues. A call that has not had the lock yet counts as a later use of
+        the id.
 
-        The queue remembers at least the newest 1,024 transactions with ids. Raises `OutcomeUnknown` where the id is
-        not among the transactions it remembers, and older ones have been forgotten.
+        The queue remembers at least the newest 1,024 transactions with ids. Raises `OutcomeUnknown` if the id is not
+        among them, and older ones have been forgotten.
         """
-        txn = transactions.checked(txn_id)
-        if txn is None:
+        if txn_id is None:
             raise InvalidRequest("txn_id is None; name the transaction")
+        txn = transactions.checked(txn_id)
         seconds = checked_timeout(timeout)
         if seconds is None:
             return self._transaction(txn, None)
@@ -287,15 +297,17 @@ class LargeQueue:
         if entry is None:
             began = fence if owner == txn else 0
             entry = self._decided(txn, began, timeout)
-        first, last, _ = entry
+        first, last, _ = transactions.entry_in(self.layout.meta, entry)
         return Transaction(txn, range(first, last + 1)) if first <= last else None
 
     def group(self, name: str, *, hold_head: bool = False) -> ConsumerGroup:
-        """The consumer group of that name, made at the head of the queue if it is not there.
+        """Return the consumer group of that name, made at the head of the queue if it does not exist.
 
-        hold_head: head waits for it, so that neither a dequeue nor an overwrite takes what the group has not
-        committed; it then stays so until the group is dropped. What was taken from it before stays in the `gap` of
-        its batches, and head where it is, until the group has committed past that. One store call.
+        hold_head: head waits for the group: neither a dequeue nor an overwrite takes entries that the group has not
+            committed. This stays so until the group is dropped. Entries that were taken before stay in the `gap` of its
+            batches, and head stays where it is, until the group has committed past them.
+
+        One store call.
         """
         return ConsumerGroup.joined(self._store, self.layout, self._slots, name, hold_head=hold_head)
 
@@ -307,19 +319,23 @@ class LargeQueue:
         return offset_in(meta, HEAD, bins.get(HEAD)), offset_in(meta, TAIL, bins.get(TAIL))
 
     def _decided(self, txn: str, began: int, timeout: float | None) -> list[int]:
-        """The transaction's entry, once nothing that has begun can be committed any more.
+        """Return the transaction's entry, after which no earlier transaction of that id can be committed any more.
 
-        began: the fence of the hold that belongs to it for sure, or 0.
+        began: the fence of the hold that certainly belongs to it, or 0.
         """
         forgotten_of = transactions.forgotten_of(txn)
         hold = self._lock.take(self._store.seams.unique(), [txn, forgotten_of], timeout)
         entry: list[int] | None = hold.known.get(txn)
         if entry is not None:
-            self._lock.let_go(hold)
+            self._lock.abandon(hold)
             return entry
-        forgotten = hold.known[forgotten_of]
+        try:
+            forgotten = transactions.forgotten_in(self.layout.meta, hold.known.get(forgotten_of))
+        except Corrupt:
+            self._lock.abandon(hold)
+            raise
         if forgotten and forgotten >= began:
-            self._lock.let_go(hold)
+            self._lock.abandon(hold)
             raise OutcomeUnknown(
                 f"transaction {txn!r} is not among the transactions that queue {self.name!r} remembers; "
                 "it may have been committed long ago, or never",

@@ -1,9 +1,10 @@
 """Making and finding a large circular queue.
 
-The buffer records come first and the metadata record last, so a queue that can be found is whole. Buffer records are
-made once and then only updated, since an absent record checks no fence (docs/protocols P0.1). Those that an earlier
-queue of the name has left behind are taken over with their fencing marks, and the new queue's fences begin above them.
-Where they have more slots than the new queue's, they are emptied: no write would ever reach the last of those.
+The buffer records are made first and the metadata record last, so a queue that can be found is complete. Buffer records
+are made once and then only updated, since an absent record checks no fence (docs/protocols P0.1). Buffer records that
+an earlier queue of the name has left are reused with their fencing marks, and the new queue's fences begin above them.
+If they have more slots than the new queue's, they are emptied: the new queue would never write to the last of their
+slots.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, R
 from ...store.model.expr import Expr, any_of, lacks, missing
 from ...store.model.ops import ListRange, MapGet, MapPut, Op, Put, Read
 from ...store.port import NEVER, Exists, Key, RecordStore, Update
-from ..rows import settle
 from .layout import (  # fmt: skip
     CAPACITY,
     ENTRIES,
@@ -41,20 +41,22 @@ BATCH = 500
 """Buffer records made in one call."""
 _EMPTY: tuple[Op, ...] = (Put(MARK, 0), Put(ENTRIES, []))
 PLAIN_LEASE = 0.2
-"""Seconds: the lease of a queue whose maker stored none."""
+"""Seconds: the lease of a queue whose metadata has none."""
 _OURS: tuple[tuple[Op, Op, Expr], ...] = (
     (Read(LEASE), Put(LEASE, round(PLAIN_LEASE * 1000)), missing(LEASE)),
     (Read(RENEWALS), Put(RENEWALS, 0), missing(RENEWALS)),
     (Read(GRANT), Put(GRANT, ""), missing(GRANT)),
     *((MapGet(op.bin, op.key), op, lacks(op.bin, op.key)) for op in (*NOTHING_FORGOTTEN, MapPut(GROUPS, NOBODY, FAR))),
 )
-"""What has to be there beside the plain layout: how it is read, how it is added, and whether it is missing."""
+"""The bins and entries that the older layout lacks: how each is read, how it is added, and the guard that it is
+missing.
+"""
 _LOOK: tuple[Op, ...] = (Read(RECORDS), Read(SLOTS), Read(CAPACITY), *(read for read, _, _ in _OURS))
 _INCOMPLETE = any_of(*(lack for _, _, lack in _OURS))
 
 
 def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
-    """Make the records of a queue. Raises `AlreadyExists` where there is one of the name already."""
+    """Make the records of a queue. Raises `AlreadyExists` if one of the name exists."""
     _check_free(store, layout)
     keys = [layout.buffer(record) for record in range(layout.records)]
     fence = 0
@@ -66,7 +68,7 @@ def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float)
 
 
 def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
-    """The layout of a queue, made ready where a writer of the plain layout made it. Raises `NotFound`."""
+    """Return the layout of a queue; if it was made in the older layout, complete it. Raises `NotFound`."""
     key = Key(name, META)
     try:
         found = store.operate(key, *_LOOK)
@@ -84,16 +86,16 @@ def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
 
 
 def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
-    """Add what a metadata record in the plain layout lacks: without it no guard would ever hold."""
+    """Add what a metadata record in the older layout lacks: without it no guard would ever hold."""
     wanted = [add for (_, add, _), value in zip(_OURS, found, strict=True) if value is None]
     if wanted:
-        with suppress(Refused):  # somebody else has just done it
+        with suppress(Refused):  # another process has just done it
             store.operate(key, *wanted, when=_INCOMPLETE, ttl=NEVER, repeatable=True)
 
 
 def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
-    """Make the records that are missing; the fencing marks of them all."""
-    for outcome in settle(buffers, [Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
+    """Make the records that are missing; return the fencing marks of all."""
+    for outcome in buffers.repeat_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
         if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
             raise outcome
     found = zip(keys, buffers.get_many(keys, MARK), strict=True)
@@ -106,8 +108,8 @@ def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
 def _empty_longer(store: RecordStore, buffers: RecordStore, layout: Layout, marks: dict[Key, int]) -> None:
     """Empty the records of an earlier queue that have more slots.
 
-    The marks were read before the metadata is looked for here: a queue that is made meanwhile writes above them, and
-    what it has written stays.
+    The marks were read before the metadata is looked for here: a queue that is made meanwhile writes under higher
+    fences, so its entries stay.
     """
     used = [key for key, mark in marks.items() if mark]
     beyond = _outcomes(buffers, [Update(key, (ListRange(ENTRIES, layout.slots, 1),)) for key in used])
@@ -118,8 +120,8 @@ def _empty_longer(store: RecordStore, buffers: RecordStore, layout: Layout, mark
 
 
 def _outcomes(buffers: RecordStore, updates: list[Update]) -> list[tuple[Any, ...] | None]:
-    """The outcome of each update, None where it was refused. Raises the first error."""
-    outcomes = settle(buffers, updates) if updates else []
+    """Return the outcome of each update, None if it was refused. Raises the first error."""
+    outcomes = buffers.repeat_many(updates) if updates else []
     for outcome in outcomes:
         if isinstance(outcome, OutcomeUnknown):
             raise _unmade(updates[0].key.set) from outcome
@@ -148,7 +150,7 @@ def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int)
 
 
 def _is_ours(store: RecordStore, layout: Layout) -> bool:
-    """Whether the queue that is there is as an attempt without an answer would have made it."""
+    """Whether the existing queue is as an attempt whose reply was lost would have made it."""
     try:
         found = store.get(layout.meta)
     except LatchworkError as failure:

@@ -1,9 +1,9 @@
-"""What a large circular queue remembers of its transactions (docs/protocols P4).
+"""The transactions that a large circular queue remembers (docs/protocols P4).
 
 The map `txns` in the metadata record has, for each id, first offset, last offset and the fence of the commit; a last
-offset below the first says that it was declared not committed. Requests without an id of the caller's share one of
-the queue's own, which begins with `~`. The map is trimmed now and then, the oldest first. Two more entries say how far
-that has gone: up to which fence transactions with callers' ids, and with the queue's own, may have been forgotten.
+offset below the first says that the transaction was declared not committed. Requests without an id of the caller's
+share one of the queue's own, which begins with `~`. The map is trimmed now and then, the oldest first. Two more entries
+say up to which fence transactions with callers' ids, and with the queue's own, may have been forgotten.
 """
 
 from __future__ import annotations
@@ -12,51 +12,55 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import InvalidRequest
-from ...inputs import checked_text
+from ...inputs import checked_text, is_int
 from ...plain import shown
+from ...store.decode import damaged
 from ...store.model.expr import Bin, Const, If, MapSize
 from ...store.model.ops import MapPut, MapRemove, Op
+from ...store.model.record import Key
 from .layout import TXNS
 
 OWN = "~"
 NAMED_FORGOTTEN, OWN_FORGOTTEN = "", OWN
 REMEMBERED = {NAMED_FORGOTTEN: 1024, OWN_FORGOTTEN: 64}
-"""How many are kept when the map is trimmed. The queue's own are asked for only while a commit is in doubt."""
+"""How many are kept when the map is trimmed. The queue's own are looked up only while a commit is in doubt."""
 MOST_BYTES = 256
 """Bytes that an id may have in UTF-8, so that all ids that are kept fit into one record."""
 ASK_EVERY = 64
 """Holds of one process, or transactions in them, after which it asks again whether it is time to trim."""
 DUE = If(MapSize(TXNS) > 256, Bin(TXNS, dict), Const({}))
-"""All transactions, where some may have to be removed because there are many; otherwise nothing."""
+"""All transactions, if there are so many that some may have to be removed; else nothing."""
 NOTHING_FORGOTTEN: tuple[MapPut, ...] = (MapPut(TXNS, NAMED_FORGOTTEN, 0), MapPut(TXNS, OWN_FORGOTTEN, 0))
 
 Entry = list[int]
 
 
-def committed(first: int, last: int, fence: int) -> Entry:
-    """What the map has for a transaction with these offsets."""
-    return [first, last, fence]
-
-
 def not_committed(fence: int) -> Entry:
-    """What it has for one that was declared not committed."""
+    """Return the entry of a transaction that was declared not committed."""
     return [0, -1, fence]
 
 
-def own(unique: str) -> str:
-    """An id of the queue's own."""
-    return OWN + unique
+def entry_in(meta: Key, entry: Any) -> Entry:
+    """Return the stored entry of a transaction. Raises `Corrupt` if it is damaged."""
+    if not isinstance(entry, list) or len(entry) != 3 or not all(map(is_int, entry)):
+        raise damaged(meta, f"bin {TXNS!r} has an entry that is no transaction")
+    return entry
+
+
+def forgotten_in(meta: Key, stored: Any) -> int:
+    """Return the stored fence up to which transactions may have been forgotten. Raises `Corrupt` if it is damaged."""
+    if not is_int(stored):
+        raise damaged(meta, f"bin {TXNS!r} does not say which transactions were forgotten")
+    return int(stored)
 
 
 def forgotten_of(txn: str) -> str:
-    """The key under which the map says up to which fence such transactions may have been forgotten."""
+    """Return the key of the entry that says up to which fence such transactions may have been forgotten."""
     return OWN_FORGOTTEN if txn.startswith(OWN) else NAMED_FORGOTTEN
 
 
-def checked(txn_id: str | int | None) -> str | None:
-    """A caller's transaction id as text. Raises `InvalidRequest`."""
-    if txn_id is None:
-        return None
+def checked(txn_id: str | int) -> str:
+    """Return a caller's transaction id as text. Raises `InvalidRequest`."""
     txn = txn_id
     if isinstance(txn_id, int) and not isinstance(txn_id, bool):
         if txn_id.bit_length() > 4 * MOST_BYTES:  # surely too long, and perhaps longer than Python writes out
@@ -75,9 +79,11 @@ def checked(txn_id: str | int | None) -> str | None:
 
 
 def checked_new(txn_id: str | int | None) -> str | None:
-    """Check the id of a new transaction. Raises `InvalidRequest`."""
+    """Return the id of a new transaction as text, if it has one. Raises `InvalidRequest`."""
+    if txn_id is None:
+        return None
     txn = checked(txn_id)
-    if txn is not None and txn.startswith(OWN):
+    if txn.startswith(OWN):
         raise InvalidRequest(
             f"txn_id is {shown(txn)}; ids that begin with {shown(OWN)} are the queue's own: use another"
         )
@@ -85,15 +91,20 @@ def checked_new(txn_id: str | int | None) -> str | None:
 
 
 def trimmed(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
-    """Operations that forget all but the newest transactions, and keep down how far that went."""
+    """Return operations that forget all but the newest transactions, and note up to which fence."""
     ops: list[Op] = []
     for key, count in REMEMBERED.items():
         ages = sorted(
             (entry[2], txn)
             for txn, entry in due.items()
-            if isinstance(entry, list) and forgotten_of(txn) == key and txn not in kept
+            if isinstance(txn, str)
+            and isinstance(entry, list)
+            and len(entry) == 3
+            and is_int(entry[2])
+            and forgotten_of(txn) == key
+            and txn not in kept
         )
-        if len(ages) > count:
+        if len(ages) > count and is_int(due.get(key)):
             oldest = ages[:-count]
             ops.append(MapRemove(TXNS, tuple(txn for _, txn in oldest)))
             ops.append(MapPut(TXNS, key, max(oldest[-1][0], due[key])))

@@ -1,9 +1,9 @@
-"""How a ledger is stored: chunks that say, for at most 1,000 message ids each, where their message is (P6).
+"""The stored form of a ledger: chunks that record, for at most 1,000 message ids each, where their message is (P6).
 
 Set `{client}_ledger_set`, key `{queue}/{scope}/{partition}/{n}` (the queue's name percent-encoded). Bins: `slots`, a
-map from message id to `shard:pointer`, with a `?` behind it while it is examined whether the message there was read,
-or `done` once it is known that it was; `changes`, how often a slot was changed; `written`, once every message is there;
-`batch`, where its one message is in a batch (P18); `v`.
+map from message id to `shard:pointer`, with a `?` behind it while an attempt examines whether the message there was
+read, or `done` once it is known that it was; `changes`, how often a slot was changed; `written`, once every message is
+written; `batch`, the place of its one message in a batch (P18); `v`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from urllib.parse import quote
 from ...errors import AlreadyExists, LatchworkError, NotFound, Refused
 from ...store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ...store.model.expr import Bound, MapValue
-from ..rows import settle
-from ..sharded.shards import Slot
+from ..sharded.slots import Slot
 
 VERSION = 1
 DONE, EXAMINED = "done", "?"
@@ -29,9 +28,11 @@ _READS = (Read("slots"), Read("changes"), Read("written"), Read("batch"))
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as it was read. `born`: its pointers were reserved no earlier, by this machine's boot-time clock; nobody
-    but the attempt that reserved them knows, as a server's clock may be set.  batch: the place of its one message in a
-    batch.
+    """A chunk as it was read.
+
+    born: its pointers were reserved no earlier, by this machine's boot-time clock. Only the attempt that reserved them
+        knows it, as a server's clock may be set.
+    batch: the place of its one message in a batch.
     """
 
     number: int
@@ -43,18 +44,21 @@ class Chunk:
 
 
 def place(slot: Slot) -> str:
-    """A slot as the ledger has it."""
+    """Return a slot as the ledger stores it."""
     return f"{slot.shard}:{slot.pointer}"
 
 
 def slot_of(text: str) -> Slot:
-    """The slot that the ledger has, examined or not."""
+    """Return the slot that the ledger stores, examined or not."""
     shard, _, pointer = text.removesuffix(EXAMINED).partition(":")
     return Slot(int(shard), int(pointer))
 
 
 class LedgerRecords:
-    """The chunks of one partition of a scope. `ttl`: seconds that each lives from its last change."""
+    """The chunks of one partition of a scope.
+
+    ttl: seconds that each is kept after its last change.
+    """
 
     def __init__(self, store: RecordStore, client_id: str, queue: str, scope: str, *, partition: int, ttl: int) -> None:
         self.store, self.ttl = store, ttl
@@ -62,20 +66,20 @@ class LedgerRecords:
         self._prefix = f"{quote(queue, safe='')}/{scope}/{partition}"
 
     def key(self, number: int) -> Key:
-        """Where a chunk is."""
+        """Return the key of a chunk."""
         return Key(self._set, f"{self._prefix}/{number}")
 
     def read(self, numbers: Sequence[int]) -> list[Chunk | None]:
-        """These chunks, None where there is none. One call."""
-        rows = settle(self.store, [self.reading(n) for n in numbers])
+        """Read these chunks, None for one that does not exist. One call."""
+        rows = self.store.repeat_many([self.reading(n) for n in numbers])
         return [self.chunk(n, row) for n, row in zip(numbers, rows, strict=True)]
 
     def reading(self, number: int) -> Update:
-        """What reads a chunk."""
+        """Return the update that reads a chunk."""
         return Update(self.key(number), _READS)
 
     def chunk(self, number: int, row: object) -> Chunk | None:
-        """The chunk in what was read; None where there is none. Raises the row's error."""
+        """Return the chunk in what was read; None if it does not exist. Raises the row's error."""
         if isinstance(row, NotFound):
             return None
         if isinstance(row, LatchworkError):
@@ -85,7 +89,7 @@ class LedgerRecords:
         return Chunk(number, slots, changes, written is not None, batch=batch)
 
     def create(self, number: int, slots: Mapping[str, Slot], born: float) -> Chunk:
-        """Make the chunk, or take the one that another attempt has made. One call, or two."""
+        """Make the chunk, or return the one that another attempt has made. One call, or two."""
         places = {msg_id: place(slot) for msg_id, slot in slots.items()}
         made = self.creating(number, places)
         try:
@@ -98,17 +102,19 @@ class LedgerRecords:
         return Chunk(number, places, 0, written=False, born=born)
 
     def creating(self, number: int, places: Mapping[str, str], batch: str | None = None) -> Update:
-        """What makes a chunk."""
+        """Return the update that makes a chunk."""
         more = () if batch is None else (Put("batch", batch),)
         ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION), *more)
         return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
 
     def finishing(self, number: int, changes: int) -> Update:
-        """What notes that every message is there, unless a slot was changed since. A repeat is harmless."""
+        """Return the update that notes that every message is written, unless a slot was changed since. A repeat is
+        harmless.
+        """
         return Update(self.key(number), (Put("written", 1),), Bound(_UNCHANGED, {"changes": changes}), ttl=self.ttl)
 
     def change(self, number: int, msg_id: str, old: str, new: str) -> bool:
-        """Change a slot that is still `old` in an unfinished chunk; False where it is not. A repeat is harmless."""
+        """Change a slot that is still `old` in an unfinished chunk; False if it is not. A repeat is harmless."""
         guard = Bound(_STILL, {"id": msg_id, "old": old})
         try:
             self.store.operate(
@@ -120,7 +126,7 @@ class LedgerRecords:
         return True
 
     def finish(self, number: int, changes: int) -> bool:
-        """Note that every message is there, unless a slot was changed since; False then. A repeat is harmless."""
+        """Note that every message is written; False if a slot was changed since. A repeat is harmless."""
         done = self.finishing(number, changes)
         try:
             self.store.operate(done.key, *done.ops, when=done.when, ttl=done.ttl, repeatable=True)

@@ -12,12 +12,11 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unavailable
-from ...inputs import checked_text
+from ...inputs import checked_text, span_of
 from ...plain import shown
 from ...store import Update
-from ..rows import settle
 from ..sharded.envelope import Envelope
-from ..sharded.shards import Slot, Written
+from ..sharded.slots import Slot, Written
 from ..sharded.transfer import CHUNK
 from .chunks import Chunk, LedgerRecords, place, slot_of
 from .target import Target
@@ -32,7 +31,7 @@ ON_DUPLICATE = ("keep", "raise")
 class Wanted:
     """A message that is to be published unless its key has one.
 
-    shard: where it goes, or unless it is bound to it the next one that is not damaged.
+    shard: where it goes. If that shard is damaged, and the message is not `bound` to it, it goes to the next one.
     """
 
     key: str
@@ -42,34 +41,34 @@ class Wanted:
 
 
 class Entry(NamedTuple):
-    """The message that a key has: its id, and its place in a batch, which are those of who was first."""
+    """The message that a key has: its id, and its place in a batch, as its first publisher named them."""
 
     message_id: str
     batch: str | None
 
 
 def checked_key(key: str) -> str:
-    """The deduplication key, once it is text of 1 to 256 characters. Raises `InvalidRequest`."""
+    """Return the deduplication key if it is text of 1 to 256 characters. Raises `InvalidRequest`."""
     checked_text("dedup", key)
     if len(key) > MAX_KEY:
         raise InvalidRequest(f"dedup has {len(key)} characters; give at most {MAX_KEY}, as a digest")
     return key
 
 
-def checked_span(dedup_for: timedelta | None, default: timedelta) -> int:
-    """The seconds for which a key is remembered. Raises `InvalidRequest`."""
-    span = default if dedup_for is None else dedup_for
-    if not isinstance(span, timedelta) or not MIN_FOR <= span <= MAX_FOR:
-        raise InvalidRequest(f"dedup_for is {shown(dedup_for)}; give a timedelta of 1 s to 365 days, or None")
+def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int:
+    """Return the seconds for which a key is remembered. Raises `InvalidRequest`."""
+    span = default if dedup_for is None else span_of("dedup_for", dedup_for)
+    if not MIN_FOR <= span <= MAX_FOR:
+        raise InvalidRequest(f"dedup_for is {shown(dedup_for)}; it must be 1 s to 365 days, or None")
     return max(1, round(span.total_seconds()))
 
 
 def publish_unless_there(
     queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
 ) -> list[str | LatchworkError]:
-    """Publish each message unless its key has one already; the id of the message that the key has, or the error.
+    """Publish each message unless its key has one already; return the id of the key's message, or the error.
 
-    As `publish_or_find`.
+    See `publish_or_find`.
     """
     outcomes = publish_or_find(queue, wanted, seconds, scope=scope)
     return [outcome.message_id if isinstance(outcome, Entry) else outcome for outcome in outcomes]
@@ -78,14 +77,15 @@ def publish_unless_there(
 def publish_or_find(
     queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
 ) -> list[Entry | LatchworkError]:
-    """Publish each message unless its key has one already; the message that the key has, or the error.
+    """Publish each message unless its key has one already; return the key's message, or the error.
 
-    seconds: how long a key is remembered from its first message on.  scope: keys of other scopes
-    are other keys.  Five calls for up to 1,000 messages that are new,
-    one where all keys are known. Of equal keys the first one counts.
+    seconds: how long a key is remembered, from its first message on.
+    scope: one key in two scopes counts as two keys.
 
-    A key whose first publisher died between its calls is completed: with the id and the place in a batch
-    that it had, and this payload.
+    Five calls for up to 1,000 new messages, one if all keys are known. Of equal keys in one call the first counts.
+
+    If the first publisher of a key died between its calls, the message is completed: with the id and the place in a
+    batch that the first publisher gave, and with this payload.
     """
     first = {one.key: one for one in reversed(wanted)}
     ids: dict[str, Entry | LatchworkError] = {}
@@ -96,7 +96,7 @@ def publish_or_find(
 
 
 class _Attempt:
-    """One run over at most 1,000 keys; each has a ledger (P6) of its own, with one chunk of one message."""
+    """One run over at most 1,000 keys. Each key has a ledger (P6) of its own, with one chunk of one message."""
 
     def __init__(self, queue: Target, wanted: Sequence[Wanted], seconds: int, scope: str) -> None:
         self._queue, self._pointers, self._store = queue, queue.pointers, queue.store
@@ -122,8 +122,8 @@ class _Attempt:
         return self._ids
 
     def _read(self) -> dict[str, Chunk | None]:
-        """The entries of the keys. One call."""
-        rows = settle(self._store, [records.reading(0) for records in self._records.values()])
+        """Read the entries of the keys. One call."""
+        rows = self._store.repeat_many([records.reading(0) for records in self._records.values()])
         chunks: dict[str, Chunk | None] = {}
         for (key, records), row in zip(self._records.items(), rows, strict=True):
             try:
@@ -133,10 +133,10 @@ class _Attempt:
         return chunks
 
     def _enter(self, keys: Sequence[str]) -> dict[str, Chunk]:
-        """Reserve a slot for each message and make its entry, or find that of who was first. Two calls."""
+        """Reserve a slot for each message and make its entry, or find the entry of the first publisher. Two calls."""
         born = self._store.seams.boottime()
         slots = self._reserve(keys)
-        rows = settle(self._store, [self._creating(key, slot) for key, slot in slots.items()])
+        rows = self._store.repeat_many([self._creating(key, slot) for key, slot in slots.items()])
         entries: dict[str, Chunk] = {}
         for (key, slot), row in zip(slots.items(), rows, strict=True):
             envelope = self._wanted[key].envelope
@@ -150,7 +150,7 @@ class _Attempt:
         return entries
 
     def _reserve(self, keys: Sequence[str]) -> dict[str, Slot]:
-        """A slot for each message that gets one. One call, and one more for each damaged shard in the way."""
+        """Return a slot for each message that gets one. One call, and one more for each damaged shard on the way."""
         slots: dict[str, Slot] = {}
         shards = {key: self._wanted[key].shard for key in keys}
         for _ in range(self._pointers.shards):
@@ -200,7 +200,7 @@ class _Attempt:
             if outcome is Written.DONE and now - chunk.born <= self._pointers.sweep / 2
         }
         done = [self._records[key].finishing(0, 0) for key in in_time]
-        rows = settle(self._store, done) if done else []
+        rows = self._store.repeat_many(done) if done else []
         finished = {key for key, row in zip(in_time, rows, strict=True) if not isinstance(row, LatchworkError)}
         self._queue.active.loaded({_slot(began[key]).shard for key in finished})
         if finished:
@@ -211,7 +211,7 @@ class _Attempt:
         return self._wanted[key].envelope.msg_id in chunk.places
 
     def _complete(self, key: str, chunk: Chunk, *, is_written: bool) -> None:
-        """The id that the key has; what its publisher left undone is done here."""
+        """Set the id that the key has; finish what its publisher left undone."""
         (msg_id,) = chunk.places
         try:
             if not (is_written or chunk.written):
@@ -222,7 +222,7 @@ class _Attempt:
             self._ids[key] = failure
 
     def _kept(self, key: str, chunk: Chunk) -> Envelope:
-        """The message, as who was first has named it; its id outlives it for as long as the key is remembered."""
+        """Return the message under the id of its first publisher; the id is kept as long as the key is remembered."""
         (msg_id,) = chunk.places
         return replace(self._wanted[key].envelope, msg_id=msg_id, keep_id=self._keep, batch=chunk.batch)
 

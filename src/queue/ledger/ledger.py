@@ -1,8 +1,8 @@
-"""Publishing exactly once: a ledger remembers which messages of a scope went where (docs/protocols P6).
+"""Publishing exactly once: a ledger remembers where each message of a scope was published (docs/protocols P6).
 
-Whoever has to repeat a publish (a Spark task that is tried again, an outbox after a crash) gives the same scope, the
-same partition and the same messages, in any order; those that are in the ledger are left out, and what an earlier
-attempt left unwritten is completed.
+A program that has to repeat a publish (a Spark task that is tried again, an outbox after a crash) gives equal scope,
+partition and messages, in any order. Messages that are in the ledger are left out, and messages that an earlier attempt
+did not write are written.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 from ...errors import InvalidRequest, NonDeterministicInput
 from ...inputs import is_int
 from ...plain import shown
-from ..sharded.envelope import Envelope, checked_headers, checked_id
-from ..sharded.fitting import check_fits
+from ..sharded.envelope import Envelope, check_fits, checked_headers, checked_id
 from ..sharded.transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
 from .target import Target
@@ -25,7 +24,8 @@ from .writer import ChunkWriter, Row
 
 LEDGER_TTL = 2 * 86_400
 """Seconds that a ledger is kept, and the id of each of its messages after the message is gone."""
-MAX_SCOPE = 512
+MAX_SCOPE = 2_048
+"""Bytes: more than a schedule's name of 100 characters takes, percent-encoded, with its tick."""
 WINDOW = 16
 """Chunks that are read at once."""
 
@@ -42,7 +42,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What an attempt came to: messages of the partition, and how many of them it was the first to publish."""
+    """The result of an attempt: messages of the partition, and how many of them it was the first to publish."""
 
     messages: int
     new: int
@@ -51,10 +51,11 @@ class Published:
 class Ledger:
     """Exactly-once publishing to a queue under a scope: a name that no other input of this queue has.
 
-    ttl: seconds that the ledger is kept.  batch: messages published at once, 1 to 1,000, which is the default.
+    ttl: seconds that the ledger is kept.
+    batch: messages published at once, 1 to 1,000, which is the default.
 
-    Holds for the same partitioning, and for repeats within `ttl` of the first attempt, which is 2 days unless another
-    is given: ids of messages that were consumed early are kept no longer, even where a chunk is. Not promised: anything
+    This holds if the input is partitioned as before, and for repeats within `ttl` of the first attempt, by default 2
+    days: the id of a message that was consumed early is not kept longer, even if its chunk is. Not promised: anything
     about messages that two partitions have in common; each publishes its own.
     """
 
@@ -66,20 +67,22 @@ class Ledger:
         self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
     def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:
-        """Publish what the ledger does not have; complete what an earlier attempt left. Four calls per 1,000 messages.
+        """Publish the messages that the ledger does not have; complete what an earlier attempt left. Four calls per
+        1,000 messages.
 
-        It remembers the digests of a partition's messages while it runs: about 100 bytes each.
+        It keeps the digests of a partition's messages in memory while it runs: about 100 bytes each.
 
-        Raises `NonDeterministicInput` where the ledger has messages that did not turn up: then earlier attempts have
-        published what this input does not contain. `InvalidRequest` for a message id that comes twice, `Refused` where
-        the queue is deactivated, and the store's errors: then some may be published; the same call again completes.
+        Raises `NonDeterministicInput` if the ledger has messages that this input did not contain: then earlier attempts
+        have published messages that should not exist. Raises `InvalidRequest` for a message id that occurs twice,
+        `Refused` if the queue is deactivated, and the store's errors: then some messages may be published; call it
+        again with equal arguments to complete it.
         """
         self._queue.open_for_publishing()
         name = f"{self._scope}/{partition}"
         return _Attempt(self._queue, self._records(partition), name, ttl=self._ttl, batch=self._batch).run(messages)
 
     def published(self, partition: int) -> int:
-        """How many messages of the partition are in the ledger, written or about to be. A call per 16,000."""
+        """Return how many messages of the partition are in the ledger, written or about to be. A call per 16,000."""
         return sum(len(chunk.places) for chunk in chunks(self._records(partition)))
 
     def _records(self, partition: int) -> LedgerRecords:
@@ -90,10 +93,10 @@ class Ledger:
 
 
 def chunks(records: LedgerRecords) -> list[Chunk]:
-    """The chunks up to the first that is not there: they are numbered without gaps.
+    """Return the chunks up to the first that does not exist: they are numbered without gaps.
 
-    The rows of a batch are not read at one moment: one may be there behind another that was not there yet. What such a
-    gap hides would be published again, so nothing behind it counts.
+    The rows of a batch are not read at one moment, so a chunk may be found behind one that did not exist yet. The
+    messages of such a gap would be published again, so nothing behind it counts.
     """
     found: list[Chunk] = []
     size = 1
@@ -107,13 +110,13 @@ def chunks(records: LedgerRecords) -> list[Chunk]:
 
 @dataclass(slots=True)
 class _Open:
-    """A chunk of the ledger whose messages this attempt meets one by one."""
+    """A chunk of the ledger, and those of its messages that this attempt has met."""
 
     chunk: Chunk
     rows: list[Row] = field(default_factory=list)
 
     def take(self, row: Row) -> None:
-        """Keep the row for the completion of the chunk; one that is written needs none."""
+        """Keep the row for the completion of the chunk; a chunk that is written needs none."""
         if not self.chunk.written:
             self.rows.append(row)
 
@@ -155,7 +158,7 @@ class _Attempt:
     def _row(self, message: Outgoing) -> Row:
         data, headers = self._queue.codec.encode(message.payload), checked_headers(message.headers)
         # Before a chunk names it: a chunk with a message that can never be written could never be completed.
-        check_fits(self._queue.store, self._queue.name, data, headers)
+        check_fits(self._queue.store, self._queue.name, [data], headers)
         if message.message_id is None:
             msg_id = self._digest(data, message.key, headers)
         else:
@@ -177,7 +180,7 @@ class _Attempt:
         return f"{digest.hex()}-{self._ordinals[digest]}"
 
     def _take(self, row: Row) -> None:
-        """Leave the row to the chunk that has it; else it is new."""
+        """Give the row to the chunk that has it; else it is new."""
         self._count += 1
         has = self._unseen.pop(row.envelope.msg_id, None)
         if has is not None:
@@ -189,7 +192,7 @@ class _Attempt:
             self._flush()
 
     def _flush(self) -> None:
-        """A new chunk of the rows in the buffer, or the one that another attempt made meanwhile."""
+        """Make a new chunk of the rows in the buffer, or use the one that another attempt made meanwhile."""
         shard = (self._shard + self._next) % self._queue.config.shards
         chunk, mine = self._writer.create(self._next, self._buffer, shard)
         if mine:

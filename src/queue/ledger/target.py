@@ -8,11 +8,18 @@ from ...store import RecordStore
 from ..sharded.active import ActiveShards
 from ..sharded.config import QueueConfig
 from ..sharded.envelope import Codec
+from ..sharded.record import QueueRecords
 from ..sharded.shards import PointerQueue
 
 
+class HasRecords(Protocol):
+    """A source of the records of queues; `QueueRegistry` is one."""
+
+    records: QueueRecords
+
+
 class Target(Protocol):
-    """A sharded queue, as a ledger sees it: `ShardedQueue` is one."""
+    """The part of a sharded queue that a ledger uses; `ShardedQueue` implements it."""
 
     config: QueueConfig
     codec: Codec
@@ -23,5 +30,7 @@ class Target(Protocol):
     def name(self) -> str: ...
     @property
     def store(self) -> RecordStore: ...
+    @property
+    def registry(self) -> HasRecords: ...
     def open_for_publishing(self) -> None: ...
     def shard_of(self, key: str) -> int: ...

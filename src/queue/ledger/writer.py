@@ -1,10 +1,9 @@
-"""Writing the messages of a ledger's chunk where the ledger says, each exactly once (docs/protocols P6).
+"""Writing the messages of a ledger's chunk to the slots that the ledger names, each exactly once (docs/protocols P6).
 
-Several attempts may be at the same chunk. A slot is right for a message only if nobody can have passed it while it was
-still empty: it must be filled within half a sweep duration of its reservation. Otherwise, or where something else is in
-the slot, the message moves to another; the ledger is changed first, so that all attempts write to the same one. Before
-that the slot that is left is closed for as long as the ledger is kept, for an attempt that has stopped meanwhile may
-still write to it.
+Several attempts may work on one chunk. A slot is right for a message only if no consumer can have passed it while it
+was empty: it must be filled within half a sweep duration of its reservation. Otherwise, or if something else is in the
+slot, the message moves to another slot. The ledger is changed first, so all attempts write to one slot. Before that,
+the old slot is closed for as long as the ledger is kept, because an attempt that was paused may still write to it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
-from ...store import Compute, Param, Put, Update, exists, missing
+from ...store import Compute, Param, Put, Read, Update, exists, missing
 from ...store.model.expr import Bin, Bound
-from ..rows import settle
 from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.groups.pointers import passed_by_groups
-from ..sharded.hands import ACKED, GROUPS, SEEN, STAMPS
-from ..sharded.shards import Slot, Written
+from ..sharded.groups.passing import not_given, passed_by_groups, passed_by_sweeps
+from ..sharded.slots import Slot, Written
+from ..sharded.stamps import ACKED, GROUPS, SEEN, STAMPS
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -33,18 +31,20 @@ _NO_GROUPS = missing(STAMPS) & missing(ACKED)
 _UNREAD = exists("data") & _NOBODYS & _NO_GROUPS & Bin("msgId", str).eq(Param("id", str))
 _WITHDRAW = _TOMBSTONE | _UNREAD
 _WAS_GIVEN = Compute(exists("msgId") & (missing("data") | ~_NOBODYS))
-"""Whether the message is, or was, in somebody's hands: of one that was acknowledged only the id is left."""
+"""Whether the message is, or was, held by a consumer: of an acknowledged message only the id is left."""
+_WHO_WAITS = (Read("msgId"), Read(GROUPS), Compute(exists("data") & _NOBODYS))
+"""The groups of a message, and whether it waits for the queue's own consumers and was not handed out to them."""
 
 
 class Row(NamedTuple):
-    """A message on its way; `shard` None = that of its chunk."""
+    """A message to be written; `shard` None = the shard of its chunk."""
 
     envelope: Envelope
     shard: int | None
 
 
 class ChunkWriter:
-    """Makes the chunks of one partition, and brings their messages to the queue."""
+    """A maker of the chunks of one partition, which writes their messages to the queue."""
 
     def __init__(self, queue: Target, records: LedgerRecords) -> None:
         self._queue, self._pointers, self._records = queue, queue.pointers, records
@@ -52,10 +52,11 @@ class ChunkWriter:
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
 
     def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
-        """Reserve slots and enter the rows into the ledger; the chunk, and whether it is the one that was asked for.
+        """Reserve slots and enter the rows into the ledger; return the chunk, and whether it is the one that was asked
+        for.
 
-        Two calls. The reservation is wasted where another attempt was first: holes are harmless. Rows without a shard
-        of their own go elsewhere where `shard` is damaged.
+        Two calls. If another attempt made the chunk first, the reservation is wasted, which is harmless. If `shard` is
+        damaged, rows without a shard of their own go to another.
         """
         born = self._seams.boottime()
         slots = self._reserved(rows, shard)
@@ -63,7 +64,7 @@ class ChunkWriter:
         return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
 
     def _reserved(self, rows: Sequence[Row], shard: int) -> dict[str, Slot]:
-        """A slot for each message, in this shard or the first after it that is not damaged."""
+        """Return a slot for each message, in this shard or the first after it that is not damaged."""
         for n in range(self._pointers.shards):
             chosen = (shard + n) % self._pointers.shards
             try:
@@ -73,9 +74,10 @@ class ChunkWriter:
         raise damage
 
     def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
-        """Write what is not there yet, then note in the ledger that all of it is. Two calls where nothing is amiss.
+        """Write the messages that are missing, then note in the ledger that all are written. Two calls if nothing is
+        wrong.
 
-        Raises the store's errors; the chunk stays open then, for the next attempt.
+        Raises the store's errors; the chunk then stays open for the next attempt.
         """
         envelopes = {row.envelope.msg_id: row.envelope for row in rows}
         fresh: dict[Slot, float] = {}
@@ -96,7 +98,7 @@ class ChunkWriter:
         return replace(found, born=chunk.born)  # what others have reserved for it meanwhile is younger
 
     def _settle(self, chunk: Chunk, envelopes: Mapping[str, Envelope], fresh: dict[Slot, float]) -> bool:
-        """Write every message to its slot; False where one had to move, so that the chunk has to be read again.
+        """Write every message to its slot; False if one had to move, so that the chunk has to be read again.
 
         fresh: when this attempt itself has reserved a slot, which may be later than the chunk says.
         """
@@ -122,27 +124,27 @@ class ChunkWriter:
         return not moves
 
     def _passed(self, slots: Collection[Slot]) -> set[Slot]:
-        """The slots that a consumer may have passed while they were empty. Two calls at most.
+        """Return the slots that a consumer may have passed while they were empty. Two calls at most.
 
-        Asked after they were written: whoever claims, or reads a range, beyond FIRE from now on finds their messages.
-        What somebody was given since was not passed.
+        It is asked after they were written: a consumer that claims, or a stream that reads, beyond FIRE from now on
+        finds their messages. A message that was handed out since was not passed.
         """
         if not slots:
             return set()
         return self._passed_here(slots) | passed_by_groups(self._pointers, slots)
 
     def _passed_here(self, slots: Collection[Slot]) -> set[Slot]:
-        """The slots that the queue's own consumers may have passed."""
+        """Return the slots that the queue's own consumers may have passed."""
         states = self._pointers.states(sorted({slot.shard for slot in slots}))
         fired = {state.shard: state.checked().fired for state in states}
         below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
         if not below:
             return set()
-        rows = settle(self._queue.store, [Update(self._pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
+        rows = self._queue.store.repeat_many([Update(self._pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
         return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
-        """Give messages other slots; the ones to be examined first may turn out to be read already."""
+        """Give messages other slots. Those to be examined first may turn out to be read already."""
         shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
         sent = self._seams.boottime()
         slots = self._reserve(shards)
@@ -157,24 +159,26 @@ class ChunkWriter:
             self._records.change(chunk.number, msg_id, old, new)
 
     def _closed(self, slots: Sequence[Slot]) -> set[Slot]:
-        """The slots that hold a tombstone, which is kept on, so that nobody can write there. One call, or none.
+        """Put tombstones into these slots that last, so that no attempt can write there; return the slots that have
+        one. One call, or none.
 
-        Tombstones of consumers expire after the sweep duration, which an attempt that has stopped may outlive.
+        Tombstones of consumers expire after the sweep duration, and an attempt may be paused for longer.
         """
         ops = tombstone(self._pointers.now_ms())
         rows = [Update(self._pointers.key(slot), ops, _TOMBSTONE, ttl=self._keep) for slot in slots]
-        outcomes = settle(self._queue.store, rows) if rows else []
+        outcomes = self._queue.store.repeat_many(rows) if rows else []
         return {slot for slot, row in zip(slots, outcomes, strict=True) if not isinstance(row, LatchworkError)}
 
     def _withdrawn(self, slot: Slot, msg_id: str) -> bool:
-        """Whether the slot holds nothing that anybody could read or has read: a tombstone is there now.
+        """Put a tombstone into the slot if no consumer can read its message, or has read it; return whether there is
+        one now.
 
-        Nobody can write to it while the ledger is kept, and a message in it that was not handed out is taken back.
+        No attempt can write to the slot while the ledger is kept; a message in it that was not handed out is removed.
         """
-        buried = self._pointers.bury([slot], keep=self._keep)[0]
-        if isinstance(buried, LatchworkError):
-            raise buried
-        if buried:
+        written = self._pointers.write_tombstones([slot], keep=self._keep)[0]
+        if isinstance(written, LatchworkError):
+            raise written
+        if written:
             return True
         drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery", GROUPS))
         key = self._pointers.key(slot)
@@ -184,15 +188,20 @@ class ChunkWriter:
         except NotFound:
             return self._withdrawn(slot, msg_id)
         except Refused:
-            record = self._queue.store.get(key, "msgId", GROUPS)
-            if record is None:
+            (row,) = self._queue.store.repeat_many([Update(key, _WHO_WAITS)])
+            if isinstance(row, NotFound):
                 return self._withdrawn(slot, msg_id)
-            # Of several that wait for it one has it and another has passed it: to that one it comes elsewhere (P17).
-            return record.bins.get("msgId") != msg_id or GROUPS in record.bins
+            if isinstance(row, LatchworkError):
+                raise row from None
+            found, groups, waits = row
+            # Of several that wait for it one has it and another may have passed it: to that one it comes elsewhere.
+            return found != msg_id or passed_by_sweeps(
+                self._queue.registry.records, self._pointers, slot, not_given(groups), own=waits
+            )
         return True
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
-        """A slot for each message. One call."""
+        """Return a slot for each message. One call."""
         following: dict[int, int] = {}
         for shard, first in self._pointers.reserve(Counter(shards.values())).items():
             if isinstance(first, LatchworkError):

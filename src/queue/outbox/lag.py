@@ -1,4 +1,4 @@
-"""An outbox seen from outside: what waits, read from its files while its producer runs, or does not."""
+"""The lag of an outbox, read from its files, whether its producer runs or not."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..paged.reader import View
 from .outbox import OutboxLag, lag_of
 
 _LENGTH = 4
-"""Bytes of a record's length, which counts all that follows it."""
+"""Bytes of a record's length, which counts everything behind it."""
 
 
 def stored_lag(
     directory: str | os.PathLike[str], prefix: str, name: str = "outbox", *, seams: Seams = SYSTEM
 ) -> OutboxLag:
-    """What waits in the outbox of that name. It takes no lock and changes nothing.
+    """Return what waits in the outbox of that name. It takes no lock and changes nothing.
 
-    While the producer runs it may be behind by the last moment. `NotFound` where there is no such outbox; `Corrupt`,
-    `Unreadable`, `Misconfigured` and `StorageFailed` as when the local queue is opened.
+    While the producer runs, the result may be behind by a moment. Raises `NotFound` if there is no such outbox;
+    `Corrupt`, `Unreadable`, `Misconfigured` and `StorageFailed` as when the local queue is opened.
     """
     layout = Layout(SYSTEM_FILES, checked_directory(directory), prefix)
     with disk(layout):
@@ -41,7 +41,7 @@ def stored_lag(
 
 
 def _end(layout: Layout) -> Place:
-    """Where the last record that the indexes know of ends."""
+    """Return the end of the last record in the indexes."""
     number = max(layout.pages(), default=1)
     index = layout.read_index(number, None)
     if not len(index):

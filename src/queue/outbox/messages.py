@@ -1,4 +1,6 @@
-"""What an outbox keeps in its local queue, and how a batch of it is published exactly once (docs/protocols P6)."""
+"""The messages of an outbox in its local queue, and how a batch of them is published exactly once
+(docs/protocols P6).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,17 @@ from ..sharded.envelope import Codec, checked_headers, storable_headers
 from ..sharded.queue import ShardedQueue
 
 VERSION = 1
-"""The version of what is kept, the first field of each message."""
+"""The version of the stored form, the first field of each message."""
 MAX_MESSAGE = 1_000_000
-"""Bytes of a message with its key and headers: the store's own limit, 1 MiB by default, cannot be asked for while the
-store is away."""
+"""Bytes of a message with its key and headers. The store's own limit, 1 MiB by default, cannot be read while the store
+is unavailable.
+"""
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """A message that waits for the store, as it is kept: a MessagePack array of these fields in this order.
+    """A message that waits for the store, as it is stored: a MessagePack array of these fields in this order.
 
-    `data` is the payload as the queue's codec has made it: text for JSON, else bytes.
+    data: the payload as the queue's codec has encoded it: text for JSON, else bytes.
     """
 
     version: int
@@ -44,7 +47,9 @@ _DECODER = msgspec.msgpack.Decoder(Waiting)
 
 
 def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: Mapping[str, str] | None) -> bytes:
-    """What is kept of a message. Raises `InvalidRequest` or `RecordTooBig` for what the queue would not take."""
+    """Return a message as it is stored. Raises `InvalidRequest` or `RecordTooBig` for one that the queue would not
+    take.
+    """
     if key is not None and not isinstance(key, str):
         raise InvalidRequest(f"the key is a {type(key).__name__}: it must be text, or None for a message without order")
     # Plain text also where it was a subclass, such as a text of numpy: nothing else can be kept.
@@ -61,7 +66,7 @@ def pack(codec: Codec, payload: Any, message_id: str, key: str | None, headers: 
 
 
 def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
-    """The message. Raises `Unreadable`, with page and position, for what no outbox of this queue has put there."""
+    """Return the message. Raises `Unreadable`, with page and position, if no outbox of this queue has put it there."""
     try:
         waiting = _DECODER.decode(entry.data)
     except (TypeError, msgspec.MsgspecError) as failure:
@@ -76,19 +81,19 @@ def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
 
 
 def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
-    """Publish the messages to the queue, each once, those of one key one after another.
+    """Publish the messages to the queue, each once, and those of one key one after another.
 
-    The scope is where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
-    first message, so that outboxes of the same name on two machines stay apart. The second message of a key is
-    published when the first is safe, the third when the second is, and so on: each of these waves is a partition of
-    the ledger, and takes five calls for up to 1,000 messages.
+    The scope names where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
+    first message, so that outboxes of one name on two machines stay apart. The second message of a key is published
+    when the first is safe, the third when the second is, and so on. Each of these waves is a partition of the ledger,
+    and takes five calls for up to 1,000 messages.
 
     A repeat must begin at the same place and may only have more messages at the end: then every wave has what it had,
-    and perhaps more, which is what the ledger wants.
+    and perhaps more, as the ledger requires.
 
-    gaps: damage may have taken messages from among these, or ended them. Then the ledger is asked first, in two calls
-    for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published, where an earlier
-    attempt had others.
+    gaps: whether damage may have removed messages from among these, or ended them early. Then the ledger is asked
+        first, in two calls for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published,
+        if an earlier attempt had other messages.
     """
     waiting = [unpack(entry, queue.codec) for entry in entries]
     scope = f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}"
@@ -100,7 +105,7 @@ def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, tt
 
 
 def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
-    """The first message of every key and all without one, then the second of every key, and so on."""
+    """Return the first message of every key and all without one, then the second of every key, and so on."""
     found: list[list[Waiting]] = [[]]
     seen: Counter[str] = Counter()
     for message in waiting:
@@ -114,7 +119,7 @@ def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
 
 
 def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiting]], ttl: int) -> None:
-    """An earlier attempt has entered no message that is not in its wave now. Waves are entered one after another.
+    """Check that every message an earlier attempt has entered is in its wave now. Waves are entered one after another.
 
     A shorter batch may lack whole waves that the ledger has: the first of them is looked at as well.
     """
@@ -133,7 +138,7 @@ def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiti
 
 
 def _outgoing(message: Waiting) -> Outgoing:
-    """The codec has seen it already: JSON goes through as it is."""
+    """Return the message for the ledger. The codec has encoded it already: JSON is passed on as it is."""
     data = message.data if isinstance(message.data, bytes) else msgspec.Raw(message.data.encode())
     return Outgoing(data, message.message_id, message.key, storable_headers(message.headers))
 

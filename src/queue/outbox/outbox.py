@@ -1,4 +1,4 @@
-"""The outbox: a producer keeps its messages in a local queue, and they reach the store when the store is there."""
+"""The outbox: a producer keeps its messages in a local queue, and forwards them when the store is available."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...background import Background, Troubles
+from ...background import Background, FailureLog
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
 from ...inputs import checked_switch, checked_timeout, is_int
 from ...plain import shown
@@ -33,17 +33,18 @@ BATCH, BATCH_BYTES, STEP = 1_000, 8 * 1024 * 1024, 100
 """Messages are read in steps. A batch ends with the step that reaches either limit, or with the last message: so a
 repeat of it is never shorter, whatever was put meanwhile, and the ledger relies on that. No limit may become less."""
 IDLE = 1.0
-"""Seconds at the most between two looks for messages that somebody else has put."""
+"""The longest pause, in seconds, between two looks for messages that another thread or process has put."""
 PAUSES = Poll(low=0.1, high=15.0, factor=2.0, jitter=0.3)
-"""How long the background task waits after each failure in a row."""
+"""The pauses of the background task after each failure in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLag:
-    """What has not been forwarded yet.
+    """The messages that were not forwarded yet.
 
-    messages: one larger than a page counts once for each of its pages.  bytes: of the files.  seconds: since the oldest
-    of them was put, by the wall clock; 0 where there is none.
+    messages: one larger than a page counts once for each of its pages.
+    bytes: of the files.
+    seconds: since the oldest of them was put, by the wall clock; 0 if there is none.
     """
 
     messages: int
@@ -52,14 +53,16 @@ class OutboxLag:
 
 
 def lag_of(found: Backlog, seams: Seams) -> OutboxLag:
-    """The lag that a backlog is now."""
+    """Return a backlog as a lag at this moment."""
     seconds = 0.0 if found.oldest is None else max(0.0, seams.wall() - found.oldest)
     return OutboxLag(found.messages, found.bytes, seconds)
 
 
 @dataclass(frozen=True)
 class UnopenedQueue:
-    """A queue that is opened, or created, when the store is first reached: a producer can start without its store."""
+    """A queue that is opened, or created, when the store is first reached, so that a producer can start without its
+    store.
+    """
 
     registry: QueueRegistry
     config: QueueConfig
@@ -71,11 +74,11 @@ class UnopenedQueue:
 
     @property
     def codec(self) -> Codec:
-        """How its payloads are stored."""
+        """The codec of its payloads."""
         return Codec(self.config.codec)
 
     def open(self) -> ShardedQueue:
-        """The queue, as `QueueRegistry.create` gives it, with the errors of that."""
+        """Return the queue, as `QueueRegistry.create` does. Raises what that raises."""
         return self.registry.create(self.config)
 
 
@@ -83,16 +86,17 @@ class Outbox:
     """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6).
 
     pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
-    forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
-    queue: where the messages go; an `UnopenedQueue` where the store may be away when the producer starts.
-    name: tells several outboxes over one local queue apart; each forwards all of its messages, to a queue of its own.
-    disk_budget: bytes of messages that may wait, None = no limit. Files come in whole pages, so the disk may hold up to
-    two pages more, and what the `lifetime` keeps.  ledger_ttl: seconds that the ledger is kept.
+        forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
+    queue: where the messages go; an `UnopenedQueue` if the store may be unavailable when the producer starts.
+    name: tells several outboxes over one local queue apart; each forwards all messages, to a queue of its own.
+    disk_budget: bytes of messages that may wait, None = no limit. Files have whole pages, so the disk may hold up to
+        two pages more, and what the `lifetime` keeps.
+    ledger_ttl: seconds that the ledger is kept.
 
     Messages of one key go to one shard in the order in which they were put, each when the one before it is safe there.
-    Exactly once holds as long as one batch, from its first attempt to its last, takes no longer than `ledger_ttl`; a
-    store that is away in between for longer may get the messages of that batch twice. Not promised: an order among
-    messages without a key.
+    Exactly once holds as long as one batch, from its first attempt to its last, takes no longer than `ledger_ttl`. If
+    the store is unavailable for longer in between, the messages of that batch may be published twice. Not promised: an
+    order among messages without a key.
     """
 
     def __init__(
@@ -122,7 +126,7 @@ class Outbox:
         self._wake = self._seams.event()
         self._background = Background(self._seams, self._run, f"outbox-{name}")
         self._failure: Exception | None = None
-        self._troubles = Troubles(self._seams, log)
+        self._failure_log = FailureLog(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Outbox({self.name!r})"
@@ -130,13 +134,15 @@ class Outbox:
     # ---- putting
 
     def put(self, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> str:
-        """Keep a message on the disk, synced, until it is in the queue; the id that it will have there.
+        """Keep a message on the disk, synced, until it is in the queue; return the id that it will have there.
 
-        It never waits for the store. key: messages of one key keep their order.
+        It never waits for the store.
 
-        Raises `InvalidRequest` where the queue's codec does not take the payload, `RecordTooBig` over 1,000,000 bytes,
-        and `QueueFull` with `size` and `budget` where the budget has no room: then nothing was written. After
-        `StorageFailed` it is not acknowledged, and may be forwarded nevertheless.
+        key: messages of one key keep their order.
+
+        Raises `InvalidRequest` if the queue's codec does not take the payload, `RecordTooBig` over 1,000,000 bytes, and
+        `QueueFull` with `size` and `budget` if the budget has no room: then nothing was written. After `StorageFailed`
+        the message is not acknowledged, and may be forwarded nevertheless.
         """
         return self.put_many([payload], key=key, headers=headers)[0]
 
@@ -148,10 +154,13 @@ class Outbox:
         keys: Sequence[str | None] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Keep many with one sync; their ids, in order. key, headers: for all of them.  keys: one for each.
+        """Keep many messages with one sync; return their ids, in order.
 
-        All are checked before the first is written. A crash of this process, or `StorageFailed`, may leave the first
-        few of them to be forwarded. Raises what `put` raises.
+        key, headers: for all of them.
+        keys: one for each.
+
+        All are checked before the first is written. After a crash of this process, or `StorageFailed`, the first few of
+        them may be forwarded. Raises what `put` raises.
         """
         if not _several(payloads) or (keys is not None and not (_several(keys) and len(keys) == len(payloads))):
             raise InvalidRequest("put_many takes a sequence of payloads, as a list, and one of as many keys or none")
@@ -183,14 +192,16 @@ class Outbox:
     # ---- forwarding
 
     def forward(self, *, skip_corrupt: bool = False) -> int:
-        """Publish what waits now; how many messages that were. At best 5 calls per 1,000 messages.
+        """Publish what waits now; return the number of messages. At best 5 calls per 1,000 messages.
 
-        As many calls again for each further message of the key that has most of them in a batch, which is what their
-        order costs. Raises the store's errors, and `Refused` where the queue is deactivated: whatever was published,
-        the next call goes on without losing or repeating it. `Corrupt` or `Unreadable` with the position for a message
-        that cannot be read: it stays, and those behind it wait. With `skip_corrupt` damage is passed over, which loses
-        what was there; `NonDeterministicInput` where that had been entered into the ledger already. Where such a call
-        fails, what it has begun to publish needs another such call; others raise `Corrupt`.
+        To keep the order of a key, each further message of the key that has most of them in a batch takes as many calls
+        again. Raises the store's errors, and `Refused` if the queue is deactivated; the next call continues without
+        losing or repeating a message. Raises `Corrupt` or `Unreadable` with the position for a message that cannot be
+        read: it stays, and the messages behind it wait.
+
+        skip_corrupt: pass over damage, which loses what was there. Raises `NonDeterministicInput` if the lost messages
+            were in the ledger already. If such a call fails, call it again with `skip_corrupt` to finish what it has
+            begun; without, it raises `Corrupt`.
         """
         checked_switch("skip_corrupt", skip_corrupt)
         cursor, done = self._cursor, 0
@@ -202,15 +213,15 @@ class Outbox:
     def start(self) -> Outbox:
         """Forward in the background, as messages come. After a failure it pauses, longer each time, up to 20 s.
 
-        `InvalidRequest`: a `stop` was not waited for, and the task has not ended yet.
+        Raises `InvalidRequest` if an earlier `stop` did not wait, and the task has not ended yet.
         """
         self._background.start()
         return self
 
     def stop(self, timeout: float | None = 30) -> bool:
-        """Stop before the next batch; whether it has within `timeout` seconds (None: waits until it has).
+        """Stop before the next batch; return whether it has stopped within `timeout` seconds (None = no limit).
 
-        What waits stays on the disk. `InvalidRequest` for what is no length of time; then it goes on.
+        Messages that wait stay on the disk. Raises `InvalidRequest` for an invalid timeout; then it continues.
         """
         timeout = checked_timeout(timeout)
         self._background.stopping.set()
@@ -218,20 +229,21 @@ class Outbox:
         return self._background.stop(timeout)
 
     def lag(self) -> OutboxLag:
-        """What waits. It reads the indexes of the local queue, and asks no store."""
+        """Return what waits. It reads the indexes of the local queue, and makes no store call."""
         return lag_of(self._cursor.backlog(), self._seams)
 
     @property
     def failure(self) -> Exception | None:
-        """Why the background task's last attempt failed; None where it did not."""
+        """The error of the background task's last attempt; None if it succeeded."""
         return self._failure
 
     @property
     def _cursor(self) -> Cursor:
-        """Made before the first message is put: it keeps the messages from being reclaimed unforwarded.
+        """The cursor of this outbox, made before the first message is put: it keeps messages that were not forwarded
+        from being reclaimed.
 
-        Asked for each time, as that is refused where another process owns the files now: a forked child must not
-        forward what its parent forwards.
+        It is looked up each time, because the lookup is refused if another process owns the files now: a forked child
+        must not forward what its parent forwards.
         """
         return self._pq.cursor(self.name)
 
@@ -244,16 +256,16 @@ class Outbox:
             try:
                 idle = not self._forward_batch()
                 failures, self._failure = 0, None
-            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 failures, self._failure = failures + 1, failure
-                self._troubles.tell(failure, f"{self!r} could not forward, attempt {failures}")
+                self._failure_log.record(failure, f"{self!r} could not forward, attempt {failures}")
             if failures:
                 stopping.wait(PAUSES.pause(failures, self._seams))
             elif idle:
                 self._wake.wait(IDLE)
 
     def _forward_batch(self, *, skip_corrupt: bool = False) -> int:
-        """Publish the next batch, then let go of it; how many messages it had. One at a time for each cursor."""
+        """Publish the next batch, then commit it; return how many messages it had. One at a time for each cursor."""
         cursor = self._cursor
         with cursor.turn:
             cursor.finish()  # a batch whose commit failed was published: it is not taken up again
@@ -298,7 +310,9 @@ def _several(values: Any) -> bool:
 
 
 def _batch(cursor: Cursor, *, skip_corrupt: bool) -> tuple[list[PagedEntry], bool]:
-    """The next messages, and whether damage ends them, or may be passed over; damage before the first is raised."""
+    """Return the next messages, and whether damage ends them, or may be passed over. Damage before the first
+    is raised.
+    """
     found: list[PagedEntry] = []
     size = 0
     while len(found) < BATCH and size < BATCH_BYTES:

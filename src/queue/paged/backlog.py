@@ -1,4 +1,4 @@
-"""What lies between a place of a local queue and its end: how much, and since when."""
+"""The messages between a position of a local queue and its end: how many, and since when."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from .reader import View
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a consumer has not read yet.
+    """The messages that a consumer has not read yet.
 
-    messages: one larger than a page counts once for each of its pages.  bytes: of the files, unused ends of full pages
-    included.  oldest: when the first of them arrived, in seconds since the epoch; None where there is none.
+    messages: one larger than a page counts once for each of its pages.
+    bytes: of the files, including unused ends of full pages.
+    oldest: when the first of them arrived, in seconds since the epoch; None if there is none.
     """
 
     messages: int
@@ -22,13 +23,13 @@ class Backlog:
 
 
 def distance(view: View, place: Place) -> int:
-    """The bytes of the files between the place and the end of the queue. Reads nothing."""
+    """Return the bytes of the files between the position and the end of the queue. Reads nothing."""
     page, position = view.tail()
     return (page - place[0]) * view.page_size + position - place[1]
 
 
 def backlog(view: View, place: Place) -> Backlog:
-    """What lies behind the place, by the indexes of its page and of all later ones."""
+    """Return the messages behind the position, by the indexes of its page and of all later ones."""
     page, position = place
     messages, oldest = 0, None
     for number in range(page, view.tail()[0] + 1):

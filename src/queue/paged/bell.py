@@ -1,4 +1,4 @@
-"""How readers that follow learn, within the process, that something was appended."""
+"""The signal by which readers that follow learn that something was appended in this process."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ...seams import Event, Seams
 
 
 class Bell:
-    """Threads wait for a condition and look at it again whenever the bell is rung."""
+    """A condition that threads wait for: they look again whenever the bell is rung."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
         self.waiting: set[Event] = set()
 
     def ring(self) -> None:
-        """Wake everyone who waits."""
+        """Wake all threads that wait."""
         for event in tuple(self.waiting):
             event.set()
 
     def deadline(self, timeout: float | None) -> float | None:
-        """The moment `timeout` seconds from now, for `wait`; None for never."""
+        """Return the moment `timeout` seconds from now, for `wait`; None for no limit."""
         return None if timeout is None else self._seams.monotonic() + timeout
 
     def wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:

@@ -1,4 +1,4 @@
-"""What turns values into the bytes of a message and back, and moments into arrival times."""
+"""Conversion of values to the bytes of a message and back, and of moments to arrival times."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Decode = Callable[[bytes, Place], Any]
 
 _WAYS = ("encode", "decode")
 _LATEST = 10**12
-"""Seconds, as good as the end of time, and far less than what counts in milliseconds."""
+"""Seconds: later than any real time, and small enough to count in milliseconds."""
 
 
 def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
-    """The two directions of `bytes`, of a type (JSON by msgspec), or of an object with `encode` and `decode`.
+    """Return encoder and decoder of `bytes`, of a type (JSON by msgspec), or of an object with `encode` and `decode`.
 
-    None for decoding means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
-    does not take, and for one that a type would not read back (True as an int, an infinite float): it would stand in
-    the way of all behind it. So too, where nothing is an instance of the type (`Any`, a TypedDict), for one that comes
-    back as another value. Decoding raises `Unreadable` with page and position. Both do so whatever error the codec
-    raises, and quote nothing of the message.
+    The decoder None means that the bytes are the value. Encoding raises `InvalidRequest` for a value that the codec
+    does not take, and for one that a type would not read back (True as an int, an infinite float): it would block all
+    messages behind it. If nothing is an instance of the type (`Any`, a TypedDict), it raises the error for a value that
+    would be read back as another one. Decoding raises `Unreadable` with page and position. Both do so whatever error
+    the codec raises, and quote nothing of the message.
     """
     if codec is bytes:
         return _raw, None
@@ -45,7 +45,9 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
 
 
 def _checkable(kind: type) -> type | None:
-    """The type; None for one of which nothing is an instance, as a TypedDict: what it takes shows in reading back."""
+    """Return the type; None for one that cannot have instances, as a TypedDict: such a value is checked by reading it
+    back.
+    """
     try:
         isinstance(None, kind)
     except TypeError:
@@ -54,7 +56,7 @@ def _checkable(kind: type) -> type | None:
 
 
 def _encodes(codec: Any) -> bool:
-    """Whether it has both directions itself; a class only where they need no instance."""
+    """Whether the object has both `encode` and `decode`; of a class only if they need no instance."""
     kind = get_origin(codec) or codec
     if isinstance(kind, type):
         return all(isinstance(getattr_static(kind, way, None), staticmethod | classmethod) for way in _WAYS)
@@ -62,9 +64,9 @@ def _encodes(codec: Any) -> bool:
 
 
 def milliseconds(moment: datetime | float) -> int:
-    """Whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds.
+    """Return whole milliseconds since the epoch, rounded down, for a datetime (naive: local time) or seconds.
 
-    `InvalidRequest` for anything else, and for what lies beyond every calendar.
+    Raises `InvalidRequest` for any other type, and for a time that is out of range.
     """
     seconds = _timestamp(moment) if isinstance(moment, datetime) else moment
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not -_LATEST <= seconds <= _LATEST:
@@ -102,10 +104,10 @@ def _encoding(
             back = value if read_back is None else read_back(data)
         except InvalidRequest:
             raise
-        except Exception as failure:  # noqa: BLE001 - the codec is anybody's, and may quote the message
+        except Exception as failure:  # noqa: BLE001 - the the user's codec may raise anything, and quote the message
             # A plain TypeError is msgspec's own, of a type that it does not encode.
-            said = str(failure) if read_back is not None and type(failure) is TypeError else why(failure)
-            raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {said}") from None
+            reason = str(failure) if read_back is not None and type(failure) is TypeError else why(failure)
+            raise InvalidRequest(f"the codec does not take this {type(value).__name__}: {reason}") from None
         if kind is None and back is not value and back != value:
             raise InvalidRequest(f"this {type(value).__name__} would come back as another value: give what JSON has")
         return data
@@ -117,7 +119,7 @@ def _decoding(decode: Callable[[bytes], Any]) -> Decode:
     def run(data: bytes, place: Place) -> Any:
         try:
             return decode(data)
-        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
+        except Exception as failure:  # noqa: BLE001 - the type is the user's; one message must not block the others
             raise Unreadable(
                 f"the codec does not understand the message on page {place[0]} at {place[1]}: {why(failure)}",
                 page=place[0],

@@ -20,17 +20,17 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
 def file_safe(name: str) -> None:
-    """`InvalidRequest` for a name that a cursor cannot have."""
+    """Raise `InvalidRequest` for a name that a cursor cannot have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(f"a cursor's name has 1 to 100 letters, digits, '_', '.' or '-': not {shown(name)}")
 
 
 class Cursor:
-    """Reads on from where it was last committed, in this process or an earlier one: at least once.
+    """A reader that continues after what was last committed, in this process or an earlier one: at least once.
 
     Threads may share a cursor; each message then goes to one of them, and `commit` covers what any of them has read.
-    `turn` is a lock for those who read, work and commit as one step.
-    Not promised: that a message read but not committed is not read again after the queue is opened anew.
+    `turn` is a lock for threads that read, work and commit as one step. Not promised: that a message read but not
+    committed is not read again after the queue is opened again.
     """
 
     def __init__(
@@ -58,7 +58,8 @@ class Cursor:
     def committed(self) -> Place:
         """Page and position of the last commit that returned: a new process reads from there.
 
-        Unless a later commit, or `drop`, failed or was interrupted: then it may find what that one has begun.
+        If a later commit, or `drop`, failed or was interrupted, a new process may find the state that it has begun to
+        write.
         """
         return self._committed
 
@@ -68,11 +69,13 @@ class Cursor:
         return self._view.tail()
 
     def read(self, n: int, *, timeout: float | None = 0, skip_corrupt: bool = False) -> list[PagedEntry]:
-        """The next messages, at most `n`; waits up to `timeout` seconds (None: for ever) for the first one.
+        """Return the next messages, at most `n`; wait up to `timeout` seconds (None = no limit) for the first one.
 
-        An empty list if there is none. `Corrupt` if the next message fails its checks, `Unreadable` if the codec does
-        not understand it, `Expired` if its page was reclaimed by another means than this package; what precedes a
-        message of the first two kinds is returned first. With `skip_corrupt` the next good message is returned instead.
+        skip_corrupt: return the next good message instead of raising `Corrupt` or `Unreadable`.
+
+        Returns an empty list if there is none. Raises `Corrupt` if the next message fails its checks, `Unreadable` if
+        the codec cannot decode it, `Expired` if its page was deleted by another program; messages before a damaged or
+        undecodable one are returned first.
         """
         if not is_int(n) or n < 1:
             raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {shown(n)}")
@@ -85,11 +88,12 @@ class Cursor:
                 return found
 
     def commit(self) -> None:
-        """Make the position after the last message read durable; on return no crash makes it fall back.
+        """Make the position after the last message read durable; after the return no crash makes it fall back.
 
-        Syncs the queue up to there first, so the position never outlives the messages before it. `StorageFailed`: not
-        acknowledged, though a new process may find it so; it may be tried again, and `rewind` takes it back, unless
-        the queue itself has failed. `InvalidRequest`: the queue is closed. `NotFound`: the cursor was dropped.
+        Syncs the queue up to there first, so the position never outlives the messages before it. Raises
+        `StorageFailed`: not acknowledged, though a new process may find it so; it may be tried again, and `rewind`
+        takes it back, unless the queue itself has failed. Raises `InvalidRequest` if the queue is closed, `NotFound` if
+        the cursor was dropped.
         """
         with self._lock:
             if self._unsure or self._committed < self._read_to:
@@ -100,8 +104,8 @@ class Cursor:
     def rewind(self) -> None:
         """Read again from where it was last committed.
 
-        Where the file may hold another place, because a commit failed or was interrupted, the last one is made durable
-        again first: raises what `commit` raises, and reads on as before.
+        If the file may hold another position, because a commit failed or was interrupted, the last one is made durable
+        again first. If that raises, as `commit` does, reading continues as before.
         """
         with self._lock:
             if self._unsure:
@@ -109,28 +113,31 @@ class Cursor:
             self._read_to = self._committed
 
     def finish(self) -> None:
-        """Bring the last commit to its end, if it failed or was interrupted; raises what `commit` raises."""
+        """Complete the last commit, if it failed or was interrupted; raises what `commit` raises."""
         with self._lock:
             if self._begun is not None:
                 self._keep(self._begun)
 
     def lag(self) -> int:
-        """How many messages are not committed yet; one larger than a page counts once for each of its pages."""
+        """Return how many messages are not committed yet; one larger than a page counts once for each of its pages."""
         return self.backlog().messages
 
     def backlog(self) -> Backlog:
-        """What is not committed yet: messages, bytes, and when the oldest of them arrived."""
+        """Return what is not committed yet: messages, bytes, and when the oldest of them arrived."""
         with disk(self._view.layout):
             return backlog(self._view, self._committed)
 
     def bytes_behind(self) -> int:
-        """The bytes of the files that are not committed yet, unused ends of full pages included. Reads nothing."""
+        """Return the bytes of the files that are not committed yet, including unused ends of full pages.
+        Reads nothing.
+        """
         return distance(self._view, self._committed)
 
     def drop(self) -> None:
-        """Forget the name, durably; it no longer holds pages back from being reclaimed. `NotFound`: it was dropped.
+        """Forget the name, durably; the cursor does not keep pages from being reclaimed any more.
 
-        `StorageFailed`: a new process may find it or not; `rewind` takes that back.
+        Raises `NotFound` if it was dropped before. Raises `StorageFailed`: a new process may find it or not; `rewind`
+        takes that back.
         """
         with self._lock:
             self._unsure, self._begun = True, None
@@ -138,7 +145,7 @@ class Cursor:
             self._unsure = False
 
     def _keep(self, place: Place) -> None:
-        """Make the place durable; then memory follows."""
+        """Make the position durable; then set it in memory."""
         self._store(self, place)
         self._committed = place
         self._unsure, self._begun = False, None

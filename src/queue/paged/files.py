@@ -1,8 +1,7 @@
-"""The file layer of the local queue: the few file operations it is built on, and nothing else touches the disk.
+"""The file layer of the local queue: the few file operations it is built on; no other module touches the disk.
 
-The port exists so that a test can put a recording layer in its place, which loses and reorders whatever was not
-synced, tears writes and fails on request. Every method raises plain `OSError`; the callers turn those into the
-package's errors where they know what they mean.
+It is an interface so that a test can replace it by one that records, loses and reorders whatever was not synced, tears
+writes and fails on request. Every method raises plain `OSError`; the callers turn it into the package's errors.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from ...forks import renew_in_child
+from ...forks import reset_in_child
 from ...ownership import warn_of_others
 
 _DIRECTORY_MODE = 0o700
@@ -21,32 +20,34 @@ _FILE_MODE = 0o600
 
 
 class File(Protocol):
-    """An open file, read and written at positions. Bytes beyond the end read as nothing."""
+    """An open file, read and written at positions. Reading beyond the end returns nothing."""
 
     def read(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
 
     def write(self, data: bytes, position: int) -> None:
-        """All of `data` at `position`, visible to every reader at once; on disk only after `sync`."""
+        """Write all of `data` at `position`, visible to every reader at once; on disk only after `sync`."""
 
     def allocate(self, size: int) -> None:
-        """Make the file exactly `size` bytes, new ones zero, with its room on the disk reserved."""
+        """Make the file exactly `size` bytes, new ones zero, and reserve its space on the disk."""
 
     def truncate(self, size: int) -> None:
         """Make the file exactly `size` bytes."""
 
     def size(self) -> int:
-        """The length of the file in bytes."""
+        """Return the length of the file in bytes."""
 
     def sync(self) -> None:
-        """Return once everything written to this file is on the disk. After an error nothing is known of it."""
+        """Return once everything written to this file is on the disk. After an error its content on the disk is
+        unknown.
+        """
 
     def close(self) -> None:
-        """Let go of the file; says nothing about the disk."""
+        """Close the file, without a sync."""
 
 
 class Closable(Protocol):
-    """What holds a lock until it is closed."""
+    """A lock that is held until it is closed."""
 
     def close(self) -> None: ...
 
@@ -55,25 +56,27 @@ class Files(Protocol):
     """The directory operations, and the way to open files. New files and directories are private to the user."""
 
     def names(self, directory: Path) -> list[str]:
-        """The names in a directory; none if there is no such directory."""
+        """Return the names in a directory; none if there is no such directory."""
 
     def make_directory(self, directory: Path) -> None:
-        """Create a directory (and its parents) unless it is there, durably."""
+        """Create a directory (and its parents) if it does not exist, durably."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing, creating an empty file where there is none if `create`."""
+        """Open for reading and writing; with `create`, make an empty file if there is none."""
 
     def replace(self, source: str, target: str) -> None:
         """Rename over the target, atomically; on disk only after `sync_directory`."""
 
     def remove(self, path: str) -> None:
-        """Delete a file; one that is absent is no error."""
+        """Delete a file; a missing file is no error."""
 
     def sync_directory(self, directory: Path) -> None:
         """Return once the names of the directory are on the disk."""
 
     def lock(self, path: str) -> Closable:
-        """Own `path` until closed or until this process ends, however it ends. `BlockingIOError`: another owns it."""
+        """Lock `path` until closed or until this process ends, however it ends. Raises `BlockingIOError` if another
+        process holds the lock.
+        """
 
 
 class SystemFile:
@@ -125,31 +128,31 @@ class SystemFile:
             os.close(fd)
 
     def __del__(self) -> None:
-        with suppress(AttributeError, OSError):  # it was never made whole, or others have closed it: nobody is to hear
+        with suppress(AttributeError, OSError):  # never complete, or closed already: a destructor raises nothing
             self.close()
 
 
 class SystemLock(SystemFile):
-    """A lock that a forked child lets go of at once, as it would otherwise last as long as the child."""
+    """A lock that a forked child gives up at once; otherwise it would last as long as the child."""
 
     __slots__ = ("__weakref__",)
 
     def close(self) -> None:
-        """Let go of the lock, also where a child that another thread forked within `lock` has the file open, too."""
+        """Release the lock, also if a child that another thread forked within `lock` has the file open too."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         super().close()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Close the file in a forked child; the lock on it is the parent's.
 
-        It runs before `PagedQueue.disown` calls `close`, because `forks` is told of children first; so that unlocks
+        It runs before `PagedQueue.disown` calls `close`, because `forks` handles a fork first; so `close` unlocks
         nothing.
         """
         super().close()
 
     def __del__(self) -> None:
-        """Never unlock here: it may be a child's copy."""
+        """Close the file without unlocking: it may be a child's copy."""
         with suppress(AttributeError, OSError):  # as above
             super().close()
 
@@ -196,10 +199,10 @@ class SystemFiles:
             os.close(fd)
 
     def lock(self, path: str) -> SystemLock:
-        """See `Files.lock`. The kernel drops the lock with the process, so a killed owner leaves nothing behind."""
+        """See `Files.lock`. The kernel releases the lock with the process, so a killed owner leaves nothing behind."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
         lock = SystemLock(fd)
-        renew_in_child(lock)  # before it is taken, as another thread may fork at any moment
+        reset_in_child(lock)  # before it is taken, as another thread may fork at any moment
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -211,4 +214,4 @@ class SystemFiles:
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 SYSTEM_FILES = SystemFiles()
-"""The file layer of a program that runs for real."""
+"""The file layer of the operating system, the default."""

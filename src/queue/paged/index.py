@@ -1,7 +1,7 @@
 """The index of a page: one 12-byte record for each record of the page, its arrival time and its position.
 
-An index is only ever a help: whatever it says is checked against the page, and a page without a usable index gets
-one built from its records (docs/paged-queue.md).
+An index is only a help: it is checked against the page, and a page without a usable index gets one built from its
+records (docs/paged-queue.md).
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class PageIndex:
         return len(self._data) // ENTRY.size
 
     def entry(self, number: int) -> tuple[int, int]:
-        """Arrival and position of the entry of that number, from 0."""
+        """Return arrival and position of the entry of that number, from 0."""
         arrival, position = ENTRY.unpack_from(self._data, number * ENTRY.size)
         return arrival, position
 
     def at_or_after(self, arrival: int) -> int:
-        """The number of the first entry that did not arrive earlier; `len` if all did."""
+        """Return the number of the first entry that did not arrive earlier; `len` if all did."""
         return bisect_left(range(len(self)), arrival, key=lambda number: self.entry(number)[0])
 
     def from_position(self, position: int) -> int:
-        """The number of the first entry at or after that position; `len` if there is none."""
+        """Return the number of the first entry at or after that position; `len` if there is none."""
         return bisect_left(range(len(self)), position, key=lambda number: self.entry(number)[1])
 
     def newest(self) -> int:
-        """The arrival in the last entry; 0 if there is none."""
+        """Return the arrival in the last entry; 0 if there is none."""
         return self.entry(len(self) - 1)[0] if len(self) else 0
 
     def plausible(self, page_size: int) -> bool:
@@ -50,9 +50,9 @@ class PageIndex:
 
 
 def end_of(file: File, page: int, entry: tuple[int, int], page_size: int, *, last: bool = False) -> int | None:
-    """Where the record of an index entry ends.
+    """Return where the record of an index entry ends.
 
-    None where the page does not have it, or has another after it although that entry is the `last`.
+    None if the page does not have it, or has another record behind it although the entry is the `last`.
     """
     if entry[1] < 0:
         return None
@@ -68,14 +68,16 @@ def end_of(file: File, page: int, entry: tuple[int, int], page_size: int, *, las
 
 @dataclass(frozen=True)
 class Survey:
-    """What a page holds: its index, and where its last good record ends."""
+    """The content of a page: its index, and where its last good record ends."""
 
     entries: bytes
     end: int
 
 
 def survey(file: File, page: int, page_size: int, synced: int) -> Survey:
-    """Read a whole page. Up to `synced` a bad record is damage, and what follows it is looked for; beyond, the end."""
+    """Read a whole page. A bad record before `synced` is damage, and records behind it are looked for; from `synced`
+    on, it is the end.
+    """
     entries, end = bytearray(), 0
     position: int | None = 0
     while position is not None:

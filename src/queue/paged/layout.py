@@ -1,8 +1,8 @@
 """The names and small files of a local queue: `<prefix>-N.page`, `-N.idx`, `-allMeta`, `-readMeta`, `-writeMeta`.
 
-What is replaced (all but writeMeta) is written beside, synced, renamed over and made durable by a sync of the
-directory, so it is found whole or as it was; it ends in a checksum, which in the queues of earlier versions allMeta and
-readMeta have not. writeMeta is written in place, eight bytes at position 0 of its file.
+All small files but writeMeta are replaced as a whole: written to a new file, synced, renamed over the old one and made
+durable by a sync of the directory. So each is found either new or unchanged. It ends in a checksum; allMeta and
+readMeta of earlier versions have none. writeMeta is written in place, eight bytes at position 0.
 """
 
 from __future__ import annotations
@@ -34,39 +34,39 @@ _OURS = re.compile(r"(\d+\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the files of one queue are, and how its small ones are read and written."""
+    """The paths of one queue's files, and how its small files are read and written."""
 
     files: Files
     directory: Path
     prefix: str
 
     def path(self, rest: str) -> str:
-        """The file `<prefix>-<rest>`."""
+        """Return the path of the file `<prefix>-<rest>`."""
         return f"{self.directory}/{self.prefix}-{rest}"
 
     def page(self, number: int) -> str:
-        """The page of that number."""
+        """Return the path of the page of that number."""
         return self.path(f"{number}.page")
 
     def index(self, number: int) -> str:
-        """The index of the page of that number."""
+        """Return the path of the index of the page of that number."""
         return self.path(f"{number}.idx")
 
     def names(self) -> list[str]:
-        """What follows `<prefix>-` in the names of this queue's files; the lock is not one of them."""
+        """Return what follows `<prefix>-` in the names of this queue's files, without the lock."""
         start = len(self.prefix) + 1
         found = [name[start:] for name in self.files.names(self.directory) if name.startswith(f"{self.prefix}-")]
         return [name for name in found if _OURS.fullmatch(name)]
 
     def pages(self) -> list[int]:
-        """The numbers of the pages that there are, in order."""
+        """Return the numbers of the existing pages, in order."""
         return sorted(int(name[:-5]) for name in self.names() if name.endswith(".page"))
 
     def stored_page_size(self) -> int | None:
-        """The page size that the queue was created with; None if it was not created yet.
+        """Return the page size that the queue was created with; None if it was not created yet.
 
-        `Unreadable`: the files are not of this format, or of a newer one. `Corrupt`: allMeta fails its checksum. They
-        are left as they are.
+        Raises `Unreadable` if the files are not of this format, or of a newer one, and `Corrupt` if allMeta fails its
+        checksum. The files are not changed.
         """
         data = self._read("allMeta")
         if data is None:
@@ -89,11 +89,11 @@ class Layout:
         return int(page_size)
 
     def store_page_size(self, page_size: int) -> None:
-        """Make the queue exist, durably."""
+        """Create the queue, durably."""
         self._replace("allMeta", _with_checksum(_PAIR.pack(page_size, FORMAT_VERSION)))
 
     def how_to_mend(self, page_size: int | None = None) -> str:
-        """What to do where allMeta does not have the page size."""
+        """Return the remedy if allMeta does not have the page size."""
         numbers = self.pages()
         if page_size is None and numbers:
             page_size = self._size(self.page(numbers[0]))
@@ -101,7 +101,7 @@ class Layout:
         return f"write {what} and {FORMAT_VERSION} there, four bytes each, big-endian, and nothing else"
 
     def first_page(self) -> int | None:
-        """The first page that has not been reclaimed, as last stored; None if that cannot be read."""
+        """Return the first page that has not been reclaimed, as last stored; None if that cannot be read."""
         one = _without_checksum(self._read("readMeta") or b"", _ONE)
         return None if one is None else int(_ONE.unpack(one)[0])
 
@@ -110,7 +110,7 @@ class Layout:
         self._replace("readMeta", _with_checksum(_ONE.pack(number)))
 
     def synced_in(self, number: int) -> int:
-        """How far the page was on the disk for certain, as far as writeMeta knows; perhaps less than it was."""
+        """Return up to where the page was synced, according to writeMeta; more may have been synced than it says."""
         data = self._read("writeMeta")
         if data is None or len(data) != _PAIR.size:
             return 0
@@ -119,16 +119,16 @@ class Layout:
 
     @staticmethod
     def write_meta(place: Place) -> bytes:
-        """The content of writeMeta for that place."""
+        """Return the content of writeMeta for that position."""
         return _PAIR.pack(place[1], place[0])
 
     def cursors(self) -> dict[str, Place | None]:
-        """The stored positions of the named cursors; None for a damaged one."""
+        """Return the stored positions of the named cursors; None for a damaged one."""
         names = [name[: -len(".cursor")] for name in self.names() if name.endswith(".cursor")]
         return {name.replace("~", "-"): self._cursor(name) for name in names}
 
     def damaged_cursor(self, name: str) -> Corrupt:
-        """What a damaged cursor raises."""
+        """Return the error for a damaged cursor."""
         path = self.path(_cursor_file(name))
         message = f"{path} fails its check; delete it and open the queue again to read from the start"
         return Corrupt(message, file=path, position=0)
@@ -148,15 +148,15 @@ class Layout:
         self.files.remove(self.index(number))
 
     def read_index(self, number: int, page_size: int | None) -> PageIndex:
-        """The index of a page; built from the page where it is not plausible, unless `page_size` is None.
+        """Return the index of a page; built from the page if it is not plausible, unless `page_size` is None.
 
-        FileNotFoundError if it has to be built and the page is missing.
+        Raises FileNotFoundError if it has to be built and the page is missing.
         """
         index = PageIndex(self._read(f"{number}.idx") or b"")
         return index if page_size is None or index.plausible(page_size) else self.build_index(number, page_size)
 
     def build_index(self, number: int, page_size: int) -> PageIndex:
-        """The index of a page as its good records say."""
+        """Return the index of a page, built from its good records."""
         file = self.files.open(self.page(number))
         try:
             return PageIndex(survey(file, number, page_size, page_size).entries)
@@ -164,10 +164,10 @@ class Layout:
             file.close()
 
     def newest(self, number: int, page_size: int) -> int:
-        """The last arrival on a full page, in ms; 0 if nothing says when that was.
+        """Return the last arrival on a full page, in ms; 0 if it is unknown.
 
-        By its index where the page has nothing good left to check that with, or cannot be read. FileNotFoundError as
-        `read_index`.
+        By its index if the page has no good record left to check it with, or cannot be read. Raises FileNotFoundError
+        as `read_index` does.
         """
         index = self.read_index(number, page_size)
         try:
@@ -176,9 +176,11 @@ class Layout:
             return index.newest()
 
     def checked(self, number: int, index: PageIndex, at: int, page_size: int) -> PageIndex:
-        """The index of a full page, or one built from the page if that does not agree with what is relied on.
+        """Return the index of a full page, or one built from the page if the page does not agree with the used part of
+        the index.
 
-        That is the entry `at` and the one before it; where `at` is the end, that the page ends with the last one.
+        The used part is the entry `at` and the one before it; if `at` is the end, also that the page ends with the last
+        entry.
         """
         return index if self._agrees(number, index, at, page_size) else self.build_index(number, page_size)
 
@@ -235,19 +237,19 @@ def _with_checksum(content: bytes) -> bytes:
 
 
 def _without_checksum(data: bytes, content: struct.Struct) -> bytes | None:
-    """What stands before the checksum, or alone, as earlier versions wrote it; None where it is damaged."""
+    """Return what stands before the checksum, or everything, as earlier versions wrote it; None if it is damaged."""
     found = data[: content.size]
     return found if data in (found, _with_checksum(found)) and len(found) == content.size else None
 
 
 def _cursor_file(name: str) -> str:
-    """Without a hyphen, so that no cursor of one prefix has the file name of another prefix's file."""
+    """Return the file name of a cursor, without a hyphen, so that it is never the name of a file of another prefix."""
     return f"{name.replace('-', '~')}.cursor"
 
 
 @contextmanager
 def disk(layout: Layout) -> Iterator[None]:
-    """Turn what the operating system refuses into the package's errors."""
+    """Turn the errors of the operating system into the package's errors."""
     try:
         yield
     except (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError) as error:

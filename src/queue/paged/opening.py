@@ -1,4 +1,4 @@
-"""What has to be true before a local queue may be touched: sane arguments, our format, and nobody else in it."""
+"""The checks before a local queue is opened: valid arguments, the right format, and no other owner."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .layout import Layout
 
 MIN_PAGE, MAX_PAGE = 64, 2**31 - 1
 MAX_LIFETIME = 10**14
-"""Seconds: as much as a timedelta holds, and so little that every clock can be counted back by it."""
+"""Seconds: the most that a timedelta holds, and little enough to subtract from every clock."""
 _PREFIX = re.compile(r"[^/\0]{1,100}")
 
 
 def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: float | None) -> None:
-    """`InvalidRequest` for what no queue can be opened with."""
+    """Raise `InvalidRequest` for arguments with which no queue can be opened."""
     if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix) or not _nameable(prefix):
         raise InvalidRequest(
             f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {shown(prefix)}"
@@ -39,7 +39,9 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
 
 
 def checked_directory(directory: str | os.PathLike[str]) -> Path:
-    """The directory as a path that stays the same when the process changes its own. Raises `InvalidRequest`."""
+    """Return the directory as an absolute path, valid also if the process changes its own directory. Raises
+    `InvalidRequest`.
+    """
     try:
         path = Path(directory)
     except TypeError as failure:
@@ -60,16 +62,18 @@ def _nameable(name: str) -> bool:
 
 
 def own(layout: Layout) -> Closable:
-    """The lock on the queue. It goes with the process that has it, so a killed owner needs no cleaning up."""
+    """Lock the queue. The lock ends with its process, so a killed owner needs no cleaning up."""
     path = layout.path("lock")
     try:
         return layout.files.lock(path)
     except BlockingIOError as error:
-        raise AlreadyOpen(f"{path} is held by whoever has the queue open; close it there first") from error
+        raise AlreadyOpen(
+            f"{path} is locked: another process, or this one, has the queue open; close it there first"
+        ) from error
 
 
 def settle_page_size(layout: Layout, wanted: int) -> int:
-    """The page size of the queue, which is created with the one wanted if it does not exist yet."""
+    """Return the page size of the queue; if it does not exist yet, create it with the page size wanted."""
     stored = layout.stored_page_size()
     if stored is None:
         layout.store_page_size(wanted)

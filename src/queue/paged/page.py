@@ -25,7 +25,7 @@ from .files import File
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 
 HEADER = 17
-"""Bytes that a record takes beside its payload."""
+"""Bytes of a record without its payload."""
 
 TERMINATOR = b"\0\0\0\0"
 """The length after the last record."""
@@ -43,7 +43,7 @@ Record: TypeAlias = tuple[int, int, bytes, int, int]
 
 
 def record(page: int, position: int, arrival: int, kind: int, payload: bytes) -> bytes:
-    """The bytes of one record for that place."""
+    """Return the bytes of one record for that position."""
     length = len(payload) + _FIXED
     crc = extend(value(_CHECKED.pack(page, position, length, arrival, kind)), payload)
     return _FIELDS.pack(length, crc, arrival, kind) + payload
@@ -52,10 +52,10 @@ def record(page: int, position: int, arrival: int, kind: int, payload: bytes) ->
 def records(
     file: File, page: int, start: int, end: int, *, expected: Callable[[int], bool], path: str = ""
 ) -> Iterator[Record]:
-    """The records from `start`, up to the zero length that ends them or to `end`.
+    """Yield the records from `start`, up to the zero length that ends them or to `end`.
 
-    A zero length where `expected(position)` says that a record began, an impossible length and a wrong checksum
-    raise `Corrupt` with file and position. No byte of a record that fails its checks is ever returned.
+    Raises `Corrupt` with file and position at a zero length where `expected(position)` says that a record began, at an
+    impossible length and at a wrong checksum. No byte of a record that fails its checks is ever returned.
     """
     base, buffer, position = start, b"", start
     while position + HEADER <= end:
@@ -80,10 +80,10 @@ def records(
 
 
 def next_good(file: File, page: int, start: int, end: int) -> int | None:
-    """The first position from `start` on at which a whole record lies before `end`; None if there is none.
+    """Return the first position from `start` on at which a whole record lies before `end`; None if there is none.
 
-    Looks at every byte: for use after damage only. What cannot be a header is refused before its checksum is made,
-    which for random bytes would be one of up to a whole page at every other offset.
+    Looks at every byte: for use after damage only. A position that cannot be a header is refused before its checksum is
+    computed; for random bytes that would be one of up to a whole page at every second position.
     """
     buffer = _padded(file, start, end - start)
     at = 0
@@ -99,7 +99,7 @@ def next_good(file: File, page: int, start: int, end: int) -> int | None:
 
 
 def damaged(path: str, position: int) -> Corrupt:
-    """The error for a place that fails its checks."""
+    """Return the error for a place that fails its checks."""
     return Corrupt(
         f"{path} fails its checks at position {position}; read with skip_corrupt=True to go on after the damage",
         file=path,
@@ -112,6 +112,6 @@ def _padded(file: File, position: int, size: int) -> bytes:
 
 
 def _after_zeros(buffer: bytes, at: int) -> int:
-    """The next offset at which a length that is not zero can begin."""
+    """Return the next offset at which a length that is not zero can begin."""
     found = _NOT_ZERO.search(buffer, at + 1)
     return len(buffer) if found is None else max(at + 1, found.start() - _LENGTH_SIZE + 1)

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 class PagedQueue:
     """A queue in the files of one directory, for one process at a time and any number of its threads.
 
-    Promises: what is acknowledged is there after a crash of the process, and of the machine once it was synced
-    (`force_every`); after a crash the queue holds a prefix of what was appended; bytes that fail their checks are
-    never returned as data. Delivery is at least once, in the order of appending. Not promised: anything on a network
-    file system, or on a disk that says synced and is not.
+    Promises: an acknowledged message survives a crash of the process, and of the machine once it was synced
+    (`force_every`); after a crash the queue holds a prefix of what was appended; bytes that fail their checks are never
+    returned as data. Delivery is at least once, in the order of appending. Not promised: anything on a network file
+    system, or on a disk that reports a sync that it has not done.
     """
 
     def __init__(self, layout: Layout, page_size: int, lock: Closable, *, lifetime: float | None, seams: Seams) -> None:
@@ -63,16 +63,17 @@ class PagedQueue:
         seams: Seams = SYSTEM,
         files: Files = SYSTEM_FILES,
     ) -> PagedQueue:
-        """Open the queue of that prefix, creating it (and the directory) if it is not there, and recover it.
+        """Open the queue of that prefix, creating it (and the directory) if it does not exist, and recover it.
 
-        `page_size` in bytes, 64 to 2,147,483,647, counts when the queue is created; later the stored one wins, with
-        a warning. `force_every`: 0 leaves syncing to the system, n syncs with every n-th message. `lifetime` in
-        seconds (or a timedelta) is the age from which `reclaim` may delete pages. `codec`: `bytes`, a type (stored
-        as JSON by msgspec), or an object with `encode` and `decode`.
+        page_size: bytes, 64 to 2,147,483,647. It counts when the queue is created; later the stored one is used, with a
+            warning.
+        force_every: 0 leaves syncing to the system, n syncs with every n-th message.
+        lifetime: seconds (or a timedelta) after which `reclaim` may delete pages.
+        codec: `bytes`, a type (stored as JSON by msgspec), or an object with `encode` and `decode`.
 
-        `AlreadyOpen` if another process, or this one, has it open; `Unreadable` if the files are of another format
-        or a newer version; `Misconfigured` without permission; `StorageFailed` if the disk refuses. A path that is
-        refused for its format or its permissions is left as it was.
+        Raises `AlreadyOpen` if another process, or this one, has it open; `Unreadable` if the files are of another
+        format or a newer version; `Misconfigured` without permission; `StorageFailed` if the disk refuses. If the
+        format or the permissions are wrong, nothing is changed.
         """
         seconds = seconds_of(lifetime)
         check_arguments(prefix, page_size, force_every, seconds)
@@ -95,16 +96,17 @@ class PagedQueue:
     def append(self, data: Any) -> None:
         """Add one message at the end.
 
-        On return it is there for every reader, and survives the end of this process; with `force_every=1` it also
-        survives the machine's. `StorageFailed`: not acknowledged, though it may be there when the queue is opened
-        again. `InvalidRequest`: the codec does not take it, or the queue is closed.
+        On return every reader can see it, and it survives the end of this process; with `force_every=1` it also
+        survives a crash of the machine. Raises `StorageFailed`: not acknowledged, though it may be there when the queue
+        is opened again. Raises `InvalidRequest`: the codec does not take it, or the queue is closed.
         """
         self._writer.append(self._encode(data))
         if self._bell.waiting:
             self._bell.ring()
 
     def append_many(self, datas: Iterable[Any]) -> None:
-        """Add messages in order, with at most one sync. A crash, or `StorageFailed`, may leave the first few of them.
+        """Add messages in order, with at most one sync. After a crash, or `StorageFailed`, the first few of them may be
+        there.
 
         All are encoded before the first is written.
         """
@@ -127,16 +129,17 @@ class PagedQueue:
         timeout: float | None = None,
         skip_corrupt: bool = False,
     ) -> Iterator[PagedEntry]:
-        """The messages that arrived at `since` or later (None: all that are left), in order.
+        """Yield the messages that arrived at `since` or later (None: all that are left), in order.
 
-        `since` is a datetime (a naive one in local time) or seconds since the epoch, and counts in whole
-        milliseconds, rounded down. Without `follow` it ends with what was there at the call; with it, it waits for
-        more, and ends when none came for `timeout` seconds (None: never) or the queue was closed. Only appends of
-        this process wake it: there is no other writer.
+        since: a datetime (a naive one in local time) or seconds since the epoch; counts in whole milliseconds, rounded
+            down.
+        follow: wait for more messages, and end when none came for `timeout` seconds (None = no limit) or the queue was
+            closed. Only appends of this process wake it: there is no other writer. Without `follow` it ends with the
+            messages that existed at the call.
+        skip_corrupt: continue at the next good message instead of raising `Corrupt` or `Unreadable`.
 
-        `Corrupt` with file and position at the first place that fails its checks, `Unreadable` with page and position
-        at the first message that the codec does not understand; with `skip_corrupt` it goes on at the next good one.
-        `Expired` if the next page was reclaimed meanwhile.
+        Raises `Corrupt` with file and position at the first place that fails its checks, `Unreadable` with page and
+        position at the first message that the codec cannot decode, `Expired` if the next page was reclaimed meanwhile.
         """
         arrival = None if since is None else milliseconds(since)
         timeout = checked_timeout(timeout)
@@ -150,10 +153,12 @@ class PagedQueue:
         return found if arrival is None else dropwhile(lambda entry: entry.timestamp < arrival / 1000, found)
 
     def cursor(self, name: str) -> Cursor:
-        """The durable position of that name, created at the start of the queue; the same object for the same name.
+        """Return the durable position of that name, created at the start of the queue; one object for one name.
 
-        Letters, digits and `_ . -`, at most 100. Until it is dropped it holds back the pages that it has not passed.
-        `Corrupt` where its file is damaged; until that is deleted, and the queue opened again, no page is reclaimed.
+        name: letters, digits and `_ . -`, at most 100.
+
+        Until the cursor is dropped, the pages that it has not passed are not reclaimed. Raises `Corrupt` if its file is
+        damaged; until the file is deleted, and the queue opened again, no page is reclaimed.
         """
         file_safe(name)
         with self._administering():
@@ -165,10 +170,10 @@ class PagedQueue:
             return self._cursors[name]
 
     def reclaim(self) -> int:
-        """Delete the pages whose messages are all older than the lifetime and passed by every cursor; how many.
+        """Delete the pages whose messages are all older than the lifetime and passed by every cursor; return how many.
 
-        The page being written stays. Runs by itself whenever a page is full. Age is by the wall clock.
-        `InvalidRequest`: the queue is closed. `StorageFailed` if the disk refuses.
+        The page being written stays. Runs by itself whenever a page is full. Age is by the wall clock. Raises
+        `InvalidRequest` if the queue is closed, `StorageFailed` if the disk refuses.
         """
         self._check_open()
         if self._lifetime is None:
@@ -176,7 +181,7 @@ class PagedQueue:
         with self._administering():
             horizon = int((self._seams.wall() - self._lifetime) * 1000)
             held = [cursor.committed[0] for cursor in self._cursors.values()]
-            held += [self._first for _ in self._damaged]  # nobody knows how far these have come
+            held += [self._first for _ in self._damaged]  # the positions of these cursors are not known
             limit, layout, size = min([self._writer.tail[0], *held]), self._layout, self._page_size
             gone = list(takewhile(lambda page: page < limit and layout.newest(page, size) < horizon, layout.pages()))
             if gone and gone[-1] >= self._first:
@@ -187,14 +192,14 @@ class PagedQueue:
             return len(gone)
 
     def disk_bytes(self) -> int:
-        """The room that the pages take on the disk, indexes not counted."""
+        """Return the bytes that the pages take on the disk, without the indexes."""
         return len(self._layout.pages()) * self._page_size
 
     def close(self) -> None:
-        """Sync everything and let another process open the queue. Readers that follow come to their end.
+        """Sync everything and let another process open the queue. Readers that follow end.
 
-        `StorageFailed` if that sync fails; the queue is closed all the same. Where an interrupt (Ctrl-C) ends the
-        wait for a thread that is at the files, they stay this process's: call it again.
+        Raises `StorageFailed` if that sync fails; the queue is closed all the same. If an interrupt (Ctrl-C) ends the
+        wait for a thread that uses the files, they still belong to this process: call it again.
         """
         if self._owned is None:
             return
@@ -204,8 +209,8 @@ class PagedQueue:
         finally:
             self._bell.ring()
             if self._writer.closed:
-                with self._admin:  # whoever is at the files has done with them before they are another owner's
-                    self._let_go()
+                with self._admin:  # a thread that uses the files must finish before another process owns them
+                    self._unlock()
 
     def __enter__(self) -> PagedQueue:
         return self
@@ -214,13 +219,13 @@ class PagedQueue:
         self.close()
 
     def disown(self) -> None:
-        """In a forked child, called by itself: the parent goes on writing, so here every append is refused."""
+        """Refuse every append in a forked child, which calls it by itself: the parent continues to write."""
         self._closed = True
-        self._let_go()
+        self._unlock()
         self._writer.refuse(AlreadyOpen("the queue belongs to the process that forked this one; open another"))
 
-    def _let_go(self) -> None:
-        """Only ever once to its end: by a second time the files may be another owner's."""
+    def _unlock(self) -> None:
+        """Close the lock, at most once: a second time the files may be another owner's."""
         if self._owned is not None:
             self._owned.close()
             self._owned = None
@@ -262,11 +267,13 @@ class PagedQueue:
         )
 
     def _store_cursor(self, cursor: Cursor, place: Place | None) -> None:
-        """Make a cursor's place durable; with None, forget the cursor. One that was dropped speaks for no other."""
+        """Make a cursor's position durable; with None, forget the cursor. Refuses a dropped cursor, whose name may be
+        another's.
+        """
         name = cursor.name
         with self._administering():
             if self._cursors.get(name) is not cursor:
-                raise NotFound(f"cursor {name} was dropped; ask the queue for it again to start anew", name=name)
+                raise NotFound(f"cursor {name} was dropped; ask the queue for it again to start over", name=name)
             if place is not None:
                 self._layout.store_cursor(name, place)
             else:
@@ -282,12 +289,12 @@ class PagedQueue:
                 yield from reader.entries(until)
 
     def _wait(self, place: Place, deadline: float | None) -> bool:
-        """Whether there is more than `place` by then; False at once when the queue is closed."""
+        """Whether there is more than `place` by the deadline; False at once when the queue is closed."""
         self._bell.wait(lambda: self._closed or self._writer.tail > place, deadline)
         return self._writer.tail > place
 
     def _reclaim_quietly(self) -> None:
-        """A full page is when room is freed; that it could not be is no reason to refuse the append."""
+        """Free disk space after a page is full. If that fails, log it: it is no reason to refuse the append."""
         try:
             self.reclaim()
         except LatchworkError as error:
@@ -295,8 +302,10 @@ class PagedQueue:
 
     @contextmanager
     def _administering(self) -> Iterator[None]:
-        """Alone with the cursors and the list of pages, while the queue is open: later they are another owner's."""
-        self._check_open()  # before the lock: a forked child may find it held for ever
+        """Hold the lock on the cursors and the list of pages, while the queue is open: later they may be another
+        owner's.
+        """
+        self._check_open()  # before the lock: a forked child may find it held, without end
         with self._admin:
             self._check_open()
             with disk(self._layout):

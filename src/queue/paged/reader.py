@@ -1,4 +1,4 @@
-"""The reading end of a local queue: from a place to the tail, page after page, without ever blocking a writer."""
+"""The reading end of a local queue: from a position to the tail, page after page, without ever blocking a writer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from .page import FIRST, LAST, MIDDLE, WHOLE, Record, damaged, next_good, record
 
 
 class PagedEntry(msgspec.Struct, frozen=True):
-    """A message as it was read. A msgspec struct, since one is made for every message and costs a fifth of a dataclass.
+    """A message as it was read.
 
-    `timestamp` is its arrival in seconds since the epoch (whole milliseconds), `data` what the codec makes of it,
-    `page` and `position` where it begins: together they name it for as long as it is kept.
+    timestamp: its arrival in seconds since the epoch (whole milliseconds).
+    data: the decoded message.
+    page, position: where it begins; together they name it for as long as it is kept.
+
+    A msgspec struct, since one is made for every message and costs a fifth of a dataclass.
     """
 
     timestamp: float
@@ -33,7 +36,7 @@ class PagedEntry(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class View:
-    """What readers see of a queue: its files, and where it begins and ends at this moment."""
+    """A queue as its readers see it: its files, and where it begins and ends at this moment."""
 
     layout: Layout
     page_size: int
@@ -42,7 +45,7 @@ class View:
     decode: Callable[[bytes, Place], Any] | None
 
     def index(self, page: int) -> PageIndex:
-        """The index of a page; empty for a page that is missing, which reading it reports."""
+        """Return the index of a page; empty for a missing page, which is reported when the page is read."""
         try:
             return self.layout.read_index(page, None if page == self.tail()[0] else self.page_size)
         except FileNotFoundError:
@@ -50,9 +53,9 @@ class View:
 
 
 class PageReader:
-    """Reads from a place on. `place` follows the last message returned: reading from there misses nothing.
+    """A reader that begins at a position. `place` follows the last message returned: reading from there misses nothing.
 
-    Not for several threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, view: View, place: Place, *, skip_corrupt: bool) -> None:
@@ -62,10 +65,10 @@ class PageReader:
         self._begun: Place = place
 
     def entries(self, until: Place) -> Iterator[PagedEntry]:
-        """The messages up to `until`, which must not be beyond the tail; call again to go on from there.
+        """Yield the messages up to `until`, which must not be beyond the tail; call it again to continue from there.
 
-        `Corrupt` with file and position at a place that fails its checks, `Unreadable` where the codec does not
-        understand a message (both unless skipping), `Expired` where the page to be read has been reclaimed.
+        Raises `Corrupt` with file and position at a place that fails its checks, `Unreadable` if the codec cannot
+        decode a message (both unless skipping), `Expired` if the page to be read has been reclaimed.
         """
         while self._at < until:
             page, position = self._at
@@ -91,7 +94,7 @@ class PageReader:
             raise damaged(path, 0) from None
 
     def _page(self, file: File, page: int, start: int, end: int | None) -> Iterator[PagedEntry]:
-        """One page: a sealed one to where its records end, the live one to `end`."""
+        """Yield the messages of one page: of a sealed one to where its records end, of the last one to `end`."""
         path, stop = self._view.layout.page(page), self._view.page_size if end is None else end
         expected = self._indexed(file, page) if end is None else _always
         position: int | None = start
@@ -128,9 +131,11 @@ class PageReader:
             yield PagedEntry(arrival / 1000, value, *begun)
 
     def _whole(self, kind: int, payload: bytes, begun: Place) -> bool:
-        """Take in a piece. Pieces whose first or last is not there belong to an append that was never acknowledged.
+        """Add a piece; return whether the message is complete. Pieces whose first or last is missing belong to an
+        append that was never acknowledged.
 
-        Each has a page of its own, one after another: where a page was passed over, what follows goes with nothing.
+        Each piece has a page of its own, one after another: if a page was passed over, the pieces behind it are
+        dropped.
         """
         if kind == FIRST:
             self._pieces, self._begun = [payload], begun
@@ -140,9 +145,9 @@ class PageReader:
         return False
 
     def _indexed(self, file: File, page: int) -> Callable[[int], bool]:
-        """Whether a sealed page has more than a zero length at a position.
+        """Return a function that says whether a sealed page continues at a position where it has a zero length.
 
-        That is where the index names it, behind the record before, or names a good one after it.
+        It does if the index names that position, behind the record before, or names a good record after it.
         """
 
         def more(position: int) -> bool:
@@ -161,10 +166,10 @@ class PageReader:
 
 
 def seek(view: View, arrival: int) -> Place:
-    """Where the first message that did not arrive before `arrival` (ms) is, or will be: by binary search.
+    """Return where the first message that did not arrive before `arrival` (ms) is, or will be: by binary search.
 
-    A page's index counts only as far as the page agrees with it; otherwise the page's own records do. The tail is
-    looked at first: what is before it is in an index that is read later, so nothing appended meanwhile is missed.
+    A page's index counts only as far as the page agrees with it; otherwise the page's own records count. The tail is
+    read first: what is before it is in an index that is read later, so no message appended meanwhile is missed.
     """
     first, tail = view.first(), view.tail()
     page, index = _last_before(view, arrival, first, tail[0])
@@ -177,7 +182,8 @@ def seek(view: View, arrival: int) -> Place:
 
 
 def _last_before(view: View, arrival: int, low: int, high: int) -> tuple[int, PageIndex]:
-    """The last page that begins before `arrival`, by the indexes, or `low`; and its index, which the page agrees with.
+    """Return the last page that begins before `arrival`, by the indexes, or `low`; and its index, which agrees with the
+    page.
 
     Messages of one instant may fill several pages, so it is not the one that begins at `arrival`.
     """

@@ -1,7 +1,7 @@
-"""Opening a queue after whatever happened to it: the last page is read, cut after its last good record, and synced.
+"""Opening a queue after a crash: the last page is read, cut after its last good record, and synced.
 
-Only the last page can be in doubt, because a page is synced before the next one is created. Nothing here depends on
-having run to its end before, so recovery may itself be killed at any step and run again.
+Only the last page can be in doubt, because a page is synced before the next one is created. Recovery does not rely on
+an earlier recovery having finished, so it may be killed at any step and run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK = 1024 * 1024
 
 @dataclass(frozen=True)
 class Recovered:
-    """Where a queue begins, where it goes on, and the newest arrival time that it holds, in ms."""
+    """The result of a recovery: the first page, where to append, and the newest arrival time of the queue, in ms."""
 
     first: int
     tail: Place
@@ -28,12 +28,12 @@ class Recovered:
 
 
 def recover(layout: Layout, page_size: int) -> Recovered | None:
-    """Bring the files to a state from which appending can go on; None for a queue that has no page yet.
+    """Bring the files to a state in which messages can be appended; None for a queue that has no page yet.
 
-    Keeps the last page up to its last good record. Damage before the position to which the page is known to have
-    been synced, with good records after it, is left for readers to report; from there on nothing after the first bad
-    record is kept. OSError if the disk refuses; `Unreadable`, with nothing changed, where a page of that size would
-    lose records.
+    Keeps the last page up to its last good record. Damage before the position up to which the page is known to be
+    synced, with good records behind it, is left for readers to report; behind that position nothing after the first bad
+    record is kept. Raises OSError if the disk refuses; `Unreadable`, with nothing changed, if records would be lost
+    with a page of that size.
     """
     numbers = layout.pages()
     if not numbers:
@@ -47,7 +47,9 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
 
 
 def _first(layout: Layout, numbers: list[int]) -> int:
-    """Where the queue begins: as readMeta says, unless that is past a cursor or the last page, as no reclaim goes."""
+    """Return the first page of the queue: as readMeta says, unless that is past a cursor or the last page, which no
+    reclaim does.
+    """
     stored = layout.first_page()
     most = min([numbers[-1], *(place[0] for place in layout.cursors().values() if place)])
     return stored if stored is not None and 1 <= stored <= most else numbers[0]
@@ -72,7 +74,7 @@ def _recover_page(layout: Layout, number: int, page_size: int) -> Survey:
 
 
 def _fit(layout: Layout, number: int, file: File, page_size: int, synced: int) -> None:
-    """Make the page as long as all are. What is beyond, and no record, is nobody's; a record there is not cut off."""
+    """Give the page the length of all pages. Bytes beyond it that are no record are cut off; a record there is not."""
     size = file.size()
     if size > page_size and survey(file, number, size, synced).end > page_size:
         raise _too_long(layout, number, page_size, size)
@@ -81,7 +83,7 @@ def _fit(layout: Layout, number: int, file: File, page_size: int, synced: int) -
 
 
 def _check_sealed(layout: Layout, number: int, page_size: int) -> None:
-    """A page with another one after it is as long as all are, whatever the last one holds. One may be unreadable."""
+    """Check that a page with another one behind it has the length of all pages. A page may be unreadable."""
     try:
         file = layout.files.open(layout.page(number))
     except OSError:
@@ -104,7 +106,7 @@ def _too_long(layout: Layout, number: int, page_size: int, size: int) -> Unreada
 
 
 def _zero(file: File, start: int, end: int) -> None:
-    """Leave nothing after the last record that a later crash could bring back."""
+    """Write zeros behind the last record, so that no later crash can bring an old record back."""
     for position in range(start, end, _CHUNK):
         size = min(_CHUNK, end - position)
         zeros = bytes(size)
@@ -113,7 +115,7 @@ def _zero(file: File, start: int, end: int) -> None:
 
 
 def _rewrite(file: File, start: int, end: int) -> None:
-    """Make the bytes dirty again: after a failed sync the system may call pages clean that never reached the disk."""
+    """Write the bytes again: after a failed sync the system may take pages for written that never reached the disk."""
     for position in range(start, end, _CHUNK):
         file.write(file.read(min(_CHUNK, end - position), position), position)
 

@@ -1,8 +1,8 @@
 """The writing end of a local queue: one page at a time, one writer process, any number of its threads.
 
-A record is written in the order of the source: a zero length, the content (and the zero length that ends it), then
-the length. A batch is one such write, so its records become visible together. Threads that need a sync share one:
-whoever comes first syncs for all that have written by then.
+A record is written in this order: a zero length, the content (and the zero length that ends it), then the length. A
+batch is one such write, so its records become visible together. Threads that need a sync share one: the first one syncs
+for all that have written by then.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BATCH = 1024 * 1024
 class PageWriter:
     """Appends to the last page. `tail` is where the next record goes: everything before it may be read.
 
-    After a write or a sync that failed it refuses everything with `StorageFailed`: what the disk holds of the page is
-    not known then, and trying again could take a lost page for a clean one. Opening the queue again finds out. So it
-    is where a batch, or the change to a new page, was interrupted (KeyboardInterrupt).
+    After a write or a sync that failed it refuses everything with `StorageFailed`: it is not known then what the disk
+    holds of the page, and another try could take a lost page for a good one. Opening the queue again checks the page.
+    An interrupt (KeyboardInterrupt) of a batch, or of the change to a new page, has the same effect.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PageWriter:
         self._meta: File
 
     def start(self, *, fresh: bool) -> None:
-        """Open the files of the last page, creating it if `fresh`. OSError if the disk refuses."""
+        """Open the files of the last page, creating it if `fresh`. Raises OSError if the disk refuses."""
         self._meta = self._layout.files.open(self._layout.path("writeMeta"), create=True)
         number = self.tail[0]
         if fresh:
@@ -67,7 +67,7 @@ class PageWriter:
             self._guarded(self._meta.sync)  # it may go back, where damage was cut off: see _mark
 
     def append(self, payload: bytes) -> None:
-        """Write one message; synced when it returns if the sync is due."""
+        """Write one message; if a sync is due, it is done before the return."""
         if self._failure is not None:
             raise self._refusal()
         with self._lock:
@@ -101,7 +101,8 @@ class PageWriter:
                 self._sync()
 
     def close(self) -> None:
-        """Sync and let go of the files; after a failure without the sync. No one writes or syncs once it is `closed`.
+        """Sync and close the files; after a failure without the sync. Once it is `closed`, nothing is written or
+        synced.
 
         An interrupt while it waits leaves the files open: call it again.
         """
@@ -120,7 +121,7 @@ class PageWriter:
                 self.closed = True
 
     def refuse(self, reason: LatchworkError) -> None:
-        """From now on every append raises `reason`."""
+        """Raise `reason` for every append from now on."""
         self._failure = self._failure or reason
 
     def _extend(self, payloads: Sequence[bytes]) -> bool:
@@ -152,7 +153,9 @@ class PageWriter:
         return self._count(len(payloads))
 
     def _write_pieces(self, payload: bytes, arrival: int) -> None:
-        """A message larger than a page, from the start of a page. Readers drop it unless its last piece is there."""
+        """Write a message larger than a page, from the start of a page. Readers drop it unless its last piece
+        exists.
+        """
         room = self._page_size - HEADER
         for start in range(0, len(payload), room):
             if start:
@@ -174,7 +177,7 @@ class PageWriter:
         self._index_size += len(entries)
 
     def _next_arrival(self) -> int:
-        """The present, or the newest arrival so far if the clock has gone back."""
+        """Return the present time, or the newest arrival so far if the clock was set back."""
         now = int(self._wall() * 1000)
         self._arrival = max(self._arrival, now)
         return self._arrival
@@ -187,7 +190,7 @@ class PageWriter:
         return True
 
     def _roll(self) -> None:
-        """Go on in a new page. The old one is synced first, so that only the last page is ever in doubt."""
+        """Continue in a new page. The old one is synced first, so that only the last page is ever in doubt."""
         number = self.tail[0] + 1
         with self._sync_lock:
             self._sync()
@@ -203,7 +206,7 @@ class PageWriter:
         self.tail = self._synced = (number, 0)
 
     def _create(self, number: int) -> None:
-        """Reserve and sync the files of a new page. A full disk is found here, before anything is promised."""
+        """Reserve and sync the files of a new page. A full disk shows here, before anything is acknowledged."""
         layout, opened = self._layout, []
         try:
             for path, size in (layout.page(number), self._page_size), (layout.index(number), 0):
@@ -220,14 +223,14 @@ class PageWriter:
         self._mark((number, 0))
 
     def _undo(self, number: int, opened: list[File]) -> None:
-        """Leave no empty page behind, as far as the disk lets us; recovery would take one too."""
+        """Delete the empty page, as far as the disk allows; recovery would also accept one."""
         for file in opened:
             file.close()
         with suppress(OSError):
             self._layout.remove_page(number)
 
     def _sync(self) -> None:
-        """Sync the page and say so in writeMeta; the caller holds the sync lock."""
+        """Sync the page and note it in writeMeta; the caller holds the sync lock."""
         if self._failure is not None:
             raise self._refusal()
         tail = self.tail
@@ -236,7 +239,9 @@ class PageWriter:
         self._mark(tail)
 
     def _mark(self, place: Place) -> None:
-        """Only ever after a sync: recovery takes a bad record before this place for damage, not for a torn tail."""
+        """Note in writeMeta how far the page is synced. Only after a sync: recovery takes a bad record before this
+        position for damage, not for an incomplete write.
+        """
         self._guarded(lambda: self._meta.write(self._layout.write_meta(place), 0))
 
     def _guarded(self, *steps: Callable[[], None]) -> None:
@@ -247,7 +252,9 @@ class PageWriter:
             raise self._poison(error) from error
 
     def _entirely(self, step: Callable[[], None]) -> None:
-        """Do what must not be left half done: whoever interrupts it ends the appending, as a failed write does."""
+        """Do a step that must not be left half done: after an interrupt no append is accepted, as after a
+        failed write.
+        """
         try:
             step()
         except LatchworkError:
@@ -266,6 +273,6 @@ class PageWriter:
         return self._refusal()
 
     def _refusal(self) -> LatchworkError:
-        """A new exception each time: raising one object from several threads would mix their tracebacks."""
+        """Return a new exception each time: raising one object from several threads would mix their tracebacks."""
         failure = self._failure or StorageFailed()
         return type(failure)(str(failure), **failure.details)

@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from .config import BatchingConfig, QueueConfig, ShovelConfig
     from .delivery import Delivery
     from .depth import QueueDepth
-    from .drain import PassReport
     from .envelope import Message, Reason
     from .queue import ShardedQueue
     from .record import LastSweep
     from .registry import QueueRegistry
+    from .sideline.drain import PassReport
 
 __all__ = [
     "BatchingConfig", "QueueConfig", "ShovelConfig", "Delivery", "Message", "Reason", "PassReport", "QueueDepth",
@@ -24,7 +24,7 @@ __getattr__, __dir__ = offer(
     {
         ".config": "BatchingConfig QueueConfig ShovelConfig",
         ".delivery": "Delivery",
-        ".drain": "PassReport",
+        ".sideline.drain": "PassReport",
         ".envelope": "Message Reason",
         ".depth": "QueueDepth",
         ".queue": "ShardedQueue",

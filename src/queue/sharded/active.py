@@ -1,22 +1,27 @@
-"""Which shards have something to fire: known by glances at the queue's bell and looks at its pointers, which all
-consumers of a process share.
+"""The shards that have messages to claim. A process learns of them from the queue's bell and by reading its pointers;
+all its consumers share that. While nothing is there one of the waiting threads listens for all of them, together with
+all other waits of the process (P19).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
-from ...background import Troubles
-from ...deadline import call_time
+from ...background import FailureLog
+from ...coord.waits.poller import SOON
+from ...coord.waits.shared_reads import Answer
+from ...coord.waits.watch import Watch
+from ...deadline import within_call
 from ...errors import Corrupt, QueueOwned, Unavailable
-from ...forks import renew_in_child
+from ...forks import reset_in_child
 from ...retry import Poll
-from .bell import listeners_of
-from .shards import Claim, PointerQueue
+from .bell import RUNG, limits, rung_in
+from .shards import PointerQueue
+from .slots import Claim
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +31,16 @@ lost, or that another library has published."""
 BUSY = 1.0
 """Seconds between glances while there is something to fire, so that a busy shard does not hide the others."""
 AGAIN = 0.05
-"""Seconds until a shard is asked again that others were quicker at."""
-GLANCES = Poll(low=0.01, high=0.1, factor=1.2, jitter=0.0)
-"""Pauses between glances in vain: an idle queue costs a process 10 reads a second, and 4 for its late looks."""
-FREE_GLANCES = Poll(low=0.002, high=0.01, factor=1.2, jitter=0.0)
-"""The same where the store knows without a read that nobody has written."""
+"""Seconds until a shard is tried again after other processes have claimed its messages first."""
+GLANCES = Poll(low=0.01, high=0.07, factor=1.2, jitter=0.0)
+"""Pauses between glances in vain: an idle queue costs a process 14 reads a second, and 3 at most for its late looks."""
+FREE_GLANCES = Poll(low=0.002, high=0.004, factor=1.2, jitter=0.0)
+"""As `GLANCES`, on a store that tells of writes without a read."""
+LOOKING, LEFT_ALONE = 20, 0.05
+"""On such a store each write may be one to this queue. Looks that find nothing are followed by pauses that grow to so
+many times as long, but to so many seconds at most: other writers cost who waits a twentieth of a core."""
+LISTENS, LATE = 5.0, 0.5
+"""Seconds for which one thread listens for all; after that another thread may replace it."""
 
 
 class ActiveShards:
@@ -39,187 +49,241 @@ class ActiveShards:
     A glance is one read of the bell; where it was rung since the last one, a look follows, one batch read of all
     pointers. A shard is dropped once a claim shows it drained, and comes back with the next look, or at once when this
     process publishes to it. However silent the bell is, there is a look each `idle_look` seconds.
+
+    On a store that tells of writes without a read, each write counts as a ring, and there are no other looks.
     """
 
     def __init__(self, queue: PointerQueue, idle_look: float = IDLE_LOOK) -> None:
         self._queue, self._idle_look = queue, idle_look
         self._seams = queue.store.seams
-        self._listeners = listeners_of(queue.store)
         self._turn = 0
-        self.followers: WeakSet[ActiveShards] = WeakSet()
-        self._troubles = Troubles(self._seams, log)
-        self.begin_anew()
-        renew_in_child(self)
+        self._followers: WeakValueDictionary[int, ActiveShards] = WeakValueDictionary()
+        self._failure_log = FailureLog(self._seams, log)
+        self.reset_after_fork()
+        reset_in_child(self)
 
-    def begin_anew(self) -> None:
-        """Nothing is believed. A forked child begins so, as a thread of its parent may have been looking."""
+    def reset_after_fork(self) -> None:
+        """Assume nothing about any shard. A forked child begins so, as a thread of its parent may have been looking."""
         self._lock = self._seams.lock()
         self._wake = self._seams.event()
-        self._active: dict[int, int] = {}
+        self.believed: dict[int, int] = {}
+        """The shards that are believed to hold something, each with the number of `news` when it was learned of."""
         self.news = 0
-        """How often something was learned; `_active` has for each shard when it was learned of."""
-        self._heard: int | None = None
+        """How often something was learned."""
+        self._rings_seen: int | None = None
         self._version: object = None
-        self._fruitless = 0
-        self._next_glance = self._next_look = 0.0
-        self._drained = False
-
-    @property
-    def believed(self) -> bool:
-        """Whether any shard is believed to hold something. No I/O."""
-        return bool(self._active)
+        self._next_glance = self._next_look = self._next_listening = 0.0
+        self._drained = self._awaited = self._listens = False
+        self._in_vain = 0
+        """Looks in a row that found nothing."""
+        self._listens_until = 0.0
+        self._calls = 0
+        """How often the waiting threads were called."""
+        self._rung: int | None = None
+        """What the listening thread has read of the bell, until a thread reads the pointers."""
+        self._listen_again()
 
     def candidates(self, only: Collection[int] | None = None, *, look: bool = False) -> list[int]:
-        """Shards to claim from, each call beginning at another one; glances first where it is time to.
+        """Return shards to claim from, each call beginning at another one; glances first where it is time to.
 
-        only: leave all others out.  look: look at the pointers now.  Raises `QueueOwned` where a stream owns shards and
-        the others hold nothing.
+        only: leave all others out.
+        look: look at the pointers now. Raises `QueueOwned` where a stream owns shards and the others hold nothing.
         """
-        with self._locked:
+        with within_call(self._lock, self._queue.name):
             if look:
                 self._look()
-            elif self._due():
+            elif (self._drained and not self.believed) or self._seams.monotonic() >= self._next_glance:
                 self._glance()
-            shards = self._wanted(only)
+            shards = [shard for shard in self.believed if only is None or shard in only]
             self._turn += 1
         start = self._turn % len(shards) if shards else 0
         return shards[start:] + shards[:start]
 
-    def claimed(self, shard: int, claim: Claim | None, news: int) -> None:
-        """Take note of what a claim said: nothing there, or nothing left, drops the shard.
+    def drained(self, shard: int, claim: Claim | None, news: int) -> None:
+        """Drop a shard of which a claim left nothing, or (None) was refused.
 
-        news: as it was when the claim was sent. What was learned since stays, as the bell says it once.
+        If no shard is left, glance at once, except after a refusal: then other processes were quicker, or this one may
+        not claim for now, and no bell reports the end of that.
+
+        news: the number of news when the claim was sent. What was learned since is kept, as the bell reports it only
+            once.
         """
-        if claim is not None and claim.last < claim.loaded:
-            return
-        with self._locked:
-            if self._active.get(shard, news + 1) <= news:
-                del self._active[shard]
-                if not self._active:
-                    self._emptied(refused=claim is None)
+        with within_call(self._lock, self._queue.name):
+            if self.believed.get(shard, news + 1) > news:
+                return
+            del self.believed[shard]
+            if self.believed:
+                return
+            self._drained = claim is not None
+            self._ear.begin_pauses()
+            if claim is None:
+                now = self._seams.monotonic()
+                self._next_glance = min(self._next_glance, now + AGAIN)
+                self._next_look = min(self._next_look, now + BUSY)
 
     def damaged(self, shard: int, damage: Corrupt, news: int) -> None:
         """Take note that the shard is damaged: it is left alone until a look finds it mended. It is logged."""
-        self._troubles.tell(damage, f"shard {shard} of {self._queue.name} is left alone")
-        self.claimed(shard, None, news)
-
-    def _emptied(self, *, refused: bool) -> None:
-        """No shard is left: glance at once, but not where the claim was refused: others were quicker, or may not claim
-        either for now, which no bell says the end of.
-        """
-        self._fruitless, self._drained = 0, not refused
-        if refused:
-            now = self._seams.monotonic()
-            self._next_glance, self._next_look = min(self._next_glance, now + AGAIN), min(self._next_look, now + BUSY)
+        self._failure_log.record(damage, f"shard {shard} of {self._queue.name} is left alone")
+        self.drained(shard, None, news)
 
     def loaded(self, shards: Collection[int]) -> None:
-        """Take note that this process has just published to these shards; the groups that follow do as well.
+        """Note that this process has just published to these shards; the groups that follow the queue note it too.
 
-        Where another thread looks for longer than the present verb has time for, the bell tells of it later.
+        If another thread looks for longer than the present call has time for, the bell reports it later.
         """
-        with suppress(Unavailable), self._locked:
+        with suppress(Unavailable), within_call(self._lock, self._queue.name):
             self._learn(shards)
             self._next_glance = min(self._next_glance, self._seams.monotonic() + BUSY)
-            if not self._wake.is_set():  # far cheaper to ask than to set
-                self._wake.set()
-        if self.followers:
-            for follower in tuple(self.followers):
-                follower.loaded(shards)
+            self.wake()
+        if self._followers:
+            for one in self._followers.valuerefs():  # a list, made in one step: another thread may add one meanwhile
+                follower = one()
+                if follower is not None:
+                    follower.loaded(shards)
+
+    def follow(self, other: ActiveShards) -> None:
+        """Note at once what this process publishes to the other's shards, which have the same numbers here."""
+        other._followers[id(self)] = self
 
     def wake(self) -> None:
-        """Let those that wait ask again now; not even a look that hangs keeps this waiting."""
-        self._wake.set()
+        """Let the threads that wait ask again now, even while a look hangs."""
+        self._calls += 1
+        if self._awaited:  # far cheaper to ask than to set
+            self._awaited = False
+            wake, self._wake = self._wake, self._seams.event()
+            wake.set()
+        if self._listens:
+            self._ear.wake()
 
     def look_soon(self) -> None:
-        """Believe nothing longer than to the next call: claims that dropped shards may have been undone."""
+        """Look at the shards at the next call: claims that dropped shards may have been undone."""
         with self._lock:
-            self._heard, self._version, self._next_glance = None, None, 0.0
+            self._rings_seen, self._version, self._next_glance = None, None, 0.0
 
     def put_back(self) -> None:
         """Take note that what was claimed went to the tail again, where a look at once would find just that."""
         with self._lock:
             self._drained = False
-            self._next_glance = max(self._next_glance, self._seams.monotonic() + BUSY)
+            self._next_glance = self._next_listening = self._seams.monotonic() + BUSY
 
     def wait(self, timeout: float | None, *, least: float = 0.0, known: Collection[int] = ()) -> None:
-        """Wait until it is worth asking again: a local publish, the next glance, or the end of `timeout` seconds.
+        """Wait until it is worth asking again: after a local publish, at the next glance, or when `timeout` seconds are
+        over.
 
-        least: seconds for which it is not worth asking whatever is there, unless something is published here, or has
-        been to another shard than those that are `known`.
+        least: seconds for which it is not worth asking, unless something is published here, or to a shard that is not
+            in `known`.
         """
-        with self._locked:
-            pause = 0.0 if self._due() else self._next_glance - self._seams.monotonic()
-            self._wake.clear()
-            if self._active:
-                pause = AGAIN
-            if known and not self._active.keys() <= set(known):
+        with within_call(self._lock, self._queue.name):
+            # These three before anything is decided by what may change now: who changes it calls after that.
+            wake, self._awaited, calls = self._wake, True, self._calls
+            now = self._seams.monotonic()
+            if known and not self.believed.keys() <= set(known):
                 least = 0.0
-        pause = max(pause, least, 0.001)
-        self._wake.wait(pause if timeout is None else min(pause, timeout))
+            due = self._drained or now >= self._next_glance
+            pause = AGAIN if self.believed else 0.0 if due else self._next_glance - now
+            quiet = self._next_listening - now
+            if self._listens and now > self._listens_until:
+                self._listen_again()  # the thread that listened was interrupted, or hangs
+            listens = not (self.believed or due or least or self._listens or quiet > 0)
+            if listens:
+                self._listens, self._listens_until = True, now + LISTENS + LATE
+                self._tune_in()
+            elif self._listens:
+                pause = min(pause, self._listens_until - now + SOON)
+            elif quiet > 0:
+                pause = min(pause, quiet)
+        if listens:
+            self._listen(timeout, calls)
+        else:
+            pause = max(least or pause, 0.001)
+            wake.wait(pause if timeout is None else min(pause, timeout))
 
-    @property
-    def _locked(self) -> AbstractContextManager[object]:
-        """The lock, which another thread may hold while it looks; the present verb waits for it as for a store call."""
-        time = call_time()
-        return self._lock if time is None else self._locked_within(time)
+    def _listen_again(self) -> None:
+        self._listens = False
+        self._ear = Watch(self._queue.store, self._queue.bell.key, (RUNG,), GLANCES, worth=self._is_news, lasting=True)
 
-    @contextmanager
-    def _locked_within(self, time: float) -> Iterator[None]:
-        if not self._lock.acquire(timeout=time):
-            raise Unavailable(f"{self._queue.name}: another thread of this process waits for the store; try again")
+    def _tune_in(self) -> None:
+        """Set how often the bell is listened to."""
+        if not self._queue.bell.is_needed:
+            self._ear.poll = FREE_GLANCES
+            return
+        least, _ = limits(self._queue.store, self._queue.name, self._queue.shards)
+        self._ear.poll = replace(GLANCES, high=min(max(GLANCES.high, least), self._idle_look))
+
+    def _listen(self, timeout: float | None, calls: int) -> None:
+        """Wait until the bell is rung, until a thread has called since `calls`, or it is time to glance; as the one
+        thread of all that wait. The others go on waiting, and are woken with this one.
+        """
+        ear = self._ear
+        end = self._seams.monotonic() + (LISTENS if timeout is None else min(timeout, LISTENS))
         try:
-            yield
+            ear.wait(end, lambda: self._next_glance if self._calls == calls else 0.0)
+            handed, ear.handed = ear.handed, None
+            if isinstance(handed, Answer) and self._queue.bell.is_needed:
+                self._rung = rung_in(handed.record)
+            if handed is not None:  # where it is an error, the glance may meet it again, and raises it
+                self._next_glance = 0.0
         finally:
-            self._lock.release()
+            if self._ear is ear:
+                self._listens = False
+            self.wake()
 
-    def _due(self) -> bool:
-        """Whether it is time to glance: by the clock, or as all shards that were known have been drained."""
-        return (self._drained and not self._active) or self._seams.monotonic() >= self._next_glance
-
-    def _wanted(self, only: Collection[int] | None) -> list[int]:
-        return [shard for shard in self._active if only is None or shard in only]
+    def _is_news(self, answer: Answer) -> bool:
+        if not self._queue.bell.is_needed:
+            return self._ear.known is None or self._ear.known[0] != self._version
+        return rung_in(answer.record) != self._rings_seen
 
     def _learn(self, shards: Iterable[int]) -> None:
         self.news += 1
-        self._active.update(dict.fromkeys(shards, self.news))
+        self.believed.update(dict.fromkeys(shards, self.news))
 
     def _glance(self) -> None:
-        """Look where the bell was rung since the last glance, or a look is due all the same."""
-        now, store = self._seams.monotonic(), self._queue.store
-        least, factor = self._listeners.listen(self._queue.name, self._queue.shards)
-        # Before the bell, as the bell is read before the pointers: what comes in between shows at the next glance.
-        version = store.data_version()
-        if version is None or version != self._version or self._heard is None:
-            heard = self._queue.bell.rings()
-            if heard != self._heard or now >= self._next_look:
+        """Look at the shards if the bell was rung since the last glance, or the look is due."""
+        now, store, bell = self._seams.monotonic(), self._queue.store, self._queue.bell
+        _, factor = limits(store, self._queue.name, self._queue.shards)
+        # Both before the pointers: what comes in between shows at the next glance.
+        if bell.is_needed:
+            rung, self._rung = self._rung, None
+            heard = bell.rings() if rung is None else rung
+            if heard != self._rings_seen or now >= self._next_look:
                 self._look(factor)
-            self._heard, self._version = heard, version
+            self._rings_seen = heard
+        else:
+            version = store.data_version()
+            if version != self._version:
+                self._look(factor)
+                self._rest(now)
+            self._version = version
+            self._next_look = now + self._idle_look
         self._drained = False
-        self._fruitless = 0 if self._active else self._fruitless + 1
-        self._next_glance = now + (BUSY if self._active else self._pause(version, least))
+        self._next_glance = now + BUSY if self.believed else self._next_look
 
-    def _pause(self, version: object, least: float) -> float:
-        if version is not None:
-            return FREE_GLANCES.pause(self._fruitless, self._seams)
-        high = min(max(GLANCES.high, least), self._idle_look)
-        return replace(GLANCES, high=high).pause(self._fruitless, self._seams)
+    def _rest(self, began: float) -> None:
+        """Let some time pass after looks in vain, each of which a write of any kind may have caused."""
+        now, self._in_vain = self._seams.monotonic(), 0 if self.believed else self._in_vain + 1
+        pause = min((now - began) * min(self._in_vain, LOOKING), LEFT_ALONE)
+        self._next_listening = max(self._next_listening, now + pause)
 
     def _look(self, factor: float = 1.0) -> None:
         states = self._queue.states()
         for state in states:
             if state.damage is not None:
-                self._troubles.tell(state.damage, f"shard {state.shard} of {self._queue.name} is left alone")
+                self._failure_log.record(state.damage, f"shard {state.shard} of {self._queue.name} is left alone")
         self._queue.begin_firing(states)
         owned = [state for state in states if state.stream]
-        self._active = {}
+        self.believed = {}
         self._learn(state.shard for state in states if state.fired < state.loaded and not state.stream)
         now = self._seams.monotonic()
         self._next_look, self._drained = now + self._idle_look * factor, False
-        if self._active or owned:
-            self._fruitless, self._next_glance = 0, now + BUSY
-        if owned and not self._active:
+        if self.believed:
+            self._ear.begin_pauses()
+        if self.believed or owned:
+            self._next_glance = now + BUSY
+        if owned:  # whose bell rings for another consumer
+            self._next_listening = now + BUSY
+        if owned and not self.believed:
             raise QueueOwned(
                 f"{self._queue.name}: the stream {owned[0].stream!r} owns shard {owned[0].shard}; "
-                "stop it and let go of the queue before consuming it (latchwork.spark.acknowledge or "
+                "stop it and release the queue before consuming it (latchwork.spark.acknowledge or "
                 "latchwork.spark.release)"
             )

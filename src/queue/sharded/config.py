@@ -1,4 +1,4 @@
-"""What a sharded queue is made with, and the limits of each setting (docs/design.md section 4)."""
+"""The settings of a sharded queue, and the limits of each of them (docs/design.md section 4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
-from ...inputs import checked_switch, checked_text, checked_whole, is_int
+from ...inputs import checked_switch, checked_text, checked_whole, is_int, span_of
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.record import Key, checked_key
@@ -38,9 +38,10 @@ Span: TypeAlias = timedelta | float
 
 @dataclass(frozen=True, slots=True)
 class ShovelConfig:
-    """How often the shovel brings the sideline back, and how many shovels run at once.
+    """The settings of a shovel: how often it moves the sideline back, and how many run at once.
 
-    interval: 0 to 86,400 s between two passes, in whole seconds.  concurrency: 1 to 50.
+    interval: 0 to 86,400 s between two passes, in whole seconds.
+    concurrency: 1 to 50.
     """
 
     interval: timedelta
@@ -52,7 +53,7 @@ class ShovelConfig:
 
     def __post_init__(self) -> None:
         try:
-            span = _whole("shovel interval", _span("shovel interval", self.interval), SECOND)
+            span = _whole("shovel interval", span_of("shovel interval", self.interval), SECOND)
         except InvalidRequest as failure:
             raise InvalidShovelInterval(str(failure)) from None
         object.__setattr__(self, "interval", span)
@@ -65,9 +66,10 @@ class ShovelConfig:
 
 @dataclass(frozen=True, slots=True)
 class BatchingConfig:
-    """How many messages a batch handler gets at once, and how long it waits for a batch to fill.
+    """The size of the batches that a handler gets, and how long it waits for a batch to fill.
 
-    max_size: 2 to 200,000 messages.  max_wait: 1 to 300 s, in whole seconds.
+    max_size: 2 to 200,000 messages.
+    max_wait: 1 to 300 s, in whole seconds.
     """
 
     max_size: int
@@ -79,7 +81,7 @@ class BatchingConfig:
 
     def __post_init__(self) -> None:
         checked_whole("batch size", self.max_size, 2, MAX_BATCH)
-        span = _span("batch wait", self.max_wait)
+        span = span_of("batch wait", self.max_wait)
         object.__setattr__(self, "max_wait", span)
         _between("batch wait", span, SECOND, MAX_BATCH_WAIT)
         _whole("batch wait", span, SECOND)
@@ -151,10 +153,10 @@ class QueueConfig:
     def __post_init__(self) -> None:
         asked = self.handler_timeout is not HANDLER_TIMEOUT
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
-            object.__setattr__(self, field, _span(field, getattr(self, field)))
+            object.__setattr__(self, field, span_of(field, getattr(self, field)))
         if not asked:
             object.__setattr__(self, "handler_timeout", default_timeout(self.sweep_duration))
-        _check_name(self.name)
+        _check_name(self)
         checked_whole("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
         checked_whole("max_deliveries", self.max_deliveries, 1, MAX_DELIVERIES)
@@ -167,7 +169,7 @@ class QueueConfig:
         self.check_times()
 
     def check_times(self) -> None:
-        """Raises `InvalidRequest` where the times are out of their limits, or do not go together."""
+        """Raise `InvalidRequest` if times are out of their limits, or contradict each other."""
         low = SECOND if self.unsafe_limits else MIN_SWEEP
         _between("sweep_duration", self.sweep_duration, low, MAX_SWEEP)
         _between("message_expiry", self.message_expiry, SECOND, MAX_EXPIRY)
@@ -203,7 +205,7 @@ MAX_GROUP = 64
 
 
 def group_config(queue: QueueConfig, name: str, mark: str, settings: Mapping[str, Any]) -> GroupConfig:
-    """The settings of a group that is to be made; its tag ends in the mark. Raises `InvalidRequest`."""
+    """Return the settings of a group that is to be made; its tag ends in the mark. Raises `InvalidRequest`."""
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_GROUP:
         raise InvalidRequest(f"group name {shown(name)}: it must be text of 1 to {MAX_GROUP} characters")
     unknown = sorted(settings.keys() - set(_OF_A_GROUP))
@@ -218,7 +220,7 @@ def group_config(queue: QueueConfig, name: str, mark: str, settings: Mapping[str
 
 
 def stored_name(config: QueueConfig) -> str:
-    """The name in the keys of a queue's pointers and messages."""
+    """Return the name in the keys of a queue's pointers and messages."""
     return f"{config.of}@{config.tag}" if isinstance(config, GroupConfig) else config.name
 
 
@@ -231,7 +233,9 @@ _UNITS = {
 
 
 def check_concurrency(concurrency: int) -> int:
-    """The worker threads of a consumer, once they are 0 to 100. Raises `TooManyConsumers` or `InvalidRequest`."""
+    """Return the worker threads of a consumer, once they are 0 to 100. Raises `TooManyConsumers` or
+    `InvalidRequest`.
+    """
     if is_int(concurrency) and concurrency > MAX_CONSUMERS:
         raise TooManyConsumers(
             f"concurrency is {shown(concurrency)}: a consumer has at most {MAX_CONSUMERS} worker threads; run "
@@ -242,27 +246,30 @@ def check_concurrency(concurrency: int) -> int:
 
 
 def default_timeout(sweep_duration: timedelta) -> timedelta:
-    """The handler timeout where none is said: at most half the sweep duration, in whole milliseconds."""
+    """Return the default of the handler timeout: at most half the sweep duration, in whole milliseconds."""
     half = sweep_duration / 2
     return min(HANDLER_TIMEOUT, half - half % MILLISECOND)
 
 
 def whole_seconds(span: timedelta) -> int:
-    """The length of time in whole seconds, rounded up, at least 1."""
+    """Return the length of time in whole seconds, rounded up, at least 1."""
     return max(1, math.ceil(span.total_seconds()))
 
 
 def milliseconds(span: timedelta) -> int:
-    """The length of time in whole milliseconds."""
+    """Return the length of time in whole milliseconds."""
     return round(span.total_seconds() * 1000)
 
 
-def _check_name(name: str) -> None:
+def _check_name(config: QueueConfig) -> None:
+    name, what, whole = config.name, "queue name", ""
+    if isinstance(config, GroupConfig):
+        what, whole = "group name", ", with its queue's name and the @: give the group a shorter one"
     if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME:
-        raise InvalidRequest(f"queue name {shown(name)}: it must be text of 1 to {MAX_NAME} bytes")
+        raise InvalidRequest(f"{what} {shown(name)}: it must be text of 1 to {MAX_NAME} bytes{whole}")
     if name.endswith((SIDELINE, PARKED)):
         raise InvalidRequest(
-            f"queue name {shown(name)} ends like the sideline or the parked messages of another: rename it"
+            f"{what} {shown(name)} ends like the sideline or the parked messages of another: rename it"
         )
     checked_key(Key("-", name))
 
@@ -283,21 +290,13 @@ def _check_kinds(config: QueueConfig) -> None:
         checked_text("handler_type", config.handler_type)
 
 
-def _span(what: str, value: Any) -> timedelta:
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and -1e9 < value < 1e9:  # which no NaN is
-        return timedelta(seconds=value)
-    raise InvalidRequest(f"{what} is {shown(value)}; give a timedelta, or a number of seconds")
-
-
 def _backoff(value: Any) -> Poll | None:
-    """The pauses of failed messages; one length of time is the pause after every attempt."""
+    """Return the pauses of failed messages; one length of time is the pause after every attempt."""
     if value is None or isinstance(value, Poll):
         return value
     if not isinstance(value, timedelta | int | float):
         raise InvalidRequest(f"backoff is {shown(value)}; give a timedelta, a number of seconds, a Poll, or None")
-    span = _span("backoff", value)
+    span = span_of("backoff", value)
     _between("backoff", span, MILLISECOND, MAX_EXPIRY)
     seconds = span.total_seconds()
     return Poll(seconds, seconds, factor=1, jitter=0)

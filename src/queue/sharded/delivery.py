@@ -1,4 +1,4 @@
-"""A message in a consumer's hands, and what can be done with it."""
+"""A message that a consumer holds, and its settlement: acknowledge or fail it, and report the outcome."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
-from ...errors import LatchworkError, LeaseLost
-from .envelope import Reason, date
-from .shards import Held, PointerQueue
+from ...errors import InvalidRequest, LatchworkError, LeaseLost
+from ...inputs import checked_many
+from ...retry import Poll
+from .batches.blocks import Blocks, place_of
+from .batches.ends import Home, end_done
+from .envelope import Envelope, Reason, date, kept_error
+from .shards import PointerQueue
+from .slots import Held, Slot
 
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
+
+Outcome = bool | LatchworkError
+"""True = settled; False = handed to another consumer or deleted by now; an error = not settled, or perhaps."""
 
 
 class View(Protocol):
@@ -24,16 +32,18 @@ class View(Protocol):
 
     @property
     def name(self) -> str: ...
-    def ack_many(self, deliveries: Iterable[Delivery]) -> None: ...
+    @property
+    def home(self) -> Home: ...
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None: ...
 
 
 class Delivery(Struct, frozen=True, eq=False):
-    """A message that was handed to this consumer, and to nobody else while it acknowledges or extends it in time.
+    """A message that was handed to this consumer, and to no other while it acknowledges or extends it in time.
 
-    It must be acknowledged, or extended, within the queue's sweep duration; else the sweeper gives it to somebody else.
-    A message may come more than once (at least once delivery); `attempts` counts how often, this time included.
+    It must be acknowledged, or extended, within the queue's sweep duration; else the sweeper hands it to another
+    consumer. A message may be delivered more than once (at least once delivery); `attempts` counts how often, this time
+    included.
     """
 
     payload: Any
@@ -45,22 +55,22 @@ class Delivery(Struct, frozen=True, eq=False):
 
     @property
     def message_id(self) -> str:
-        """The message's id, the same in every delivery."""
+        """The message's id. It does not change between deliveries."""
         return self.held.envelope.msg_id
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What the publisher put beside the payload."""
+        """The headers that the publisher gave."""
         return self.held.envelope.headers or {}
 
     @property
     def attempts(self) -> int:
-        """How often the message was handed out, this time included."""
+        """The number of times the message was handed out, this time included."""
         return self.held.envelope.attempts
 
     @property
     def enqueued_at(self) -> datetime:
-        """When the message was published, by its publisher's clock, in UTC."""
+        """The time of publishing, by the publisher's clock, in UTC."""
         return date(self.held.envelope.enqueued_at)
 
     @property
@@ -70,12 +80,12 @@ class Delivery(Struct, frozen=True, eq=False):
 
     @property
     def pointer(self) -> int:
-        """Its pointer within the shard, from 1."""
+        """The message's pointer within the shard, from 1."""
         return self.held.slot.pointer
 
     @property
     def reason(self) -> str | None:
-        """Why it was in the sideline before, if it was."""
+        """The reason for which it was in the sideline before, None if it was not."""
         return self.held.envelope.reason
 
     @property
@@ -84,11 +94,13 @@ class Delivery(Struct, frozen=True, eq=False):
         return self.held.envelope.last_error
 
     def ack(self) -> None:
-        """Done: delete the message, if it is still this delivery's. One call.
+        """Acknowledge the message: it is done. Deletes it, if it is still this delivery's. One call.
 
-        Raises `LeaseLost` where it is somebody else's or gone by now: then it may be handled twice.
+        Raises `LeaseLost` if it has been handed to another consumer, or deleted: then it may be handled twice.
         """
-        self.view.ack_many([self])
+        outcomes = ack_each([self])
+        if outcomes != [True]:
+            raise_first([self], outcomes)
 
     def nack(
         self,
@@ -97,36 +109,124 @@ class Delivery(Struct, frozen=True, eq=False):
         error: str | None = None,
         delay: timedelta | float | None = None,
     ) -> None:
-        """Failed: put the message into the sideline, with its reason and error, then delete it here.
+        """Fail the message: put it into the sideline, with its reason and error, then delete it here.
 
+        reason: one of the closed set of reasons.
         error: text, of which the first 1,000 bytes are kept.
-        delay: seconds or a timedelta. The message does not go into the sideline; it comes again after so long, as one
-            that was published with a delay. Four calls.
+        delay: seconds or a timedelta. The message does not go into the sideline; it is delivered again after this time,
+            like a message that was published with a delay. Four calls.
 
-        Raises `InvalidRequest` for a reason outside the closed set, and for an error that is no text; `LeaseLost` where
-        this delivery was acknowledged or failed before, and nothing changes, or where it was somebody else's or gone by
-        now, so that it is in the sideline and may come a second time; the store's error where it could not be put
-        there: then it stays for the sweeper.
+        Raises `InvalidRequest` for a reason outside the closed set, and for an error that is not text. Raises
+        `LeaseLost` if this delivery was acknowledged or failed before (nothing changes), or if the message has been
+        handed to another consumer or deleted (it is in the sideline and may be delivered a second time). Raises the
+        store's error if it could not be put into the sideline: then it stays for the sweeper.
         """
         if delay is None:
             self.view.fail(self, reason, error)
         else:
             self.view.fail_later(self, reason, error, delay)
 
-    def settle(self) -> None:
-        """Remember that it was acknowledged or failed: the one thing about a delivery that changes."""
-        force_setattr(self, "settled", True)
-
     def extend(self) -> None:
         """Start the sweep duration again. One call.
 
-        Raises `LeaseLost` where it is somebody else's by now, or was extended for 10 sweep durations in all.
+        Raises `LeaseLost` if the message has been handed to another consumer, or was extended for 10 sweep durations in
+        all.
         """
         for failure in extend_all([self]):
             raise failure
 
     def __repr__(self) -> str:
         return f"Delivery({self.view.name!r}, {self.message_id!r}, shard={self.shard}, pointer={self.pointer})"
+
+
+def ack_all(deliveries: Iterable[Delivery]) -> None:
+    """Acknowledge deliveries, as `QueueView.ack_many` describes."""
+    queues: dict[PointerQueue, list[Delivery]] = {}
+    for delivery in checked_many("deliveries", deliveries):
+        if not isinstance(delivery, Delivery):
+            raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
+        queues.setdefault(delivery.view.pointers, []).append(delivery)
+    done = [delivery for some in queues.values() for delivery in some]
+    raise_first(done, [outcome for some in queues.values() for outcome in ack_each(some)])
+
+
+def ack_each(deliveries: Sequence[Delivery]) -> list[Outcome]:
+    """Delete messages of one queue that were handled; return the outcome of each.
+
+    One call; one more where any is of a batch, which counts it first (P18).
+    """
+    view, held = deliveries[0].view, [delivery.held for delivery in deliveries]
+    outcomes: list[Outcome]
+    whole: set[str] = set()
+    if any(one.envelope.batch is not None for one in held):
+        outcomes, whole = _count_and_remove(view.pointers, held)
+    else:
+        outcomes = list(view.pointers.remove(held))
+    record_outcomes(view.pointers, outcomes, "acked")
+    mark_settled(deliveries, outcomes)
+    if whole:
+        end_done(view.home, whole)
+    return outcomes
+
+
+def _count_and_remove(queue: PointerQueue, held: Sequence[Held]) -> tuple[list[Outcome], set[str]]:
+    """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
+
+    A message that its batch could not count is not deleted: it comes again.
+    """
+    counted = {one.slot: place for one in held if (place := place_of(one.envelope)) is not None}
+    if not counted:
+        return list(queue.remove(held)), set()
+    marks, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
+    outcomes: dict[Slot, Outcome] = {
+        slot: failure for slot, failure in zip(counted, marks, strict=True) if failure is not None
+    }
+    safe = [one for one in held if one.slot not in outcomes]
+    outcomes.update(zip((one.slot for one in safe), queue.remove(safe) if safe else (), strict=True))
+    return [outcomes[one.slot] for one in held], whole
+
+
+def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    """Mark deliveries that are settled, so that they are not settled again: the one thing about them that changes."""
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        if outcome is True:
+            force_setattr(delivery, "settled", True)
+
+
+def record_outcomes(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:
+    """Record the outcomes of messages that were handed out as metrics."""
+    settled, gone = outcomes.count(True), outcomes.count(False)
+    for outcome, n in ((done, settled), ("lost", gone), ("unsettled", len(outcomes) - settled - gone)):
+        if n:
+            queue.store.seams.note("handled", n, queue=queue.name, outcome=outcome)
+
+
+def record_each(queue: PointerQueue, outcomes: Sequence[Outcome], done: Sequence[str]) -> None:
+    """Record outcomes as `record_outcomes` does, if what was done differs from message to message."""
+    for one in dict.fromkeys(done):
+        record_outcomes(queue, [outcome for outcome, what in zip(outcomes, done, strict=True) if what == one], one)
+
+
+def failed(queue: PointerQueue, held: Held, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
+    """Return the message as it goes into the sideline, where it waits for its backoff. Raises `InvalidRequest`."""
+    if error is not None and not isinstance(error, str):
+        raise InvalidRequest(f"error is a {type(error).__name__}; it must be text, as str(error), or None")
+    not_before = 0
+    if backoff is not None:
+        pause = backoff.pause(max(1, held.envelope.attempts), queue.store.seams)
+        not_before = queue.now_ms() + round(pause * 1000)
+    text = kept_error(error) if error else held.envelope.last_error
+    return replace(held.envelope, reason=reason, last_error=text, not_before=not_before)
+
+
+def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
+    """Raise the error of the first delivery that was not settled, if there is one."""
+    for outcome in outcomes:
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+    gone = [delivery for delivery, outcome in zip(deliveries, outcomes, strict=True) if outcome is not True]
+    if gone:
+        raise lost(gone)
 
 
 def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
@@ -147,10 +247,10 @@ def _held_too_long(delivery: Delivery) -> LeaseLost:
 
 
 def lost(deliveries: list[Delivery]) -> LeaseLost:
-    """The error that says so."""
+    """Return the error for deliveries that were lost."""
     more = f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
     return LeaseLost(
-        f"{deliveries[0]!r}{more} was given to somebody else, or is gone: it was acknowledged or failed before, or not "
-        "within the sweep duration; extend it while it is handled",
+        f"{deliveries[0]!r}{more} was handed to another consumer, or deleted: it was acknowledged or failed before, or "
+        "not within the sweep duration; extend it while it is handled",
         message_ids=[delivery.message_id for delivery in deliveries],
     )

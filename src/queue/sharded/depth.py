@@ -1,4 +1,4 @@
-"""How much is in a queue, by its pointers."""
+"""The depth of a queue, by its pointers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from .pointers import ShardState
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """How much is in a queue, by its pointers.
+    """The depth of a queue, by its pointers.
 
-    ready: reserved and not received yet, slots that hold no message included.  sideline, parked: the same for those.
-    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there.
-    loaded, fired: slots reserved and received since the queue's name was first used.  delayed: published and not due
-    yet; about right only, as a lost reply may count one twice.  damaged: shards of the three whose pointers are
-    damaged, which count as empty; `latchwork doctor` says more of them.
+    ready: slots reserved and not received yet, including slots that hold no message.
+    sideline, parked: as `ready`, for the messages that failed and those that are parked.
+    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there. For a
+        group also the queue's own messages that failed, were brought back for the queue alone, and were acknowledged
+        before the group came to their new slots.
+    loaded, fired: slots reserved and received since the queue's name was first used.
+    delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
+    damaged: shards of the three whose pointers are damaged, which count as empty; and one more if the record with the
+        number of delayed messages cannot be read. See `latchwork doctor`.
     """
 
     ready: int
@@ -29,7 +33,7 @@ class QueueDepth:
 
 
 def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
-    """The depth that these pointers show."""
+    """Return the depth that these pointers show."""
     return QueueDepth(
         _waiting(main),
         _waiting(sideline),

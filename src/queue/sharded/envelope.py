@@ -1,4 +1,6 @@
-"""The data record of a message: its bins, its codec, and why it is where it is (docs/design.md section 4)."""
+"""The data record of a message: its bins, its codec, and the reasons for which it is sidelined or parked
+(docs/design.md section 4).
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,27 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from ...errors import InvalidRequest, Unreadable
+from ...errors import InvalidRequest, RecordTooBig, Unreadable
 from ...inputs import checked_choice
 from ...plain import shown
 from ...store.model.expr import Param
 from ...store.model.form import Form
 from ...store.model.ops import Op, Put
 from ...store.model.values import taken
-from ...store.port import MAX_TTL, Exists, Key, Update
+from ...store.port import MAX_TTL, Exists, Key, RecordStore, Update
 from ..undecodable import why
 
 VERSION = 1
 """The version of the layout, bin `v`."""
 
 BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch")
-"""What a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
+"""The bins that a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
 CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch")
-"""What goes where only the id of a message stays, so that a late retry of its publisher finds it done (P6)."""
+"""The bins that are deleted when only the id of a message stays, so that a late retry of its publisher finds it done
+(P6).
+"""
 MAX_ERROR = 1_000
 """Bytes of an error that are kept with the message, so that there is room for it beside any payload."""
 MAX_ID = 256
@@ -39,6 +44,11 @@ KEPT_ID = 2 * 86_400
 DAMAGED = "latchwork-damaged"
 """The header that names the bins of a message that were damaged and are read as if they were not there."""
 
+MAYBE_TOO_BIG = 200_000
+"""Characters of payload and headers below which no record of any store is too small."""
+AROUND = 2_048
+"""Bytes of a record beside payload and headers: the id, the numbers, what a failure says."""
+
 MAX_TIME = 253_402_300_799_999
 """Milliseconds since the epoch to the end of the year 9999, where the dates of Python end."""
 
@@ -47,7 +57,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class Reason(str, Enum):
-    """Why a message is in the sideline or parked: a closed set."""
+    """The reasons for which a message is in the sideline or parked: a closed set."""
 
     REJECTED = "rejected"
     EXCEPTION = "exception"
@@ -59,17 +69,19 @@ class Reason(str, Enum):
 
 
 def reason_of(reason: str) -> str:
-    """The reason, once it is one of the closed set. Raises `InvalidRequest`."""
+    """Return the reason, once it is one of the closed set. Raises `InvalidRequest`."""
     return str.__str__(checked_choice("reason", reason, [one.value for one in Reason]))
 
 
 class Envelope(Struct, frozen=True, rename="camel"):
     """A message as it is stored, each field under the name of its bin. The repr shows no content.
 
-    data: text or bytes; what another program has put there, or damage, may be anything.  Times in milliseconds since
-    the epoch; 0 = none.  keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols
-    P6).  batch: its place in a batch (P18).  groups: those that wait for it too, where it was read (P17); what is
-    written has none of it.
+    data: text or bytes; another program's, or a damaged one, may be anything.
+    keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols P6).
+    batch: its place in a batch (P18).
+    groups: the groups that wait for it, when it was read (P17); a message to be written has none here.
+
+    Times in milliseconds since the epoch; 0 = none.
     """
 
     data: Any
@@ -93,7 +105,7 @@ class Envelope(Struct, frozen=True, rename="camel"):
         return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id or self.batch)
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
-        """What writes it into a new record. Bins that would be empty are left out."""
+        """Return the operations that write it into a new record. Bins that would be empty are left out."""
         written = (
             Put("data", self.data),
             Put("msgId", self.msg_id),
@@ -125,7 +137,7 @@ def _writing_bare(ttl: int) -> Form:
 
 
 def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
-    """What writes a bare message into a new record, as `Envelope.ops` does."""
+    """Return the update that writes a bare message into a new record, as `Envelope.ops` does."""
     return _writing_bare(ttl).fill(
         key, data=envelope.data, msgId=envelope.msg_id, attempts=envelope.attempts, enqueuedAt=envelope.enqueued_at,
         modified_at=now_ms,
@@ -133,11 +145,11 @@ def bare_update(key: Key, envelope: Envelope, now_ms: int, ttl: int) -> Update:
 
 
 def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
-    """The message in these bins; None for a record without a payload: a tombstone, or an id that was kept.
+    """Return the message in these bins; None for a record without a payload: a tombstone, or an id that was kept.
 
-    A bin that is damaged, or that another program wrote in another form, keeps nobody from the payload: the message is
-    read as if the bin were not there (but an unreadable `keepId` keeps the id for two days, and an unreadable
-    `attempts` counts as one), and its header `latchwork-damaged` names the bin from then on. Never raises.
+    A bin that is damaged, or that another program wrote in another form, does not hide the payload: the message is read
+    as if the bin were missing (but an unreadable `keepId` keeps the id for two days, and an unreadable `attempts`
+    counts as one), and its header `latchwork-damaged` names the bin from then on. Never raises.
     """
     if bins.get("data") is None:
         return None
@@ -149,14 +161,17 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
 
 
 def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
-    """What `from_bins` makes of each of them, in one pass where nothing is damaged."""
+    """Return what `from_bins` returns for each of them, in one pass if nothing is damaged."""
     there = [bins for bins in records if bins.get("data") is not None]
     try:
         found = msgspec.convert(there, list[Envelope])
     except (msgspec.ValidationError, UnicodeError):
         return [from_bins(bins) for bins in records]
-    texts = "".join([envelope.msg_id for envelope in found])
-    if not _fits(texts) or not all(all(map(_fits, _texts(envelope))) for envelope in found if not envelope.bare):
+    texts = [envelope.msg_id for envelope in found]
+    for envelope in found:
+        if envelope.headers or envelope.reason or envelope.last_error or envelope.batch:
+            texts += _texts(envelope)
+    if storable(joined := "".join(texts)) != joined:
         return [from_bins(bins) for bins in records]
     if len(found) == len(records):
         return list(found)
@@ -178,7 +193,7 @@ def _fits(text: str) -> bool:
 
 
 def _mended(bins: Mapping[str, Any]) -> Envelope:
-    """The message, with a default for every bin that is not as it should be; its headers say which these are."""
+    """Return the message, with a default for every bin that is not as it should be; its headers say which these are."""
     values: dict[str, Any] = {"data": bins["data"]}
     damaged: list[str] = []
     for bin in BINS[1:]:
@@ -199,21 +214,23 @@ def _mended(bins: Mapping[str, Any]) -> Envelope:
 
 
 def kept_for(keep_id: Any) -> int:
-    """Seconds for which the id of a message stays when it is deleted, by its bin `keepId`; 0 = not at all."""
+    """Return seconds for which the id of a message stays when it is deleted, by its bin `keepId`; 0 = not at all."""
     if keep_id is None:
         return 0
     return keep_id if type(keep_id) is int and 0 <= keep_id <= MAX_TTL else KEPT_ID
 
 
 def storable(text: Any) -> Any:
-    """The text, with a replacement for what no store takes: an error of anybody's, or what an earlier version kept."""
+    """Return the text, with a replacement for what no store takes: the text of any exception, or one that an earlier
+    version kept.
+    """
     if not isinstance(text, str) or (text.isascii() and "\0" not in text):
         return text
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def kept_error(error: str) -> str:
-    """The beginning of an error that is kept with a message; it ends with a whole character."""
+    """Return the beginning of an error that is kept with a message; it ends with a whole character."""
     return str(storable(error[:MAX_ERROR])).encode()[:MAX_ERROR].decode(errors="ignore")
 
 
@@ -230,16 +247,39 @@ _MENDS: dict[str, Callable[[Any], Any]] = {
     "msgId": storable, "reason": storable, "lastError": storable, "headers": storable_headers,
 }  # fmt: skip
 _INSTEAD: dict[str, Any] = {"attempts": 1, "keepId": KEPT_ID}
-"""What is believed where the bin cannot be: what does the least harm."""
+"""The harmless values that replace those of damaged bins."""
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:
-    """What writes a tombstone: a record without payload and without message id."""
+    """Return the operations that write a tombstone: a record without payload and without message id."""
     return (Put("modified_at", now_ms), _PUT_VERSION)
 
 
+def check_fits(store: RecordStore, queue: str, data: Sequence[str | bytes], headers: Mapping[str, str] | None) -> None:
+    """Raise `RecordTooBig` if one of these messages, all with these headers, is such that no record of the store can
+    hold it. At most one call, once a process.
+    """
+    texts = [part for header in headers.items() for part in header] if headers else []
+    largest = max(map(len, data), default=0)
+    if largest + sum(map(len, texts)) <= MAYBE_TOO_BIG:
+        return
+    beside = sum(len(text.encode()) for text in texts)
+    size = beside + max(len(one.encode() if isinstance(one, str) else one) for one in data)
+    limit = store.describe().record_size_limit - AROUND
+    if size > limit:
+        raise RecordTooBig(
+            f"a message of {size} bytes, {beside} of them headers, and records of the queue {shown(queue)} take "
+            f"{limit}: publish a reference",
+            size=size,
+            limit=limit,
+        )
+
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
 class Codec:
-    """How payloads become the bin `data`: JSON text, bytes as they are, or JSON text read as a msgspec type."""
+    """The encoding of payloads in the bin `data`: JSON text, bytes as they are, or JSON text read as a msgspec type."""
 
     def __init__(self, codec: Any = "json") -> None:
         self.kind = codec
@@ -247,9 +287,9 @@ class Codec:
         self._decoder = None if codec == "bytes" else _decoder(codec)
 
     def encode(self, payload: Any) -> str | bytes:
-        """The payload as it is stored. Raises `InvalidRequest` where it cannot be."""
+        """Return the payload as it is stored. Raises `InvalidRequest` where it cannot be."""
         if self._decoder is None:
-            if isinstance(payload, bytes | bytearray | memoryview):
+            if isinstance(payload, _BYTES):
                 return bytes(payload)
             raise InvalidRequest(f"a {type(payload).__name__} is not bytes: this queue's codec is 'bytes'")
         try:
@@ -264,14 +304,14 @@ class Codec:
         return encoded.decode()
 
     def decode(self, data: str | bytes) -> Any:
-        """The payload. Raises `Unreadable`."""
+        """Return the payload. Raises `Unreadable`."""
         if self._decoder is None:
             if isinstance(data, bytes):
                 return data
             raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
         try:
             return self._decoder.decode(data)
-        except Exception as failure:  # noqa: BLE001 - the type is anybody's; one message must not keep others from us
+        except Exception as failure:  # noqa: BLE001 - the type is the user's; one message must not block the others
             raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
 
 
@@ -332,7 +372,7 @@ class Message:
 
 
 def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Message:
-    """The message in the envelope."""
+    """Return the message in the envelope."""
     payload, unreadable = None, False
     try:
         payload = codec.decode(envelope.data)
@@ -355,12 +395,12 @@ def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Me
 
 
 def date(milliseconds: int) -> datetime:
-    """The time, in UTC."""
+    """Return the time, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
 
 
 def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
-    """The headers, once they are text to text that a store takes. Raises `InvalidRequest`."""
+    """Return the headers, once they are text to text that a store takes. Raises `InvalidRequest`."""
     if headers is not None and not isinstance(headers, Mapping):
         raise InvalidRequest(f"headers is a {type(headers).__name__}; give a dict of text to text, or None")
     if not headers:
@@ -374,9 +414,14 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
     return dict(headers)
 
 
-def checked_id(message_id: str) -> str:
-    """The message id, once it is text of 1 to 256 characters that a store takes. Raises `InvalidRequest`."""
-    if not isinstance(message_id, str) or not 1 <= len(message_id) <= MAX_ID:
-        raise InvalidRequest(f"message id {shown(message_id)}: it must be text of 1 to 256 characters")
+def not_begun(envelope: Envelope) -> Envelope:
+    """Return the message without its latest attempt, which was not begun."""
+    return replace(envelope, attempts=max(0, envelope.attempts - 1))
+
+
+def checked_id(message_id: str, most: int = MAX_ID) -> str:
+    """Return the message id, once it is text of 1 to `most` characters that a store takes. Raises `InvalidRequest`."""
+    if not isinstance(message_id, str) or not 1 <= len(message_id) <= most:
+        raise InvalidRequest(f"message id {shown(message_id)}: it must be text of 1 to {most} characters")
     taken(message_id)
     return message_id

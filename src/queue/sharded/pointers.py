@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from ...errors import Corrupt
+from ...errors import Corrupt, LatchworkError
 from ...inputs import is_int
-from ...store import Key
+from ...store import Key, Record
 from ...store.decode import MAX_COUNTER, damaged, decoded
 from ...store.decode import Counter as Pointer
 
@@ -18,11 +18,12 @@ IN_HAND, SEAL = "in-hand", "claim-fence"
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
-"""What `ShardState.of` is made of."""
+"""The bins that `ShardState.of` reads."""
 
 MAX_UNFIRED = 1_000_000_000
-"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; where the pointers
-say that there are more, they are damaged, and whoever believed them would look at slots for years."""
+"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; pointers that say
+that there are more are damaged, and a process that believed them would look at slots for years.
+"""
 
 
 class Pointers(Struct, frozen=True):
@@ -43,12 +44,14 @@ class Pointers(Struct, frozen=True):
 
 
 class ShardState(NamedTuple):
-    """The pointers of a shard: how many were loaded and fired, which stream owns it, claims that found no message.
+    """The pointers of a shard: how many slots were loaded and fired, which stream owns it, claims that found no
+    message.
 
-    fire_missing: nothing counts what is fired, so that nothing can be claimed: `PointerQueue.begin_firing`.
-    turn_damaged: nor can anything be claimed in order, as it cannot be read whose turn it is; the same mends it.
-    damage: what is wrong with the record; then nothing counts as loaded, as nothing can be received, and the shard is
-    left alone. The messages in it are brought to other shards by the sweeper.
+    fire_missing: there is no count of fired slots, so nothing can be claimed: `PointerQueue.begin_firing`.
+    turn_damaged: nothing can be claimed in order, as the turn cannot be read; `begin_firing` repairs it too.
+    before: no message up to this slot is for the reader: a group that began later.
+    damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
+        not used; the sweeper moves its messages to other shards.
     """
 
     shard: int
@@ -59,10 +62,11 @@ class ShardState(NamedTuple):
     fire_missing: bool = False
     turn_damaged: bool = False
     damage: Corrupt | None = None
+    before: int = 0
 
     @classmethod
     def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardState:
-        """What the bins of the shard's record say."""
+        """Return the state that the bins of the shard's record say."""
         counted = bins.get(EXPIRED, 0)
         expired: int = counted if is_int(counted) and counted > 0 else 0  # a figure for people
         try:
@@ -74,6 +78,14 @@ class ShardState(NamedTuple):
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
         )  # fmt: skip
+
+    @classmethod
+    def read(cls, shard: int, key: Key, record: Record | LatchworkError | None) -> ShardState:
+        """Return what the shard's record says; one that cannot be read is damaged."""
+        if isinstance(record, LatchworkError):
+            damage = record if isinstance(record, Corrupt) else Corrupt(str(record))
+            return cls(shard, 0, 0, None, 0, damage=damage)
+        return cls.of(shard, key, record.bins if record else {})
 
     def checked(self) -> ShardState:
         """Return this state. Raises `Corrupt` if the record is damaged."""

@@ -1,4 +1,4 @@
-"""The record of a queue: its settings, its sweep pointers, and what the last sweeps came to (docs/design.md 4)."""
+"""The record of a queue: its settings, its sweep pointers, and the results of the last sweeps (docs/design.md 4)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VERSION = 1
 TTL_FACTOR = 2
 """A queue's record lives twice the queue's expiry from its last write."""
 RENEWED = 0.9
-"""What is left of that time at the most where a process that asks for the queue renews it."""
+"""If at most this part of the time is left, a process that asks for the queue renews it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class LastSweep:
-    """When the queue was last swept with success and without, in ms since the epoch by the server; 0 = never."""
+    """The times of the last sweep with success, and of the last one without, in ms since the epoch by the server; 0 =
+    never.
+    """
 
     success: int = 0
     failure: int = 0
@@ -71,11 +73,11 @@ class QueueRecords:
         self.set = f"{farm_id}_{client_id}_ignis_queues"
 
     def key(self, name: str) -> Key:
-        """Where the record of a queue is."""
+        """Return the key of a queue's record."""
         return Key(self.set, name)
 
     def read(self, name: str, *bins: str) -> dict[str, Any]:
-        """These bins, or all. Raises `NotFound`."""
+        """Read these bins, or all. Raises `NotFound`."""
         return self.record(name, *bins).bins
 
     def record(self, name: str, *bins: str) -> Record:
@@ -90,7 +92,7 @@ class QueueRecords:
         return record
 
     def find(self, name: str, *bins: str) -> Record | None:
-        """The record with these bins, or all; None where there is none."""
+        """Return the record with these bins, or all; None where there is none."""
         return self.store.get(self.key(name), *bins)
 
     def renew(self, config: QueueConfig, record: Record) -> None:
@@ -139,19 +141,19 @@ class QueueRecords:
 
 
 def lifetime(config: QueueConfig) -> int:
-    """Seconds that the queue's record lives from each write."""
+    """Return seconds that the queue's record lives from each write."""
     return TTL_FACTOR * whole_seconds(config.queue_expiry)
 
 
 def live_of(name: str, bins: Mapping[str, Any]) -> Live:
-    """The changeable settings in the record. Raises `Unreadable`."""
+    """Return the changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
         stored = msgspec.convert(bins, _Live)
         return Live(stored.active == "true", stored.concurrency, _shovel(stored.shovel_interval, stored.shovel_concur))
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
-    """What the last sweeps came to. What is damaged there counts as never noted: it is for people only."""
+    """Return the result of the last sweeps. Damaged bins count as never noted: they are information for people only."""
     try:
         return msgspec.convert(bins.get("lastSweep") or {}, LastSweep)
     except msgspec.ValidationError:
@@ -159,7 +161,7 @@ def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
 
 
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
-    """The settings in which two queues differ, for people: `shards: 4, not 8`."""
+    """Return the settings in which two queues differ, for people: `shards: 4, not 8`."""
     return [
         f"{field.name}: {getattr(found, field.name)!r}, not {getattr(wanted, field.name)!r}"
         for field in fields(QueueConfig)
@@ -168,9 +170,9 @@ def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
 
 
 def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
-    """The settings that the queue was created with. Those that a writer of another version left out have defaults.
+    """Return the settings that the queue was created with. Settings that another version did not write have defaults.
 
-    Raises `Unreadable` where one is missing that has none, and where one is none that a queue can have.
+    Raises `Unreadable` if a setting without a default is missing, or any value is not allowed.
     """
     with _readable(name):
         return _config(name, msgspec.convert(bins, _Stored))
@@ -181,10 +183,8 @@ def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except (msgspec.ValidationError, InvalidRequest, UnicodeError) as failure:
-        told = (
-            f"the settings in the record of queue {name!r} are none that a queue can have ({failure}): put them right"
-        )
-        raise Unreadable(told, queue=name) from failure
+        message = f"the settings in the record of queue {name!r} are not valid ({failure}): correct them"
+        raise Unreadable(message, queue=name) from failure
 
 
 _Seconds = Annotated[int, Meta(ge=1, le=whole_seconds(MAX_EXPIRY))]
@@ -262,19 +262,19 @@ def _config(name: str, stored: _Stored) -> QueueConfig:
 
 
 def resume_to(name: str, bins: Mapping[str, Any]) -> int:
-    """How many consumers a paused queue goes on with, 0 = nobody has said. Raises `Unreadable`."""
+    """Return the number of consumers after a pause, 0 = not stored. Raises `Unreadable`."""
     with _readable(name):
         return msgspec.convert(bins.get("settings") or {}, _Extra).resume_to or 0
 
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:
-    """What writes the shovel's settings; a concurrency of 0 says that there is none."""
+    """Return the operations that write the shovel's settings; a concurrency of 0 says that there is none."""
     interval, concurrency = _shovel_pair(shovel)
     return Put("shovelInterval", interval), Put("shovelConcur", concurrency)
 
 
 def sweep_note(*, success: bool, error: str | None = None) -> tuple[Op, ...]:
-    """What notes the end of a sweep."""
+    """Return the operations that note the end of a sweep."""
     if success:
         return (MapPut("lastSweep", "success", SERVER_NOW),)
     return MapPut("lastSweep", "failure", SERVER_NOW), MapPut("lastSweep", "error", error or "")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
-from ...forks import renew_in_child
-from ...inputs import checked_store_name, checked_switch, farm_or_default
+from ...forks import reset_in_child
+from ...inputs import checked_store_name, checked_switch, farm_or_default, is_int
 from ...plain import shown
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
+from ...store.decode import MAX_COUNTER
 from ...store.model.record import checked_key
 from .active import IDLE_LOOK
+from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
+from .delayed.schedules import Schedule, ScheduleRecords
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .groups.pointers import pointer_queues
 from .queue import QueueGroup, ShardedQueue
@@ -31,10 +36,11 @@ from .record import (
     resume_to,
     shovel_ops,
 )
-from .schedules import Schedule, ScheduleRecords
 
 log = logging.getLogger(__name__)
 
+made_here: Counter[str] = Counter()
+"""How many queues and groups this process has made, by client: its upkeep looks for new ones where that has changed."""
 FIRST_REFRESH, REFRESH = 60.0, 300.0
 """Seconds until the first refresh, and between later ones."""
 
@@ -42,11 +48,14 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 class QueueRegistry:
     """The way to the sharded queues of `client_id` in a farm.
 
-    farm_id: None = `$LATCHWORK_FARM`, else "local".  idle_look: seconds, 0.05 to 60, after which consumers of an
-    idle queue look at its pointers though its bell was not rung, as where a publisher died, or another library
-    publishes; each look costs a process one call, and a record a shard. Nothing is read or written before the first
-    call. One queue is one object here, shared by all who ask for it; one that another has
-    replaced (with another codec, or as the queue was made anew) is kept up to date as well for as long as it is held.
+    farm_id: None = `$LATCHWORK_FARM`, else "local".
+    idle_look: seconds, 0.05 to 60, after which consumers of an idle queue look at its pointers though its bell was not
+        rung, as after a publisher died, or if another library publishes. Each look costs a process one call, and a
+        record a shard.
+
+    It pickles with its store. Nothing is read or written before the first call. One queue is one object here, shared by
+    all who ask for it. If an object was replaced (by one with another codec, or because the queue was created again),
+    it is kept up to date as long as it is referred to.
     """
 
     def __init__(
@@ -63,28 +72,35 @@ class QueueRegistry:
         # The index on a set is named after it, and its name has the same limit.
         for set_name in (f"{self.records.set}_active", f"{client_id}_data_set"):
             checked_key(Key(set_name, "-"))
+        self.bell = Bell(store, Key(f"{client_id}_meta_set", f"@{self.farm_id}_BELL"))
+        """Rung by who has made a queue."""
         self._schedules = ScheduleRecords(store, client_id, self.farm_id)
         self._queues: dict[str, ShardedQueue] = {}
-        # Every object of a name that somebody holds: also those that `_queues` no longer has.
+        # Every object of a name that is still referred to: also the ones that `_queues` no longer has.
         self._held: dict[str, WeakSet[ShardedQueue]] = {}
-        self.begin_anew()
-        renew_in_child(self)
+        self.reset_after_fork()
+        reset_in_child(self)
         self._indexed = False
-        self._next_refresh = store.seams.monotonic() + FIRST_REFRESH
+        self.next_refresh = store.seams.monotonic() + FIRST_REFRESH
 
-    def begin_anew(self) -> None:
-        """In a forked child: its lock anew, which a thread of the parent may have."""
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child: a thread of the parent may hold it."""
         self._lock = self.store.seams.lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = partial(QueueRegistry, farm_id=self.farm_id, idle_look=self.idle_look)
+        return make, (self.store, self.client_id)
 
     def __repr__(self) -> str:
         return f"QueueRegistry({self.store!r}, {self.client_id!r}, farm_id={self.farm_id!r})"
 
     def create(self, config: QueueConfig) -> ShardedQueue:
-        """The queue of these settings: a new one, or the one that has them already (activated again if it was not).
+        """Return the queue of these settings: a new one, or the existing one with equal settings (activated again if it
+        was not active).
 
-        To create it, or to `get` it while it is active, is to use it: its record lives on, if the store can be written.
-        A queue that is created again under an old name goes on from the pointers that it finds. Raises `AlreadyExists`,
-        saying which settings differ, where the name is taken.
+        To create it, or to `get` it while it is active, is to use it: its record is kept alive, if the store can be
+        written. A queue that is created again under an old name continues from the pointers that it finds. Raises
+        `AlreadyExists`, naming the settings that differ, if the name is taken.
         """
         if not isinstance(config, QueueConfig):
             raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
@@ -92,6 +108,7 @@ class QueueRegistry:
         record = self.records.find(config.name)
         if record is None:
             self._create(config)
+            self._notify_upkeep()
             record = self.records.record(config.name)
         bins = record.bins
         if "groupOf" in bins:
@@ -111,7 +128,7 @@ class QueueRegistry:
         return self._adopt(config, bins, asked=True)
 
     def get(self, name: str) -> ShardedQueue:
-        """The queue of this name, active or not. Raises `NotFound`."""
+        """Return the queue of this name, active or not. Raises `NotFound`."""
         queue = self._queues.get(_named("name", name))
         if queue is not None:
             if queue.live.active:
@@ -125,7 +142,7 @@ class QueueRegistry:
         return queue
 
     def queues(self, active: bool | None = True) -> list[ShardedQueue]:
-        """All queues that are active, or not, or (None) both, as the store has them now, by name."""
+        """Return all queues that are active, or not, or (None) both, as the store has them now, by name."""
         return [queue for queue, _ in self.listed(active=active)]
 
     def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
@@ -159,7 +176,7 @@ class QueueRegistry:
         return found, unreadable
 
     def deactivate(self, name: str) -> None:
-        """No more publishing to the queue, once each process has refreshed; it is swept until it is empty.
+        """Stop publishing to the queue, once each process has refreshed. It is consumed and swept until it is empty.
 
         Raises `NotFound`.
         """
@@ -168,11 +185,11 @@ class QueueRegistry:
         self._reread(queue)
 
     def refresh(self) -> None:
-        """Adopt queues made elsewhere, drop those that have expired, follow changed settings, keep those in use alive.
+        """Adopt queues made elsewhere, drop expired ones, follow changed settings, keep the queues in use alive.
 
-        Queues in use ask for it by themselves: first after a minute, then every 5 minutes.
+        Queues in use call it themselves: first after a minute, then every 5 minutes.
         """
-        self._next_refresh = self.store.seams.monotonic() + REFRESH
+        self.next_refresh = self.store.seams.monotonic() + REFRESH
         found = {queue.name for queue in self.queues(active=None)}
         for name in self._adopted().keys() - found:
             self._look_again(name)
@@ -181,7 +198,7 @@ class QueueRegistry:
 
     def refresh_if_due(self) -> None:
         """Refresh where it is time to; a failure is logged, and tried again when it is time again."""
-        if self.store.seams.monotonic() < self._next_refresh:
+        if self.store.seams.monotonic() < self.next_refresh:
             return
         try:
             self.refresh()
@@ -189,16 +206,17 @@ class QueueRegistry:
             log.warning("the queues of %s could not be refreshed: %s", self.records.set, failure)
 
     def last_sweep(self, name: str) -> LastSweep:
-        """When the queue was last swept with success and without. Raises `NotFound`."""
+        """Return when the queue was last swept with success, and when without. Raises `NotFound`."""
         return last_sweep_of(self.records.read(name, "lastSweep"))
 
     # ---- schedules
 
     def schedule(self, schedule: Schedule) -> None:
-        """Publish a message again and again, each tick once; one of that name is replaced, and its ticks begin now.
+        """Publish a message again and again, each tick once. A schedule of that name is replaced, and its ticks begin
+        now.
 
-        Whoever does the upkeep of this client publishes: a process in which a worker or a consumer runs. It notices the
-        schedule within 15 s. Three calls. Raises `NotFound` where the queue is not there.
+        The process that does the upkeep of this client publishes: one in which a worker or a consumer runs. It notices
+        the schedule within 15 s. Three calls. Raises `NotFound` if the queue does not exist.
         """
         if not isinstance(schedule, Schedule):
             raise InvalidRequest(f"schedule is a {type(schedule).__name__}; give a Schedule(name, queue=...)")
@@ -214,20 +232,23 @@ class QueueRegistry:
         self._schedules.remove(_named("name", name))
 
     def schedules(self) -> list[Schedule]:
-        """The schedules of this client in this farm, by name. One call. Raises `Corrupt` for one that is damaged."""
+        """Return the schedules of this client in this farm, by name. One call. Raises `Corrupt` for one that is
+        damaged.
+        """
         specs, _ = self._schedules.read()
         return [Schedule.from_json(name, specs[name]) for name in sorted(specs)]
 
     # ---- groups
 
     def make_group(self, queue: ShardedQueue, name: str, start: Start, settings: Mapping[str, Any]) -> QueueGroup:
-        """What `ShardedQueue.group` does."""
+        """Make a group, as `ShardedQueue.group` describes."""
         wanted = group_config(queue.config, name, self.store.seams.unique()[-12:], settings)
         checked_start(start)
         self._ensure_index()
         record = self.records.find(wanted.name)
         if record is None:
             self.records.create(wanted, [[0] * wanted.shards] * 3)  # nobody has had this tag before
+            self._notify_upkeep()
             record = self.records.record(wanted.name)
         config = config_of(wanted.name, record.bins)
         if not isinstance(config, GroupConfig) or config.shards != queue.config.shards:
@@ -247,21 +268,23 @@ class QueueRegistry:
         return group
 
     def _oldest(self, queue: ShardedQueue) -> list[int]:
-        """For each shard of a queue the pointer up to which neither its consumers nor its groups wait for anything."""
-        swept = [self.records.read(queue.name, "sweepPointers").get("sweepPointers") or {}]
-        swept += [bins.get("sharedSweep") or {} for _, bins in self._groups(queue) if MADE in bins]
-        return [min(one.get(str(n), 0) for one in swept) for n in range(queue.config.shards)]
+        """Return for each shard of a queue the pointer up to which neither its consumers nor its groups wait for
+        anything.
+        """
+        swept = [self.records.read(queue.name, "sweepPointers").get("sweepPointers")]
+        swept += [bins.get("sharedSweep") for _, bins in self._groups(queue) if MADE in bins]
+        return [min(_swept(one, n) for one in swept) for n in range(queue.config.shards)]
 
     def _groups(self, queue: ShardedQueue) -> list[tuple[QueueGroup, dict[str, Any]]]:
         listed = self.listed(active=None)
         return [(one, bins) for one, bins in listed if isinstance(one, QueueGroup) and one.queue_name == queue.name]
 
     def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]:
-        """What `ShardedQueue.groups` returns."""
+        """Return what `ShardedQueue.groups` returns."""
         return [group for group, bins in self._groups(queue) if MADE in bins and DROPPED not in bins]
 
     def forget(self, group: QueueGroup) -> None:
-        """Know a group no more that was dropped."""
+        """Forget a group that was dropped."""
         with self._lock:
             if self._queues.get(group.name) is group:
                 del self._queues[group.name]
@@ -281,6 +304,11 @@ class QueueRegistry:
 
     # ----
 
+    def _notify_upkeep(self) -> None:
+        """Have the process that does the upkeep list the queues again soon."""
+        made_here[self.client_id] += 1
+        self.bell.ring()
+
     def _create(self, config: QueueConfig) -> None:
         queues = pointer_queues(self.store, self.client_id, config)
         self.records.create(config, [queue.settled() for queue in queues])
@@ -295,8 +323,8 @@ class QueueRegistry:
             return dict(self._queues)
 
     def _look_again(self, name: str) -> None:
-        """A queue that was not listed is dropped if it is gone; one that was activated meanwhile was in no listing."""
-        with suppress(Unreadable, Corrupt):  # which the listing has told
+        """Drop a queue that was not listed if it does not exist; one that was activated meanwhile was in no listing."""
+        with suppress(Unreadable, Corrupt):  # which the listing has logged
             record = self.records.find(name)
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
@@ -309,12 +337,14 @@ class QueueRegistry:
                 self._held = {name: held for name, held in self._held.items() if held}
 
     def _is_used(self, name: str) -> bool:
-        """Whether somebody has used the queue since the last refresh, and it was not deactivated."""
+        """Whether the queue was used since the last refresh, and was not deactivated."""
         with self._lock:
             return any(one.used and one.live.active for one in self._held.get(name, ()))
 
     def _make_again(self, name: str) -> None:
-        """The record of a queue that is in use is kept alive by that: where it is gone, the store has lost it."""
+        """Write the record of a queue again. A queue in use keeps its record alive, so if it is missing, the store has
+        lost it.
+        """
         log.warning(
             "the record of queue %s in %s is gone though the queue is in use, as where the store came back empty: it "
             "is made again, with the settings of this process; messages that were lost with the store are lost",
@@ -333,7 +363,7 @@ class QueueRegistry:
         with self._lock:
             used = [one for one in self._held[queue.name] if one.used]
         if used:
-            with suppress(Corrupt):  # this one alone cannot be kept
+            with suppress(Corrupt):  # only this one cannot be kept alive
                 self.records.change(queue.config, Touch())
         for one in used:
             one.used = False
@@ -341,25 +371,25 @@ class QueueRegistry:
     def _reread(self, queue: ShardedQueue) -> None:
         live = live_of(queue.name, self.records.read(queue.name))
         with self._lock:
-            self._tell(queue.name, live)
+            self._update_live(queue.name, live)
 
-    def _tell(self, name: str, live: Live) -> None:
+    def _update_live(self, name: str, live: Live) -> None:
         for queue in self._held.get(name, ()):
             queue.live = live
 
     def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
-        """The one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
+        """Return the one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
         live = live_of(config.name, bins)
         with self._lock:
             queue = self._queues.get(config.name)
             other_codec = asked and queue is not None and queue.config.codec != config.codec
             if queue is None or other_codec or _is_other(queue.config, config):
                 queue = self._queues[config.name] = self._object(config, live)
-            self._tell(config.name, live)
+            self._update_live(config.name, live)
             return queue
 
     def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:
-        """The object of just these settings that somebody holds, or a new one."""
+        """Return the object with exactly these settings if it is still referred to, or a new one."""
         held = self._held.setdefault(config.name, WeakSet())
         queue = next((one for one in held if one.config == config), None)
         if queue is None:
@@ -388,3 +418,9 @@ def _named(what: str, value: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be text that is not empty")
     return value
+
+
+def _swept(stored: Any, shard: int) -> int:
+    """Return the sweep pointer of a shard; 0, as where there is none yet, for one that is damaged."""
+    found: Any = stored.get(str(shard)) if isinstance(stored, Mapping) else None
+    return found if is_int(found) and 0 < found <= MAX_COUNTER else 0

@@ -1,19 +1,25 @@
-"""What there is to say about a queue at one moment, for gauges and for people: a few calls, whatever its size."""
+"""The statistics of a queue at one moment, for gauges and for people: a few calls, whatever its size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from ...errors import NotFound
 from ...inputs import is_int
+from ...store import Record
+from ..rows import read_each
 from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardState
 from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
-from .shards import Slot
+from .slots import Slot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,9 @@ class QueueFacts:
     """A queue at one moment.
 
     oldest_age: seconds since the oldest of the messages that are next in their shards was published; None = there is
-    none.  balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even.
+        none.
+    balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
+        of the queue's shards, by what was published to the group.
     """
 
     name: str
@@ -35,7 +43,19 @@ class QueueFacts:
 
 def all_facts(registry: QueueRegistry) -> list[QueueFacts]:
     """Return the statistics of every queue of the client, by name. Two calls, and four for each queue."""
-    return [facts_of(queue, bins) for queue, bins in registry.listed(active=None)]
+    return of_each(registry, facts_of)
+
+
+def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, Any]], T]) -> list[T]:
+    """Return what `look` finds of every queue of the client, by name, given the queue and its record.
+
+    A group that is being made, or dropped, has no pointers: it is left out, and keeps nobody from the others.
+    """
+    found: list[T] = []
+    for queue, bins in registry.listed(active=None):
+        with suppress(NotFound):
+            found.append(look(queue, bins))
+    return found
 
 
 def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueFacts:
@@ -50,20 +70,20 @@ def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
         queue.concurrency,
         depth_of(main, sideline, parked),
         age,
-        _balance(main),
+        _balance(main[: queue.config.shards]),  # a group's own shards, behind these, have only what came back
         last,
     )
 
 
 def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
-    """When the oldest of the shards' next messages was published, in ms since the epoch."""
+    """Return when the oldest of the shards' next messages was published, in ms since the epoch."""
     heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
-    records = queue.store.get_many([queue.pointers.key(slot) for slot in heads], "enqueuedAt")
-    times: list[Any] = [record.bins.get("enqueuedAt") for record in records if record]
+    records = read_each(queue.store, [queue.pointers.key(slot) for slot in heads], "enqueuedAt")
+    times: list[Any] = [record.bins.get("enqueuedAt") for record in records if isinstance(record, Record)]
     return min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
 
 
 def _balance(states: Sequence[ShardState]) -> float | None:
-    loaded = [state.loaded for state in states]
+    loaded = [max(0, state.loaded - state.before) for state in states]
     messages = sum(loaded)
     return max(loaded) * min(len(loaded), messages) / messages if messages else None

@@ -1,7 +1,8 @@
-"""A queue as a stream sees it: which shards it owns, what a range of pointers holds, what it has acknowledged (P7).
+"""A queue as a stream uses it: the shards that it owns, the messages in a range of pointers, and what it has
+acknowledged (P7).
 
-Nothing here knows Spark. A range is `(after, last]` of one shard; FIRE is moved only by acknowledgements, so until then
-every range can be read again, and reads the same.
+Nothing here depends on Spark. A range is `(after, last]` of one shard. Only acknowledgements move FIRE, so until then
+every range can be read again, and gives equal results.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from msgspec import Struct, field
 from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
 from ...inputs import checked_text
 from ...plain import shown
-from ...store import NEVER, Add, Bin, Exists, Param, Put, Removal, Update, exists, missing
+from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Removal, Update, exists, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ...store.model.ops import Op
 from ..ledger.ledger import LEDGER_TTL
-from ..rows import delete_rows, settle
+from ..rows import read_each
 from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
-from .groups.parting import Parting, part
+from .groups.acks import SharedAck, acknowledge_shared
 from .groups.pointers import GroupPointers, SharedPointers
-from .hands import ALONE, GROUPS, OWN, SHARED, letting_go
 from .pointers import FIRE, LOAD, STREAM, ShardState
-from .shards import PointerQueue, Slot
+from .shards import PointerQueue
+from .slots import Slot
+from .stamps import ALONE, GROUPS, OWN, SHARED, own_ack
 from .subqueue import GRACE
 
 EPOCH = "stream-epoch"
@@ -35,7 +37,9 @@ STEP = 1_000
 GRACE_POLL = 0.05
 TAKEOVERS = 5
 EPOCHS = 2**20
-"""An epoch is the last one and a random number up to this: two that take over at once do not choose the same."""
+"""An epoch is the last one plus a random number up to this: two processes that take over at once do not choose one
+epoch.
+"""
 MAX_STREAM = 256
 Messages = list[tuple[int, Envelope]]
 """Messages with their pointers, in order."""
@@ -51,7 +55,7 @@ _DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
 
 
 class _Owned(Struct, frozen=True):
-    """Which stream owns a shard, as it is stored."""
+    """The stream that owns a shard, as it is stored."""
 
     stream: str | None = field(default=None, name=STREAM)
     epoch: Counter = field(default=0, name=EPOCH)
@@ -66,14 +70,14 @@ class Owner:
 
     @property
     def params(self) -> dict[str, str | int]:
-        """What the guards name."""
+        """The parameters of the guards."""
         return {"stream": self.stream, "epoch": self.epoch}
 
 
 def take(queue: PointerQueue, stream: str) -> Owner:
-    """Own all shards: consumers are refused from here on, and so is whoever owned them under the same name before.
+    """Own all shards: from now on consumers are refused, and so is an earlier owner of this name.
 
-    Three calls. Raises `QueueOwned` with the name of another stream that owns a shard, having let go of all.
+    Three calls. Raises `QueueOwned` with the name of another stream that owns a shard; all shards are then released.
     """
     if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
         raise InvalidRequest(f"streamId {shown(stream)}: it must be text of 1 to {MAX_STREAM} characters")
@@ -87,14 +91,14 @@ def take(queue: PointerQueue, stream: str) -> Owner:
         guard = Bound(_TAKE, owner.params)
         ops = (Put(STREAM, stream), Put(EPOCH, epoch), Add(LOAD, 0), Add(FIRE, 0))
         rows = [_taking(queue, n, ops, guard) for n in range(queue.shards)]
-        for row in settle(queue.store, rows):
+        for row in queue.store.repeat_many(rows):
             if isinstance(row, LatchworkError) and not isinstance(row, Refused):
                 raise row
         found = _owners(queue)
         if all(one == (stream, epoch) for one in found):
             return owner
         if any(name not in (None, stream) for name, _ in found):
-            let_go(queue, owner)
+            release(queue, owner)
             _refuse_others(queue, found, stream)
     raise FencedOut(f"{queue.name}: other queries of the stream {stream!r} take it over all the time: start only one")
 
@@ -107,7 +111,7 @@ def _taking(queue: PointerQueue, shard: int, ops: tuple[Op, ...], guard: Bound) 
 
 
 def current(queue: PointerQueue, stream: str) -> Owner:
-    """The owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
+    """Return the owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
     found = set(_owners(queue))
     if len(found) != 1 or next(iter(found))[0] != stream:
         raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {_names(found)}")
@@ -115,7 +119,9 @@ def current(queue: PointerQueue, stream: str) -> Owner:
 
 
 def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
-    """The pointers of all shards. One call, of a group two. Raises `FencedOut` where another has taken one over."""
+    """Return the pointers of all shards. One call, of a group two. Raises `FencedOut` where another has taken
+    one over.
+    """
     if isinstance(queue, GroupPointers):
         found_states = [state.checked() for state in queue.states()]
         for shard, one in enumerate(_owners(queue)):  # after them, so that they were its own when they were read
@@ -130,11 +136,11 @@ def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
     return [ShardState.of(n, queue.pointers_key(n), bins).checked() for n, bins in enumerate(found)]
 
 
-def let_go(queue: PointerQueue, owner: Owner) -> None:
-    """Give the shards back to consumers, those that are still this owner's. One call; errors are raised after all."""
+def release(queue: PointerQueue, owner: Owner) -> None:
+    """Return the shards that are still this owner's to consumers. One call; errors are raised at the end."""
     guard = Bound(_HELD, owner.params)
     rows = [Update(queue.pointers_key(n), (Put(STREAM, None),), guard, ttl=NEVER) for n in range(queue.shards)]
-    for row in settle(queue.store, rows):
+    for row in queue.store.repeat_many(rows):
         if isinstance(row, LatchworkError) and not isinstance(row, Refused):
             raise row
 
@@ -142,13 +148,14 @@ def let_go(queue: PointerQueue, owner: Owner) -> None:
 def read(
     queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None, *, bins: Sequence[str] = BINS
 ) -> Iterator[Messages]:
-    """The messages of a range with their pointers, up to 1,000 at a time, the same each time it is read.
+    """Yield the messages of a range with their pointers, up to 1,000 at a time; equal each time the range is read.
 
-    A slot that is empty is given the grace of 250 ms, all slots of the range one grace, as all were reserved before;
-    then a tombstone refuses its producer, who publishes again. Not promised: the same again once a message has expired.
+    owner: the reader. Raises `FencedOut` if a slot has no message and another stream has taken the shard over: that
+        stream may have acknowledged the range, and what is left of it differs from what it held.
+    bins: the bins of each message that are needed.
 
-    owner: who reads. Raises `FencedOut` where a slot has no message and somebody else has taken the shard over: that
-    one may have acknowledged the range, and what is left of it is not what it held.  bins: what is needed of each.
+    An empty slot is waited for, 250 ms in all for the slots of the range, as all were reserved before; then a tombstone
+    refuses its producer, who publishes again. Not promised: equal results once a message has expired.
     """
     end = queue.store.seams.monotonic() + GRACE
     for step in _steps(after, last):
@@ -158,26 +165,28 @@ def read(
 def _whole(
     queue: PointerQueue, shard: int, pointers: Sequence[int], owner: Owner | None, *, end: float, bins: Sequence[str]
 ) -> Messages:
-    """The messages of at most 1,000 slots, once each of them has one or never will. end: of the grace."""
+    """Return the messages of at most 1,000 slots, once each of them has one or never will. end: of the grace."""
     found: dict[int, Envelope | None] = {}
     absent = list(pointers)
     while absent:
         found.update(_present(queue, shard, absent, bins, adopt=True))
         absent = [pointer for pointer in absent if pointer not in found]
         if absent and queue.store.seams.monotonic() >= end:
-            _owned(queue, shard, owner)  # or one that was fenced off would litter what others own
-            absent = _bury(queue, shard, absent)
+            _owned(queue, shard, owner)  # else a stream that was fenced off would write into shards that another owns
+            absent = _write_tombstones(queue, shard, absent)
         elif absent:
             queue.store.seams.sleep(GRACE_POLL)
     there = [(pointer, envelope) for pointer in pointers if (envelope := found.get(pointer)) is not None]
     if len(there) < len(pointers):
-        # After the read: nobody deletes the range who has not taken the shard over before.
+        # After the read: only a stream that has taken the shard over before can have deleted the range.
         _owned(queue, shard, owner)
     return there
 
 
 def peek(queue: PointerQueue, shard: int, after: int, last: int, *, bins: Sequence[str] = BINS) -> Iterator[Messages]:
-    """The messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed of each."""
+    """Yield the messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed
+    of each.
+    """
     for step in _steps(after, last):
         found = _present(queue, shard, step, bins, adopt=False)
         yield [(pointer, envelope) for pointer in step if (envelope := found.get(pointer)) is not None]
@@ -188,18 +197,21 @@ def _steps(after: int, last: int) -> Iterator[range]:
 
 
 def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
-    """The bytes of the payloads in these slots, 0 where there is none. One call; none for no slots."""
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "data", SHARED)
-    found = [record.bins.get("data", record.bins.get(SHARED)) if record else None for record in records]
+    """Return the bytes of the payloads in these slots, 0 where there is none. One call; none for no slots.
+
+    0 also for a record that cannot be read: the read of the range raises its error.
+    """
+    records = read_each(queue.store, [queue.key(slot) for slot in slots], "data", SHARED)
+    found = [one.bins.get("data", one.bins.get(SHARED)) if isinstance(one, Record) else None for one in records]
     texts = [data.encode() if isinstance(data, str) else data for data in found]
     return [len(data) if isinstance(data, bytes) else 0 for data in texts]
 
 
 def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:
-    """Delete what the shard holds up to the boundary, then move FIRE there; how many pointers that were.
+    """Delete what the shard holds up to the boundary, then move FIRE there; return by how many pointers.
 
-    One call where there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` where somebody else has
-    taken over.
+    One call if there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` if another stream has taken
+    over.
     """
     fired = ShardState.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
     if fired >= boundary:
@@ -208,7 +220,7 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
         _discard(queue, shard, step)
     forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary}))]
     if isinstance(_part(queue, shard)[0], SharedPointers):
-        forward.append(Put(LOAD, Bound(_SEEN_LOADED, {"to": boundary})))  # which is the queue's, as the group knows it
+        forward.append(Put(LOAD, Bound(_SEEN_LOADED, {"to": boundary})))  # the queue's LOAD, as the group knows it
     try:
         queue.store.operate(
             queue.pointers_key(shard), *forward, when=Bound(_HELD, owner.params), ttl=NEVER, repeatable=True
@@ -228,15 +240,17 @@ def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]]
     others = {name for name, _ in owners if name not in (None, stream)}
     if others:
         raise QueueOwned(
-            f"{queue.name}: the stream {', '.join(map(repr, sorted(map(str, others))))} owns it; stop that one and let "
-            "go of the queue with latchwork.spark.acknowledge(spark, query), or latchwork.spark.release(queue, "
+            f"{queue.name}: the stream {', '.join(map(repr, sorted(map(str, others))))} owns it; stop it and release "
+            "the queue with latchwork.spark.acknowledge(spark, query), or latchwork.spark.release(queue, "
             "streamId) where it never finished a batch; or use its streamId to take over",
             owners=sorted(map(str, others)),
         )
 
 
 def _owned(queue: PointerQueue, shard: int, owner: Owner | None) -> Mapping[str, object]:
-    """The shard's pointer record. One read, none without an owner. Raises `FencedOut` where it is somebody else's."""
+    """Return the shard's pointer record. One read, none without an owner. Raises `FencedOut` if it is another
+    stream's.
+    """
     if owner is None:
         return {}
     record = queue.store.get(queue.pointers_key(shard), LOAD, FIRE, STREAM, EPOCH)
@@ -254,21 +268,22 @@ def _names(found: set[tuple[str | None, int]]) -> str:
 def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
     return FencedOut(
         f"{queue.name}: shard {shard} is no longer owned by the stream {owner.stream!r} under epoch {owner.epoch}: "
-        "another query has taken it over, or it was let go"
+        "another query has taken it over, or it was released"
     )
 
 
 def _part(queue: PointerQueue, shard: int) -> tuple[PointerQueue, int]:
-    """Whose slots a shard is of: a group has shards of its own beside those of the queue."""
+    """Return the pointers that a shard belongs to: a group has shards of its own beside those of the queue."""
     return queue.part_of(shard) if isinstance(queue, GroupPointers) else (queue, shard)
 
 
 def _present(
     queue: PointerQueue, shard: int, pointers: Sequence[int], bins: Sequence[str], *, adopt: bool
 ) -> dict[int, Envelope | None]:
-    """What is at these pointers; None for tombstones and messages that are done; absent ones are left out. One call.
+    """Return what is at these pointers; None for tombstones and messages that are done; absent ones are left out. One
+    call.
 
-    adopt: messages that do not name the group yet are to be there when they are read again.
+    adopt: messages that do not name the group yet wait for it from now on, so that a second read finds them.
     """
     part_, inner = _part(queue, shard)
     if isinstance(part_, SharedPointers):
@@ -279,58 +294,63 @@ def _present(
     return dict(zip(there, from_all(list(there.values())), strict=True))
 
 
-def _bury(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
-    """Put tombstones; the pointers where something came at the last moment.
+def _write_tombstones(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
+    """Write tombstones; return the pointers at which a message was written at the last moment.
 
     They live as long as the messages do, and as a ledger: a producer that wakes after a shorter life would add a row to
     a replay, or leave it where no later batch reads.
     """
-    outcomes = queue.bury([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
+    outcomes = queue.write_tombstones([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
     for outcome in outcomes:
         if isinstance(outcome, LatchworkError):
             raise outcome
-    return [pointer for pointer, buried in zip(pointers, outcomes, strict=True) if not buried]
+    return [pointer for pointer, written in zip(pointers, outcomes, strict=True) if not written]
 
 
 def _discard(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> None:
-    """Be done with what is at these pointers."""
+    """Delete what is at these pointers."""
     part_, inner = _part(queue, shard)
     slots = [Slot(inner, pointer) for pointer in pointers]
     part_.discard(slots) if isinstance(part_, SharedPointers) else _delete(part_, slots)
 
 
 def _delete(queue: PointerQueue, slots: Sequence[Slot]) -> None:
-    """Delete messages, another library's too, which carry no id; tombstones stay (P5).
+    """Delete messages, also those of another library, which carry no id; tombstones stay (P5).
 
-    Those of a batch count first (P18), one call more. Of those that were published exactly once the id stays (P6).
-    For what groups wait for, two calls more (P17).
+    Messages of a batch are counted first (P18), one call more. Messages that were published exactly once keep their id
+    (P6). For messages that groups wait for, two calls more (P17). A record that cannot be read stays; its error is
+    raised once all others are done.
     """
-    records = queue.store.get_many([queue.key(slot) for slot in slots], "keepId", GROUPS, "batch")
-    there = {slot: record for slot, record in zip(slots, records, strict=True) if record is not None}
+    records = read_each(queue.store, [queue.key(slot) for slot in slots], "keepId", GROUPS, "batch")
+    there = {slot: record for slot, record in zip(slots, records, strict=True) if isinstance(record, Record)}
+    unread = [record for record in records if isinstance(record, LatchworkError)]
     batches = [record.bins.get("batch") for record in there.values()]
     places = [place for text in batches if isinstance(text, str) and (place := place_of_text(text))]
-    for failure in Blocks(queue.store, queue.client_id).mark(places):
+    for failure in Blocks(queue.store, queue.client_id).mark(places).failures:
         if failure is not None:
             raise failure
     ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
     plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
-    outcomes: list[object] = list(delete_rows(queue.store, [Removal(queue.key(slot), _ALONE) for slot in plain]))
-    outcomes += settle(queue.store, [Update(queue.key(slot), _DROP, _ALONE, ttl=ttls[slot]) for slot in kept])
+    outcomes: list[object] = list(
+        queue.store.delete_many([Removal(queue.key(slot), _ALONE) for slot in plain], repeatable=True)
+    )
+    outcomes += queue.store.repeat_many([Update(queue.key(slot), _DROP, _ALONE, ttl=ttls[slot]) for slot in kept])
     # A group may have adopted it since it was read.
     refused = {slot for slot, row in zip((*plain, *kept), outcomes, strict=True) if isinstance(row, Refused)}
     among = [slot for slot in there if slot in refused or slot not in ttls]
-    for outcome in (*outcomes, *_let_go(queue, among)):
+    for outcome in (*outcomes, *_ack_shared(queue, among), *unread):
         if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
             raise outcome
 
 
-def _let_go(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
-    """The stream is done with these messages, and groups may not be. No call, or two or three."""
+def _ack_shared(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+    """Acknowledge for the stream messages that groups may wait for. No call, or two or three."""
     me = queue.store.seams.unique()
     found = dict(zip(slots, queue.look(slots), strict=True)) if slots else {}
-    partings = [
-        Parting(letting_go(queue.key(slot), one.data, me, whoever=True), me, one.keep_id)
+    acks = [
+        SharedAck(own_ack(queue.key(slot), one.data, me, any_delivery=True), me, one.keep_id)
         for slot, one in found.items()
-        if one is not None
+        if isinstance(one, Envelope)
     ]
-    return part(queue.store, partings, OWN)
+    failures = [one for one in found.values() if isinstance(one, LatchworkError)]
+    return [*acknowledge_shared(queue.store, acks, OWN), *failures]

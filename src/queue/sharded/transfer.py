@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
 from ...store.model.values import taken
 from ..rows import as_one
 from .envelope import Envelope
-from .shards import Held, PointerQueue, Slot, Written
+from .shards import PointerQueue
+from .slots import Held, Slot, Written
 
 ROUNDS = 5
-"""How often a message is given another pointer before its publisher is told that it could not be published."""
+"""How often a message is given another pointer before its publisher gets an error."""
 CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
 """Records, and about bytes, written in one batch."""
 LARGE = 1024 * 1024
 """Bytes that a payload counts for which is neither text nor bytes, as another program may write: a record's limit."""
+
+_TEXT_OR_BYTES = (str, bytes)
 
 Loaded = Slot | LatchworkError
 
@@ -31,37 +36,28 @@ def load(
     moved: bool = False,
     bound: Collection[int] = (),
 ) -> list[Loaded]:
-    """Where each message now is, or why it is not: one reservation and one batch of creates per 1,000 messages.
+    """Return where each message now is, or why it was not stored: one reservation and one batch of creates per 1,000
+    messages.
 
-    shards: the shard of each, or where that one is damaged, and its place is not among `bound`, the next one that is
-    not.  moved: they come from another queue.  A slot that turns out spent (a consumer that gave
-    up waiting put a tombstone there), or a create that was acknowledged later than half the sweep duration after the
-    reservation was sent, does not count: the message gets another slot before it is acknowledged. `OutcomeUnknown`
-    means that it may be delivered nevertheless.
+    shards: the shard of each. If it is damaged, and its place is not among `bound`, the next one that is not.
+    moved: whether they come from another queue.
+
+    If a slot turns out spent (a consumer that gave up waiting put a tombstone there), or a create was acknowledged
+    later than half the sweep duration after the reservation was sent, the message gets another slot before it is
+    acknowledged. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
     outcomes: list[Loaded] = []
-    for chunk in _chunks(envelopes):
+    chunks = [slice(0, 1)] if len(envelopes) == 1 else _chunks(envelopes)
+    for chunk in chunks:
         here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
-        outcomes += _load_as_one(queue, envelopes[chunk], shards[chunk], moved=moved, bound=here)
+        together = queue.store.together()
+        at_once = not isinstance(together, nullcontext)  # in one transaction, on a store that has any
+        loading = _Loading(queue, envelopes[chunk], shards[chunk], moved, here, at_once)
+        try:
+            outcomes += as_one(together, loading.run, loading.undone) if at_once else loading.run()
+        except LatchworkError as failure:  # of the transaction as a whole, or of its commit
+            outcomes += [failure] * (chunk.stop - chunk.start)
     return outcomes
-
-
-def _load_as_one(
-    queue: PointerQueue, envelopes: Sequence[Envelope], shards: Sequence[int], *, moved: bool, bound: Collection[int]
-) -> list[Loaded]:
-    """Where each message now is, or why it is not; in one transaction, on a store that has any.
-
-    Where it is undone, what the reservations told is forgotten, as LOAD is lower than they said.
-    """
-
-    def undone() -> None:
-        queue.members.forget()
-        queue.bell.owe()  # it may have been owed for others
-
-    try:
-        return as_one(queue.store.together(), lambda: _load(queue, envelopes, shards, moved=moved, bound=bound), undone)
-    except LatchworkError as failure:  # of the transaction as a whole, or of its commit
-        return [failure] * len(envelopes)
 
 
 def move(
@@ -69,10 +65,10 @@ def move(
 ) -> list[bool | LatchworkError]:
     """Load the messages into the target, then delete those that were loaded.
 
-    For each: True = moved; False = loaded, but no longer this delivery's, so somebody else may have it too; an error =
-    not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may come twice. Each
-    message fails alone. One that no record can hold is not loaded, nor is a slot reserved for it; one that is too big
-    with its last error goes without.
+    For each: True = moved; False = loaded, but no longer this delivery's, so another consumer may have it too; an error
+    = not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may be delivered
+    twice. Each message fails alone. No slot is reserved for a message that no record can hold; one that is too big with
+    its last error goes without it.
     """
     outcomes: list[Loaded | None] = [_unkeepable(envelope) for envelope in envelopes]
     _load_missing(target, held, envelopes, outcomes)
@@ -88,7 +84,7 @@ def move(
 
 
 def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
-    """What keeps the payload, which may be another program's, from being written again."""
+    """Return the error if the payload, which may be another program's, cannot be written again."""
     try:
         taken(envelope.data)
     except InvalidRequest as failure:
@@ -99,7 +95,7 @@ def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
 def _load_missing(
     target: PointerQueue, held: Sequence[Held], envelopes: Sequence[Envelope], outcomes: list[Loaded | None]
 ) -> None:
-    """Load those that have no outcome yet, and put down theirs."""
+    """Load the messages that have no outcome yet, and set their outcomes."""
     places = [place for place, outcome in enumerate(outcomes) if outcome is None]
     shards = [target.home(held[place].slot.shard) for place in places]
     loaded = load(target, [envelopes[place] for place in places], shards, moved=True)
@@ -107,103 +103,104 @@ def _load_missing(
         outcomes[place] = outcome
 
 
-def _load(
-    queue: PointerQueue,
-    envelopes: Sequence[Envelope],
-    shards: Sequence[int],
-    *,
-    moved: bool,
-    bound: Collection[int],
-) -> list[Loaded]:
-    outcomes: list[Loaded | None] = [None] * len(envelopes)
-    pending = list(range(len(envelopes)))
-    doubtful: set[int] = set()
-    avoided: set[int] = set()
-    for _ in range(ROUNDS):
-        # The clock starts before the reservation is sent, and counts suspended time: a consumer may wait from then on.
-        sent = queue.store.seams.boottime()
-        wanted = [shards[place] for place in pending]
-        if avoided:
-            wanted = [_sound(queue, shard, avoided) for shard in wanted]
-        slots = _slots(queue, wanted)
-        for place, slot in zip(pending, slots, strict=True):
-            outcomes[place] = slot
-        places = [place for place, slot in zip(pending, slots, strict=True) if type(slot) is Slot]
-        again = _write(queue, envelopes, places, outcomes, moved=moved, sent=sent) if places else {}
-        doubtful |= {place for place, written in again.items() if written}
-        damaged = [place for place in pending if isinstance(outcomes[place], Corrupt) and place not in bound]
-        avoided |= {shard for place, shard in zip(pending, wanted, strict=True) if place in damaged}
-        pending = [*again, *damaged]
-        if not pending:
-            break
-    return [at if type(at) is Slot else _told(queue, at, place in doubtful) for place, at in enumerate(outcomes)]
+class _Loading(Struct, eq=False):
+    """Messages on their way into a queue: at most a thousand, with the shard of each.
 
+    at_once: whether all calls are one transaction: nobody sees a slot before its message is there, however long the
+        transaction waits for its turn, so no message can come too late.
+    """
 
-def _write(
-    queue: PointerQueue,
-    envelopes: Sequence[Envelope],
-    places: Sequence[int],
-    outcomes: list[Loaded | None],
-    *,
-    moved: bool,
-    sent: float,
-) -> dict[int, bool]:
-    """Write messages to their slots, which `outcomes` has; those that need another, and whether they were written."""
-    slots = [slot for slot in (outcomes[place] for place in places) if type(slot) is Slot]
-    written = queue.write(slots, [envelopes[place] for place in places], fired=moved)
-    late = queue.store.seams.boottime() - sent > queue.sweep / 2
-    again: dict[int, bool] = {}
-    for place, result in zip(places, written, strict=True):
-        if isinstance(result, LatchworkError):
-            outcomes[place] = result
-        elif late or result is not Written.DONE:
-            outcomes[place] = None
-            again[place] = result is Written.DONE
-    return again
+    queue: PointerQueue
+    envelopes: Sequence[Envelope]
+    shards: Sequence[int]
+    moved: bool
+    bound: Collection[int]
+    at_once: bool
 
+    def undone(self) -> None:
+        """Forget what the reservations told, as LOAD is lower than they said: they may be undone. Where the calls are
+        made again, each is by itself.
+        """
+        self.at_once = False
+        self.queue.members.forget()
+        self.queue.bell.ring_later()  # it may have been due for other messages too
 
-def _sound(queue: PointerQueue, shard: int, damaged: Collection[int]) -> int:
-    """The shard, or the next one that is not damaged; the shard itself where all are."""
-    others = ((shard + n) % queue.shards for n in range(queue.shards))
-    return next((other for other in others if other not in damaged), shard)
+    def run(self) -> list[Loaded]:
+        """Return where each message now is, or why it is not."""
+        queue, seams = self.queue, self.queue.store.seams
+        outcomes: list[Loaded | None] = [None] * len(self.envelopes)
+        pending: Sequence[int] = range(len(self.envelopes))
+        doubtful: set[int] = set()
+        avoided: set[int] = set()
+        for _ in range(ROUNDS):
+            # 1. Reserve. The clock begins before that, and counts suspended time, as a consumer may wait from then on.
+            sent = seams.boottime()
+            wanted = [self._sound(self.shards[place], avoided) if avoided else self.shards[place] for place in pending]
+            slots = self._reserve(pending, wanted, outcomes)
+            # 2. Write.
+            envelopes = [self.envelopes[place] for place in slots]
+            written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
+            # 3. A slot that is spent does not count, nor one that was written too late: another one.
+            late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
+            again: list[int] = []
+            for (place, slot), result in zip(slots.items(), written, strict=True):
+                if isinstance(result, LatchworkError):
+                    outcomes[place] = result
+                elif late or result is not Written.DONE:
+                    outcomes[place] = None
+                    again.append(place)
+                    if result is Written.DONE:
+                        doubtful.add(place)
+                else:
+                    outcomes[place] = slot
+            # 4. If a shard is damaged, use another one, unless the message is bound to it.
+            for place, shard in zip(pending, wanted, strict=True):
+                if isinstance(outcomes[place], Corrupt) and place not in self.bound:
+                    again.append(place)
+                    avoided.add(shard)
+            if not again:
+                break
+            pending = again
+        return [
+            at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in enumerate(outcomes)
+        ]
 
+    def _reserve(self, pending: Sequence[int], wanted: Sequence[int], outcomes: list[Loaded | None]) -> dict[int, Slot]:
+        """Return a slot for each, in the order of the shards' pointers, and note why others get none. One call."""
+        following = self.queue.reserve(Counter(wanted) if len(wanted) > 1 else {wanted[0]: 1})
+        slots: dict[int, Slot] = {}
+        for place, shard in zip(pending, wanted, strict=True):
+            pointer = following[shard]
+            if isinstance(pointer, LatchworkError):
+                outcomes[place] = pointer
+            else:
+                slots[place] = Slot(shard, pointer)
+                following[shard] = pointer + 1
+        return slots
 
-def _told(queue: PointerQueue, at: Loaded | None, doubt: bool) -> Loaded:
-    """What a message that was not loaded came to."""
-    if doubt:
-        return OutcomeUnknown(
-            f"{queue.name}: the message was written, but too late to be sure that it will be delivered; the store "
-            "answers more slowly than half the sweep duration"
-        )
-    return at or Unavailable(f"{queue.name}: every slot was spent before the message was there")
+    def _sound(self, shard: int, damaged: Collection[int]) -> int:
+        """Return the shard, or the next one that is not damaged; the shard itself where all are."""
+        others = ((shard + n) % self.queue.shards for n in range(self.queue.shards))
+        return next((other for other in others if other not in damaged), shard)
 
-
-def _slots(queue: PointerQueue, shards: Sequence[int]) -> list[Loaded]:
-    """A reserved slot for each, in the order of the shards' pointers."""
-    following = queue.reserve(Counter(shards))
-    slots: list[Loaded] = []
-    for shard in shards:
-        pointer = following[shard]
-        if isinstance(pointer, LatchworkError):
-            slots.append(pointer)
-        else:
-            slots.append(Slot(shard, pointer))
-            following[shard] = pointer + 1
-    return slots
+    def _failure_of(self, at: Loaded | None, doubt: bool) -> Loaded:
+        """Return the outcome of a message that was not loaded."""
+        name = self.queue.name
+        if doubt:
+            return OutcomeUnknown(
+                f"{name}: the message was written, but too late to be sure that it will be delivered; the store "
+                "answers more slowly than half the sweep duration"
+            )
+        return at or Unavailable(f"{name}: every slot was given up before the message was written: try again")
 
 
 def _chunks(envelopes: Sequence[Envelope]) -> Iterator[slice]:
     begin, size = 0, 0
     for place, envelope in enumerate(envelopes):
-        more = _size(envelope.data)
+        more = len(envelope.data) if isinstance(envelope.data, _TEXT_OR_BYTES) else LARGE
         size += more
         if place > begin and (place - begin == CHUNK or size > CHUNK_BYTES):
             yield slice(begin, place)
             begin, size = place, more
     if begin < len(envelopes):
         yield slice(begin, len(envelopes))
-
-
-def _size(data: object) -> int:
-    """About how many bytes it is."""
-    return len(data) if isinstance(data, str | bytes) else LARGE

@@ -1,8 +1,8 @@
 """Batches as the Aerospike client answers them: which rows were answered, and how the others failed.
 
-The client raises nothing where a batch fails. It says so only in the batch's own result; and where it knows no node to
-send the batch to, it leaves every row as it was made, with the result 0. So a row's result 0 is an answer only where
-something shows that the row was sent. docs/aerospike-client.md has what the client answers to each kind of failure.
+The client raises nothing if a batch fails. It says so only in the batch's own result; and if it knows no node to send
+the batch to, it leaves every row as it was made, with the result 0. So a row's result 0 is an answer only if something
+shows that the row was sent. docs/aerospike-client.md lists the client's answer to each kind of failure.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ ROWS_FAILED = -16
 _ALL_SENT = (0, ROWS_FAILED)
 _TOO_DEEP = "a bin cannot be decoded by the client: it has more than 64 levels, or is damaged"
 CUT_SHORT = -1
-"""The own result of a batch of whose answers the client could not decode one, as of more than 64 levels. Of that row
-bins are missing, though its result is 0; those behind it keep `UNANSWERED`. It does not say which row that is."""
+"""The result of a batch with an answer that the client could not decode, as of more than 64 levels. In that row bins
+are missing, though its result is 0; the rows behind it keep `UNANSWERED`. It does not say which row that is.
+"""
 
 
 def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
@@ -44,12 +45,13 @@ def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fau
 
 
 def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[str] | None, policy: Any) -> list[Any]:
-    """The rows of a batch of reads, one for each key. Raises `Unavailable`, or `Unreadable` naming the key."""
+    """Return the rows of a batch of reads, one for each key. Raises `Unavailable`, or `Unreadable` naming the key."""
     with lenient() as strange:
         batch = client.batch_read(wanted, bins, policy)
     rows: list[Any] = batch.batch_records
-    if batch.result == CUT_SHORT and len(wanted) > 1:
-        return [row for one in wanted for row in read_rows(client, [one], bins, policy)]
+    if batch.result == CUT_SHORT and (half := len(wanted) // 2):
+        # It does not say which row that is; each half by itself comes to it in few calls.
+        return [row for some in (wanted[:half], wanted[half:]) for row in read_rows(client, some, bins, policy)]
     if batch.result == CUT_SHORT and len(rows) == 1 and _is_undecoded(rows[0]):
         raise error_of(Fault(UNREADABLE, message=_TOO_DEEP), Key(*wanted[0][1:]), write=False)
     if len(rows) < len(wanted):
@@ -61,7 +63,7 @@ def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[st
 
 
 def read_fault(row: Any) -> Fault | None:
-    """The error of a row that was read; None where it has a record."""
+    """Return the error of a row that was read; None where it has a record."""
     if not row.result:
         return None if _generation(row) else _unanswered(UNANSWERED)
     return _fault(row)
@@ -80,7 +82,7 @@ def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
 
 
 def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
-    """The errors of the rows of a batch that could not be decoded. Any of them may be the cause: reads are sent
+    """Return the errors of the rows of a batch that could not be decoded. Any of them may be the cause: reads are sent
     again, each alone, and writes are in doubt; their error says that they are to be sent alone.
     """
     if len(rows) == 1 and _is_undecoded(rows[0]):
@@ -99,7 +101,7 @@ def _is_undecoded(row: Any) -> bool:
 
 
 def _strange(row: Any) -> Fault | None:
-    """What is wrong with an answer that has text in it which is no UTF-8."""
+    """Return the fault of an answer with text that is not UTF-8."""
     bin = strange_bin(row.record[2]) if row.record else None
     return None if bin is None else Fault(UNREADABLE, message=f"the bin {bin!r} has text that is no UTF-8")
 

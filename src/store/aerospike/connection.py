@@ -15,6 +15,7 @@ from weakref import WeakSet
 import aerospike
 
 from ...errors import LatchworkError, Misconfigured, Unavailable
+from ...forks import members
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
@@ -26,12 +27,13 @@ from .url import TLS_SWITCHES, TLS_TEXTS, Target
 MAX_AGE = 60.0
 """Seconds for which what the servers say of a namespace is taken to hold: its settings may change under a client."""
 NO_ANSWER = (-1, -10)
-"""Codes with which the client says that it reached nobody; the first is also that of its own mistakes."""
+"""Codes with which the client says that it reached no server; the first is also that of its own mistakes."""
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
 
 
 def config_of(target: Target) -> dict[str, Any]:
-    """The client's configuration: the URL's options, reads from the master, and no retries, which are the port's.
+    """Return the client's configuration: the URL's options, reads from the master, and no retries, which are the
+    port's.
 
     Secrets in files and in the environment are read now. Raises `Misconfigured` where one is not there.
     """
@@ -84,7 +86,7 @@ class Link:
         _links.add(self)
 
     def connect(self) -> Any:
-        """The client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
+        """Return the client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
         with self._lock:
             if self.client is None:
                 self.client = self._given if self.target is None else _connected(self.target)
@@ -97,10 +99,10 @@ class Link:
         return client
 
     def describe(self) -> StoreInfo:
-        """What the servers say of the namespace, asked again after `MAX_AGE` seconds.
+        """Return the servers' information about the namespace, asked again after `MAX_AGE` seconds.
 
-        Where they cannot be asked again, the old answer stands for as long. Raises `Unavailable` or `Misconfigured`
-        where there is none.
+        If they cannot be asked again, the old answer is used for as long. Raises `Unavailable` or `Misconfigured` if
+        there is none.
         """
         info = self._info
         if info is not None and self._now() < self._due:
@@ -114,17 +116,18 @@ class Link:
         return info
 
     def drop(self) -> None:
-        """Let go of a client that was made here; it closes when the calls in flight have ended."""
+        """Release a client that was made here; it closes when the calls in progress have ended."""
         if self.target is not None:
             with self._lock:
                 self.client = self._info = None  # by the next connection the namespace may be another
 
+    @property
+    def in_use(self) -> Any:
+        """The client, if there is one already."""
+        return self.client or self._given
+
     def forked(self) -> None:
-        """In the child of a fork: forget the client, whose threads and sockets stayed with the parent."""
-        client = self.client or self._given
-        if client is not None:
-            # Destroying it would wait for threads that do not exist here, so it must live as long as the process.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        """Forget the client in a forked child: its threads and sockets stayed with the parent."""
         self.client = self._given = None
         self._lock = threading.Lock()
 
@@ -155,16 +158,33 @@ _shared_lock = threading.Lock()
 
 
 def shared(target: Target) -> Link:
-    """The one link of this process for the target's URL."""
+    """Return the one link of this process for the target's URL."""
     with _shared_lock:
         return _shared.setdefault(target.url, Link(target))
 
 
-def _forget_after_fork() -> None:
+_forking: dict[int, list[Any]] = {}
+"""By thread that forks: the clients of the parent. Python may collect garbage in the child before anything else runs
+there, and to destroy a client waits for threads that the child does not have, or ends it with SIGSEGV."""
+
+
+def _before_fork() -> None:
+    _forking[threading.get_ident()] = [link.in_use for link in members(_links)]
+
+
+def _after_fork_in_parent() -> None:
+    _forking.pop(threading.get_ident(), None)
+
+
+def _after_fork_in_child() -> None:
     global _shared_lock
     _shared_lock = threading.Lock()
-    for link in list(_links):
+    links = list(_links)
+    for client in (*_forking.pop(threading.get_ident(), ()), *(link.in_use for link in links)):
+        if client is not None:  # it must live as long as the process, also while the interpreter ends
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    for link in links:
         link.forked()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

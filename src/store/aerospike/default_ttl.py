@@ -18,10 +18,10 @@ from ..model.record import KEEP, NEVER, Exists, Row, Update, Values
 
 _STEPS: tuple[tuple[Exists, int, type[LatchworkError]], ...] = (
     (Exists.UPDATE, KEEP, NotFound),
-    (Exists.CREATE, NEVER, AlreadyExists),  # somebody else has just made it
+    (Exists.CREATE, NEVER, AlreadyExists),  # another process has just made it
     (Exists.UPDATE, KEEP, NotFound),
 )
-"""What is sent, one after the other, and the answer to which the next one is sent."""
+"""The requests, one after the other, and the answer to which the next one is sent."""
 
 
 def may_make(update: Update) -> bool:
@@ -36,7 +36,7 @@ def either(update: Update, send: Callable[[Update], Values]) -> Values:
             return send(_as(update, exists, ttl))
         except missed:
             continue
-    raise _restless(update)
+    raise _contended(update)
 
 
 def either_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> list[Row]:
@@ -51,7 +51,7 @@ def either_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], It
         if not pending:
             return outcomes
     for place in pending:
-        outcomes[place] = _restless(updates[place])
+        outcomes[place] = _contended(updates[place])
     return outcomes
 
 
@@ -60,12 +60,12 @@ def _as(update: Update, exists: Exists, ttl: int) -> Update:
 
 
 def _sent(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> Iterable[Row]:
-    """A failure of the whole batch, row by row: what an earlier step has done for other rows stays as it is."""
+    """Return a failure of the whole batch, row by row: what an earlier step has done for other rows stays as it is."""
     try:
         return send(updates)
     except LatchworkError as failure:
         return [failure] * len(updates)
 
 
-def _restless(update: Update) -> Unavailable:
+def _contended(update: Update) -> Unavailable:
     return Unavailable(f"{update.key} was made and deleted by others again and again; nothing was written: try again")

@@ -45,7 +45,7 @@ NEW = {**ORDERED, "map_write_flags": aerospike.MAP_WRITE_FLAGS_CREATE_ONLY}
 
 
 class _Slot:
-    """Where the value of a parameter goes."""
+    """A place for the value of a parameter."""
 
     __slots__ = ("name",)
 
@@ -72,7 +72,7 @@ class Template:
         return bool(self._slots)
 
     def filled(self, params: dict[str, Any]) -> Entries:
-        """The client's structure with these values. Raises `InvalidRequest` for a parameter that has none."""
+        """Return the client's structure with these values. Raises `InvalidRequest` for a parameter that has none."""
         if not self._slots:
             return self._entries
         entries = self._entries.copy()
@@ -88,13 +88,13 @@ _puts: WeakKeyDictionary[e.Expr, dict[str, Template]] = WeakKeyDictionary()
 
 
 def compiled(expression: e.Expr | e.Bound) -> Entries:
-    """The client's structure for an expression."""
+    """Return the client's structure for an expression."""
     root, params = expression if isinstance(expression, e.Bound) else (expression, _NONE)
     return template_of(root).filled(params)
 
 
 def template_of(root: e.Expr) -> Template:
-    """The compiled form of a tree, for as long as that lives."""
+    """Return the compiled form of a tree, for as long as that lives."""
     template: Template | None = root.__dict__.get(_COMPILED)
     if template is None:
         # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as filling it in.
@@ -103,7 +103,9 @@ def template_of(root: e.Expr) -> Template:
 
 
 def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
-    """The structure for a map bin with one entry set to an expression's value, the map made where it is missing."""
+    """Return the structure for a map bin with one entry set to an expression's value, the map made where it
+    is missing.
+    """
     root, params = (value, {}) if isinstance(value, e.Expr) else value
     if isinstance(key, (e.Expr, e.Bound)):
         at, more = (key, {}) if isinstance(key, e.Expr) else key
@@ -118,7 +120,7 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
 
 
 def template_of_put(bin: str, key: Any, value: e.Expr) -> Template:
-    """The template of a map put whose value, or key, has parameters."""
+    """Return the template of a map put whose value, or key, has parameters."""
     entries = exp.Cond(exp.BinExists(bin), exp.MapBin(bin), exp.Val(aerospike.KeyOrderedDict({})))
     at = _Slot(key.name) if isinstance(key, e.Param) else _build(key) if isinstance(key, e.Expr) else key
     return Template(exp.MapPut(None, ORDERED, at, _build(value), entries).compile())
@@ -192,7 +194,7 @@ def _not_expired() -> Any:
 
 
 NOT_EXPIRED: Entries = _not_expired().compile()
-"""Whether the record is still there for readers: the server deletes, and says so, what it should have removed."""
+"""Whether readers still see the record: the server deletes, and reports, what it should have removed."""
 
 _COMPARE: dict[str, Any] = {"==": exp.Eq, "!=": exp.NE, "<": exp.LT, "<=": exp.LE, ">": exp.GT, ">=": exp.GE}
 _ARITHMETIC: dict[str, Any] = {"+": exp.Add, "-": exp.Sub, "*": exp.Mul, "//": exp.Div, "max": exp.Max, "min": exp.Min}

@@ -1,4 +1,4 @@
-"""What the servers say about a namespace, and the indexes of it: the info protocol."""
+"""The servers' information about a namespace, and its indexes: the info protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_INDEX_NAME = 63
 CLIENT = -1
 PARTITIONS = 4096
 _KINDS = {str: (aerospike.INDEX_STRING, "string"), int: (aerospike.INDEX_NUMERIC, "numeric")}
-"""Of each kind: its number in the client, and its name in what the servers say."""
+"""The number of each kind in the client, and its name in the servers' answers."""
 
 
 def describe(client: Any, namespace: str) -> StoreInfo:
@@ -62,14 +62,14 @@ def ensure_index(client: Any, namespace: str, wanted: tuple[str, str, type], sea
     definition = f"set={set_name}:bin={bin_name}:type={called}"
     created = (namespace, set_name, bin_name, number, name)
     if not _is_there(client, namespace, name, definition) and not _create_index(client, created):
-        _is_there(client, namespace, name, definition)  # somebody else has just made it, or another of that name
+        _is_there(client, namespace, name, definition)  # another process has just made it, or another index so named
     ready = Poll().until(seams, lambda: _is_ready(client, namespace, name) or None, timeout=INDEX_TIMEOUT)
     if not ready:
         raise WaitTimeout(f"the index {name} is still being built after {INDEX_TIMEOUT:.0f} s: try again later")
 
 
 def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]:
-    """Of how many of these records each node is the master now. Raises `Unavailable`."""
+    """Return of how many of these records each node is the master now. Raises `Unavailable`."""
     wanted = Counter(partition_of(namespace, key) for key in keys)
     answers = _by_node(client, "replicas", namespace)
     if not answers:
@@ -78,27 +78,31 @@ def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]
 
 
 def partition_of(namespace: str, key: Key) -> int:
-    """The partition of a record: the first 12 bits of its digest, as the server counts them (little-endian)."""
+    """Return the partition of a record: the first 12 bits of its digest, as the server counts them (little-endian)."""
     digest = aerospike.calc_digest(namespace, key.set, key.name)
     return (digest[0] + (digest[1] << 8)) & (PARTITIONS - 1)
 
 
 def _masters_of(answer: str, namespace: str) -> list[int]:
-    """The partitions of which a node is the master: `namespace:regime,copies,bits of the masters,bits of the rest`."""
-    told = dict(one.split(":", 1) for one in answer.split(";") if ":" in one)
-    bits = base64.b64decode(told[namespace].split(",")[2]) if namespace in told else bytes(PARTITIONS // 8)
+    """Return the partitions of which a node is the master: `namespace:regime,copies,bits of the masters,bits of the
+    rest`.
+    """
+    answers = dict(one.split(":", 1) for one in answer.split(";") if ":" in one)
+    bits = base64.b64decode(answers[namespace].split(",")[2]) if namespace in answers else bytes(PARTITIONS // 8)
     return [number for number in range(PARTITIONS) if bits[number >> 3] & (0x80 >> (number & 7))]
 
 
 def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
-    """Asked first, because the client waits two seconds after each creation, also of an index that exists.
+    """Whether the index exists. Asked first, because the client waits two seconds after each creation, also of one that
+    exists.
 
-    Raises `InvalidRequest` where the one of that name is another: a_b_c is that of bin b_c in set a, and of c in a_b.
+    Raises `InvalidRequest` if an index of another set or bin has its name: a_b_c is the name for bin b_c in set a, and
+    for bin c in set a_b.
     """
     # The text is compared, as the names of others' indexes may have any of its separators in them.
     start = f"ns={namespace}:indexname={index}:"
-    told = _ask(client, _command("sindex-list", namespace=namespace), index).split(";")
-    found = [one.removeprefix(start) for one in told if one.startswith(f"{start}set=")]
+    answers = _ask(client, _command("sindex-list", namespace=namespace), index).split(";")
+    found = [one.removeprefix(start) for one in answers if one.startswith(f"{start}set=")]
     if found and not found[0].startswith(f"{definition}:"):
         other = found[0].partition(":indextype=")[0]
         raise InvalidRequest(
@@ -109,7 +113,7 @@ def _is_there(client: Any, namespace: str, index: str, definition: str) -> bool:
 
 
 def _create_index(client: Any, wanted: tuple[Any, ...]) -> bool:
-    """Whether the name was free."""
+    """Create the index; return False if there is one with its name."""
     try:
         client.index_single_value_create(*wanted, {})
     except FAILURES as failure:
@@ -128,13 +132,15 @@ def _is_ready(client: Any, namespace: str, index: str) -> bool:
 
 
 def _fault(failure: BaseException) -> Fault:
-    """What an exception says; without a node to ask, the client reports an error of its own that says nothing."""
+    """Return the text of an exception; without a node to ask, the client's own error says nothing."""
     fault = fault_of(failure)
     return NO_NODE if fault.code == CLIENT else fault
 
 
 def _command(name: str, **given: str) -> str:
-    """A command of the info protocol. Raises `InvalidRequest` for what one cannot hold: there is no way to quote it."""
+    """Return a command of the info protocol. Raises `InvalidRequest` for what one cannot hold: there is no way to quote
+    it.
+    """
     return f"{name}:" + ";".join(f"{what}={checked_store_name(what, value)}" for what, value in given.items())
 
 

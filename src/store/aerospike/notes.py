@@ -1,4 +1,4 @@
-"""What a namespace does not promise, said in the log when a process first connects to it."""
+"""Logs the guarantees that a namespace lacks, when a process first connects to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _said: set[str] = set()
 
 
 def introduced(client: Any, namespace: str) -> StoreInfo | None:
-    """What the servers say of the namespace, where this process has not asked before; its warnings go to the log."""
+    """Return the servers' information about the namespace, if this process has not asked before; log its warnings."""
     if namespace in _said:
         return None
     _said.add(namespace)  # before it asks, or another thread would say it too

@@ -27,21 +27,21 @@ Names = Sequence[tuple[str, list[Any] | None]]
 _NOTHING = aerospike.MAP_RETURN_NONE
 _NAMES = tuple(f"={place}" for place in range(64))
 EVERY_OP_ANSWERS = on_expr.expression_read("=all", exp.Val(True).compile())
-"""Added where the server would answer some operations only, and it could not be told which."""
+"""Added if the server would answer only some operations, and it would be unclear which."""
 
 
 def compile_ops(ops: Sequence[o.Op]) -> list[Built]:
-    """The client's operations, one for each of ours, in order."""
+    """Return the client's operations, one for each of Latchwork's, in order."""
     return [compile_op(op, place) for place, op in enumerate(ops)]
 
 
 def compile_op(op: o.Op, place: int) -> Built:
-    """The client's operation for one of ours, which is at that place among those of its update."""
+    """Return the client's operation for one at that place among the operations of its update."""
     return _BUILD.get(type(op), _unknown)(op, place)
 
 
 def computed(op: o.Op, place: int, entries: Entries) -> Built:
-    """The client's operation for one whose value is this compiled expression."""
+    """Return the client's operation for one whose value is this compiled expression."""
     if isinstance(op, o.Compute):
         return on_expr.expression_read(_name(place), entries, aerospike.EXP_READ_EVAL_NO_FAIL)
     return on_expr.expression_write(op.bin, entries)
@@ -51,10 +51,11 @@ def _unknown(op: Any, _: int) -> Built:
     raise InvalidRequest(f"{shown(op)} is not an operation of latchwork.store.model.ops")
 
 
-class Answers:
-    """How the server answers operations of these kinds; the same for every update that is made of them.
+class InOrder:
+    """The way in which the server answers operations of these kinds in order; one object for every update made of them.
 
-    any: whether one of them reads.  unclear: it would answer some of them only, and it could not be told which.
+    any: whether one of them reads.
+    unclear: whether it would answer only some of them, and it would be unclear which.
     """
 
     __slots__ = ("_all", "_expected", "_lists", "_reads", "any", "unclear")
@@ -70,7 +71,7 @@ class Answers:
         self.unclear = bool(reads) and not alone and _LOUD.isdisjoint(kinds)
 
     def results(self, answers: Sequence[tuple[str, Any]]) -> tuple[Any, ...]:
-        """What the reading operations returned, from an ordered answer."""
+        """Return the results of the reading operations, from an ordered answer."""
         if self._all:
             return (dict(answers),)
         if len(answers) < self._expected:
@@ -84,71 +85,65 @@ class Answers:
 
 
 @lru_cache(maxsize=1024)
-def answers_of(kinds: tuple[type, ...]) -> Answers:
-    """How operations of these kinds are answered."""
-    return Answers(kinds)
+def answers_of(kinds: tuple[type, ...]) -> InOrder:
+    """Return how operations of these kinds are answered."""
+    return InOrder(kinds)
 
 
-def request_of(ops: Sequence[o.Op]) -> tuple[list[Built], Answers]:
-    """The operations as the client takes them, such that it can be told which answer is whose; and how they answer."""
+def request_of(ops: Sequence[o.Op]) -> tuple[list[Built], InOrder]:
+    """Return the operations as the client takes them, so that each answer can be assigned to its operation; and how
+    they answer.
+    """
     built, answers = compile_ops(ops), answers_of(tuple(map(type, ops)))
     if answers.unclear:
         built.append(EVERY_OP_ANSWERS)
     return built, answers
 
 
-class RowShapes:
-    """What the rows of one batch share: the same tuple of operations, and the same operation, are compiled once."""
+class ByName:
+    """The way in which the server answers operations whose results are named by bin, as in every row of a batch.
 
-    def __init__(self) -> None:
-        self._shapes: dict[int, RowShape] = {}
-        self._built: dict[int, Built] = {}
+    any: whether one of them reads.
+    """
 
-    def of(self, key: Any, ops: tuple[o.Op, ...]) -> RowShape:
-        """The operations of a row as the client takes them. The caller keeps `ops` alive as long as this."""
-        shape = self._shapes.get(id(ops))
-        if shape is None:
-            known = self._built.get
-            built = [known(id(op)) or self._build(op, place) for place, op in enumerate(ops)]
-            shape = self._shapes[id(ops)] = RowShape(built, *_answers(key, ops))
-        return shape
+    __slots__ = ("_names", "any")
 
-    def _build(self, op: o.Op, place: int) -> Built:
-        built = compile_op(op, place)
-        if type(op) is not o.Compute:  # whose answer is named after its place
-            self._built[id(op)] = built
-        return built
-
-
-class RowShape:
-    """The operations of a batch row: as the client takes them, whether they write, and how their answers are named."""
-
-    __slots__ = ("_names", "built", "writes")
-
-    def __init__(self, built: list[Built], writes: bool, names: Names | None) -> None:
-        self.built, self.writes, self._names = built, writes, names
+    def __init__(self, names: Names | None) -> None:
+        self._names, self.any = names, names is None or bool(names)
 
     def results(self, bins: dict[str, Any]) -> tuple[Any, ...]:
-        """What the reading operations returned, from the answer of the row, which is named by bin."""
-        if self._names is None:
+        """Return what the reading operations returned, from an answer that is named by bin."""
+        names = self._names
+        if names is None:
             return (bins,)
-        return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in self._names])
+        return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in names])
 
 
-def _answers(key: Any, ops: tuple[o.Op, ...]) -> tuple[bool, Names | None]:
-    """Whether the operations write, and for each answer its name and what its absence means; None for all bins."""
+_WRITES_ONLY = ByName(())
+
+
+def by_name(key: Any, ops: tuple[o.Op, ...]) -> ByName:
+    """Return how a row of these operations is answered. Raises `InvalidRequest` if names cannot tell results apart."""
     o.check_kinds(tuple(map(type, ops)))
     if isinstance(ops[-1], o.ReadAll):
-        return o.writes(ops), None
+        return ByName(None)
     if _READS.isdisjoint(map(type, ops)):
-        return True, ()
+        return _WRITES_ONLY
     check_row(key, ops)
-    names: Names = [
+    return ByName([
         (_name(place) if isinstance(op, o.Compute) else op.bin, [] if isinstance(op, o.ListRange) else None)
         for place, op in enumerate(ops)
         if isinstance(op, o.READS) and not isinstance(op, o.ReadAll)
-    ]
-    return o.writes(ops), names
+    ])  # fmt: skip
+
+
+def is_matched_by_name(ops: tuple[o.Op, ...]) -> bool:
+    """Whether the results can be told apart by the names of their bins."""
+    try:
+        check_row(None, ops)
+    except InvalidRequest:
+        return False
+    return True
 
 
 def _name(place: int) -> str:
@@ -156,7 +151,7 @@ def _name(place: int) -> str:
 
 
 def _plain(value: Any) -> tuple[bool, Any]:
-    """Whether an expression's value is known here, and what it is then, once a bin can hold it."""
+    """Return whether the value of an expression is known here, and that value, in a form that a bin can hold."""
     expression, params = value if isinstance(value, e.Bound) else (value, {})
     if isinstance(expression, e.Const):
         return True, taken(expression.value)
@@ -246,9 +241,9 @@ _BUILD: dict[type, Callable[[Any, int], Built]] = {
     o.Touch: lambda _op, _: on_bin.touch(),
 }
 _READ_ALL: Built = {"op": aerospike.OPERATOR_READ, "bin": ""}
-"""What the client's `operations.read("")` would be, which it refuses to make."""
+"""The operation `operations.read("")`, which the client refuses to make."""
 _READS = frozenset(o.READS)
 _LOUD = frozenset({o.Compute, o.MapPut, o.MapAdd, o.MapRemove, o.MapTrim, o.MapGet})
-"""With one of these among the operations, the server answers every operation, in order."""
+"""If one of these is among the operations, the server answers every operation, in order."""
 _SILENT = frozenset({o.Put, o.Add, o.Touch})
-"""Without, it does not answer these, nor a read of a missing bin."""
+"""Otherwise it does not answer these, nor a read of a missing bin."""

@@ -1,8 +1,8 @@
-"""What an Aerospike result code means: whether it was applied, and which of our errors says so.
+"""The meaning of an Aerospike result code: whether the request was applied, and which error reports it.
 
 The client's exceptions are read by `args` only: their class attributes are overwritten by the next exception of the
-same class. They are dispatched on the number, as several codes raise a bare base class, and never escape, as some of
-them do not pickle. First of all, a write flagged in doubt is in doubt; then the table; a code that is not in it leaves
+class. They are dispatched on the number, as several codes raise a bare base class, and never escape, as some of them do
+not pickle. First of all, a write flagged in doubt is in doubt; then the table decides; a code that is not in it leaves
 a write in doubt.
 """
 
@@ -45,15 +45,15 @@ TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY, PARAMETER = 9, 22, 8, 14, -2
 OVERLOADED = frozenset({DEVICE_FULL, HOT_KEY, 18, 83})
 """Codes by which the server, or one record, is asked for more than it can do."""
 NO_CODE = -1000
-"""Of an exception of the client that says nothing; as little in the table as any other unknown code."""
+"""The code for an exception of the client without one; it is not in the table, like any other unknown code."""
 FAILURES = (AerospikeError, TypeError, ValueError, OverflowError, SystemError)
-"""What a call of the client can raise."""
+"""The exceptions of a call of the client."""
 _AFTER_THE_REPLY = (UnicodeDecodeError, SystemError)
 """The builtin ones that come when the reply is taken; the others come before anything is sent."""
 UNREADABLE = -1001
-"""Of an answer that the client could not decode. What was to be written is written."""
+"""The code of an answer that the client could not decode. A write was applied."""
 _UNDECODED = ("Unknown type for value", "deserialize error")
-"""How what the client says then begins, which has the code -1 as all of its own failures."""
+"""The beginning of the client's text for that; its code is -1, as for all of the client's own failures."""
 NOT_FOUND, FILTERED_OUT, INDEX_EXISTS = 2, 27, 200
 
 _CODES: dict[Verdict, tuple[int, ...]] = {
@@ -69,7 +69,7 @@ _CODES: dict[Verdict, tuple[int, ...]] = {
     Verdict.READS_ONLY: (-3, 50, 15, *range(210, 214)),
 }
 VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items() for code in codes}
-"""What became of a request by the server's or the client's code, where the client does not flag it in doubt."""
+"""The outcome of a request by the server's or the client's code, if the client does not flag it in doubt."""
 
 _DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
 _REQUESTS = frozenset({-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302})
@@ -98,7 +98,7 @@ _SAID: dict[int, str] = {
     -20: "the client's metrics are set up twice",
     TIMEOUT: "no answer in time",
 }
-"""What happened, by the codes of the client, which are below zero: they say nothing of what a server did."""
+"""The texts for the codes of the client, which are below zero: they say nothing about what a server did."""
 _GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
     **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
@@ -142,7 +142,7 @@ NO_NODE = Fault(-8)
 
 
 def fault_of(failure: BaseException) -> Fault:
-    """What an exception of the client says; most builtin ones were raised before anything was sent."""
+    """Return the fault in an exception of the client; most builtin ones were raised before anything was sent."""
     args: tuple[Any, ...] = failure.args
     if not args or not isinstance(args[0], int):
         code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
@@ -167,10 +167,10 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
 
 
 def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins: Sequence[str] = ()) -> LatchworkError:
-    """Our error for a failed request on `what`.
+    """Return the error for a failed request on `what`.
 
-    no_ttl: it carried a time to live that the namespace refuses.  bins: those that it named, for the server does not
-    say which one it meant.
+    no_ttl: whether it carried a time to live that the namespace refuses.
+    bins: the bins that it named, as the server does not say which one it meant.
     """
     if fault.code == UNREADABLE:
         done = "; the update was made" if write else ""
@@ -202,7 +202,7 @@ def _error_by_verdict(
 
 
 def _what_happened(fault: Fault) -> str:
-    """What happened, in our words for what the client says of itself, and in the server's for its answers."""
+    """Return what happened: a text of Latchwork's for the client's own codes, the server's text for its answers."""
     ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
     if ours:
         return f"{ours} ({theirs}, code {fault.code})" if theirs else f"{ours} (code {fault.code})"

@@ -9,7 +9,7 @@ namespace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import aerospike
@@ -20,35 +20,22 @@ from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, R
 from ...inputs import checked_store_name, checked_switch
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
-from ..model.form import Form, plain
-from ..port import KEEP, NEVER, Exists, Guard, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from ..port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
 from .batch import read_fault, read_rows, write_rows
 from .connection import Link, shared
 from .default_ttl import either, either_many, may_make
-from .expr import NOT_EXPIRED, compiled
-from .ops import RowShape, RowShapes, request_of
-from .prepared import Ready
+from .ops import ByName, InOrder, request_of
+from .policies import ONE_TRY, ROW, WRITE, policy_of, removing
+from .prepared import ready_of
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .rows import BatchRow, BatchRows
 from .text import lenient, strange_bin
 from .url import parse
 
 log = logging.getLogger(__name__)
 
-_WRITE = {
-    "max_retries": 0,
-    "key": aerospike.POLICY_KEY_SEND,
-    "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL,
-}
-_ROW = {name: _WRITE[name] for name in ("key", "commit_level")}
-_ONE_TRY = {"max_retries": 0}
-_EXISTS = {
-    Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
-    Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,
-    Exists.ANY: aerospike.POLICY_EXISTS_IGNORE,
-}
-_UPDATE, _ANY = aerospike.POLICY_EXISTS_UPDATE, Exists.ANY
-_TTL = {KEEP: aerospike.TTL_DONT_UPDATE, NEVER: aerospike.TTL_NEVER_EXPIRE}
+_ANY = Exists.ANY
 
 
 class AerospikeStore(RecordStore):
@@ -66,10 +53,11 @@ class AerospikeStore(RecordStore):
 
     @classmethod
     def from_url(cls, url: str) -> AerospikeStore:
-        """A store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its use.
+        """Return a store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its
+        use.
 
-        The options are those of `url.parse`. The store connects once per process, pickles as its URL
-        (password included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
+        The options are those of `url.parse`. The store connects once per process, pickles as its URL (password
+        included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)
         store = cls(None, target.namespace, require_sc=target.options.get("require_sc", False))
@@ -85,7 +73,7 @@ class AerospikeStore(RecordStore):
         return f"AerospikeStore({self._link.target or self.namespace})"
 
     def close(self) -> None:
-        """Let go of this process's connection, for every store of the same URL; a client that you own stays open."""
+        """Close this process's connection, for every store of the URL; a client that you own stays open."""
         self._link.drop()
 
     def describe(self) -> StoreInfo:
@@ -93,7 +81,7 @@ class AerospikeStore(RecordStore):
         return self._link.describe()
 
     def mastered(self, keys: Sequence[Key]) -> dict[str, int]:
-        """Of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
+        """Return of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
         return info.mastered(self._client(), self.namespace, keys)
 
     def _client(self) -> Any:
@@ -114,7 +102,7 @@ class AerospikeStore(RecordStore):
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         where = (self.namespace, key.set, key.name)
         try:
-            client, policy = self._client(), self._link.times.of_one(_ONE_TRY)
+            client, policy = self._client(), self._link.times.of_one(ONE_TRY)
             found = client.select(where, list(bins), policy) if bins else client.get(where, policy)
         except FAILURES as failure:
             fault = fault_of(failure)
@@ -127,22 +115,23 @@ class AerospikeStore(RecordStore):
         if update.exists is _ANY and update.ttl == KEEP and self._ages():
             return either(update, self._operate)
         form = update.form
+        answers: InOrder | ByName
         if form is None:
-            (built, answers), policy = request_of(update.ops), _policy(_WRITE, update)
+            (built, answers), policy = request_of(update.ops), policy_of(WRITE, update)
         else:
-            ready = form.ready or _made_ready(form)
+            ready = form.ready or ready_of(form)
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
-            found = self._client().operate_ordered(
-                (self.namespace, *update.key), built, None, self._link.times.of_one(policy)
-            )
+            client = self._client()
+            call = client.operate if type(answers) is ByName else client.operate_ordered
+            found = call((self.namespace, *update.key), built, None, self._link.times.of_one(policy))
         except FAILURES as failure:
             raise self._error(fault_of(failure), update) from None
         return answers.results(found[2]) if answers.any else ()
 
     def _delete(self, removal: Removal) -> bool:
         key = removal.key
-        policy = _removing(_WRITE, removal)
+        policy = removing(WRITE, removal)
         try:
             self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
         except FAILURES as failure:
@@ -165,7 +154,7 @@ class AerospikeStore(RecordStore):
             return False
 
     def _ages(self) -> bool:
-        """Whether a record that is made without a time to live expires here, or may, as nobody says."""
+        """Whether a record that is made without a time to live expires here; True if that is not known."""
         try:
             return self.describe().default_ttl != 0
         except Misconfigured:
@@ -176,7 +165,7 @@ class AerospikeStore(RecordStore):
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         wanted = [(self.namespace, key.set, key.name) for key in keys]
         try:
-            client, policy = self._client(), self._link.times.of_many(_ONE_TRY)
+            client, policy = self._client(), self._link.times.of_many(ONE_TRY)
             rows = read_rows(client, wanted, list(bins) or None, policy)
         except FAILURES as failure:
             raise error_of(fault_of(failure), keys[0], write=False) from None
@@ -185,37 +174,33 @@ class AerospikeStore(RecordStore):
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         if any(map(may_make, updates)) and self._ages():
             return either_many(updates, self._operate_many)
-        shapes, policies = RowShapes(), _Policies()
-        made: list[Update] = []  # kept while the batch lasts, since shapes and policies go by identity
-        rows = [self._row(update, shapes, policies, made) for update in updates]
-        faults = iter(self._batch([row for row, _ in rows if row is not None]))
-        return [self._row_outcome(update, *row, faults) for update, row in zip(updates, rows, strict=True)]
+        batch = BatchRows()
+        rows = [self._row(update, batch) for update in updates]
+        sent = [
+            (Write if row.writes else Read)((self.namespace, *update.key), row.built, policy=row.policy)
+            for update, row in zip(updates, rows, strict=True)
+            if type(row) is BatchRow
+        ]
+        answered = zip(sent, self._batch(sent), strict=True)
+        outcomes: list[Row] = []
+        for update, row in zip(updates, rows, strict=True):
+            if not isinstance(row, BatchRow):
+                outcomes.append(row)
+                continue
+            answer, fault = next(answered)
+            outcomes.append(row.answers.results(answer.record[2]) if fault is None else self._error(fault, update))
+        return outcomes
 
-    def _row(
-        self, update: Update, shapes: RowShapes, policies: _Policies, made: list[Update]
-    ) -> tuple[Any, RowShape | LatchworkError]:
-        """The row as the client takes it and its shape, or what is wrong with it."""
+    def _row(self, update: Update, batch: BatchRows) -> BatchRow | LatchworkError:
+        """Return the row as the client takes it, or what is wrong with it."""
         try:
-            if update.form is not None:
-                update = plain(update)
-                made.append(update)
-            shape = shapes.of(update.key, update.ops)
-            policy = policies.of(update, shape.writes)
+            return batch.of(update)
         except LatchworkError as failure:
-            return None, failure
-        return (Write if shape.writes else Read)((self.namespace, *update.key), shape.built, policy=policy), shape
-
-    def _row_outcome(
-        self, update: Update, row: Any, shape: RowShape | LatchworkError, faults: Iterator[Fault | None]
-    ) -> Row:
-        if isinstance(shape, LatchworkError):
-            return shape
-        fault = next(faults)
-        return shape.results(row.record[2]) if fault is None else self._error(fault, update)
+            return failure
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         # Rows with the same guard share its policy.
-        made = {id(removal.when): _removing(_ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
+        made = {id(removal.when): removing(ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
         rows = [Remove((self.namespace, *removal.key), policy=made[id(removal.when)]) for removal in removals]
         faults = self._batch(rows)
         return [
@@ -225,7 +210,7 @@ class AerospikeStore(RecordStore):
     def _batch(self, rows: list[Any]) -> list[Fault | None]:
         """Send the rows; for each None where the server has done it, else its error."""
         try:
-            return write_rows(self._client(), rows, self._link.times.of_many(_ONE_TRY)) if rows else []
+            return write_rows(self._client(), rows, self._link.times.of_many(ONE_TRY)) if rows else []
         except FAILURES as failure:
             fault = fault_of(failure)
             return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
@@ -237,7 +222,7 @@ class AerospikeStore(RecordStore):
             query = self._client().query(self.namespace, set)
             query.where(predicates.equals(bin, equals))
             with lenient() as strange:
-                found = query.results(self._link.times.of_many(_ONE_TRY))
+                found = query.results(self._link.times.of_many(ONE_TRY))
         except FAILURES as failure:
             raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
         if strange.met:
@@ -246,46 +231,6 @@ class AerospikeStore(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         info.ensure_index(self._client(), self.namespace, (set, bin, kind), self.seams)
-
-
-class _Policies:
-    """The policies of the rows of one batch; rows with the same guard share one."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[Any, ...], dict[str, Any]] = {}
-
-    def of(self, update: Update, writing: bool) -> dict[str, Any]:
-        kind = (id(update.when), id(update.exists), update.ttl, writing)
-        policy = self._made.get(kind)
-        if policy is None:
-            policy = self._made[kind] = _policy(_ROW, update) if writing else _guarded({}, update.when)
-        return policy
-
-
-def _policy(base: dict[str, Any], update: Update) -> dict[str, Any]:
-    policy, when = _writing(base, update.exists, update.ttl), update.when
-    if when is not None:
-        policy["expressions"] = compiled(when)
-    return policy
-
-
-def _writing(base: dict[str, Any], exists: Exists, ttl: int) -> dict[str, Any]:
-    if exists is Exists.CREATE and ttl == KEEP:  # the server would take the namespace's default-ttl
-        ttl = NEVER
-    return {**base, "exists": _UPDATE if exists is Exists.UPDATE else _EXISTS[exists], "ttl": _TTL.get(ttl, ttl)}
-
-
-def _made_ready(form: Form) -> Ready:
-    ready = form.ready = Ready(form, _writing(_WRITE, form.exists, form.ttl))
-    return ready
-
-
-def _guarded(base: dict[str, Any], when: Guard | None) -> dict[str, Any]:
-    return base if when is None else {**base, "expressions": compiled(when)}
-
-
-def _removing(base: dict[str, Any], removal: Removal) -> dict[str, Any]:
-    return {**base, "expressions": NOT_EXPIRED if removal.when is None else compiled(removal.when)}
 
 
 def _record(key: Key, found: tuple[Any, Any, dict[str, Any]]) -> Record:

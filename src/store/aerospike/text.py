@@ -1,12 +1,12 @@
-"""Stored text that is no UTF-8, which a client in another language may have written.
+"""Stored text that is not UTF-8, which a client in another language may have written.
 
-The client ends the process with a segmentation fault where a row of a batch has such text (seen with 19.3.0; its source
-is so from 19.0 on): it makes no record of the row, and lets go of that record all the same. So within `lenient` the
-text is decoded nevertheless, its bad bytes as lone surrogates, as Python decodes names of files; the rows that have any
-are then refused here. In all other threads, and outside of it, text is decoded as ever.
+The client ends the process with a segmentation fault if a row of a batch has such text (seen with 19.3.0; its source is
+so from 19.0 on): it makes no record of the row, and releases that record all the same. So within `lenient` the text is
+decoded nevertheless, its bad bytes as lone surrogates, as Python decodes names of files; the rows that have any are
+then refused here. In all other threads, and outside of it, text is decoded as usual.
 
-It works by Python's own handler of decoding errors ("strict"), which is asked for each such text and only then; so it
-costs nothing where all text is sound.
+It uses Python's own handler of decoding errors ("strict"), which is called for each such text and only then; so it
+costs nothing if all text is sound.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def lenient() -> Iterator[Strange]:
 
 
 def strange_bin(bins: Mapping[str, Any]) -> str | None:
-    """The name of a bin with text that is no UTF-8, at any depth; None where there is none."""
+    """Return the name of a bin with text that is no UTF-8, at any depth; None where there is none."""
     return next((name for name, value in bins.items() if _is_strange(value)), None)
 
 

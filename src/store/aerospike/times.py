@@ -23,7 +23,7 @@ class CallTimes:
         self._socket, self._total = options["socket_timeout"], options["total_timeout"]
 
     def of_one(self, policy: Policy) -> Policy:
-        """The policy of a call for one record."""
+        """Return the policy of a call for one record."""
         left = call_time()
         if left is None or left * 1000 >= self._total:
             return policy
@@ -31,7 +31,7 @@ class CallTimes:
         return {**policy, "socket_timeout": min(most, self._socket), "total_timeout": most}
 
     def of_many(self, policy: Policy) -> Policy:
-        """The policy of a batch or a query, whose rows may take their time to come as long as they do come."""
+        """Return the policy of a batch or a query, whose rows may take their time to come as long as they do come."""
         left = call_time()
         if left is None or left * 1000 >= self._socket:
             return policy

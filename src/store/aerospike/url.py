@@ -1,4 +1,4 @@
-"""What the URL of an Aerospike store says: hosts, namespace, user, where the secrets are, and options.
+"""The URL of an Aerospike store: hosts, namespace, user, the source of secrets, and options.
 
 No message repeats a part of a URL that may hold a piece of a password, as in one whose `@` or host was forgotten.
 """
@@ -27,24 +27,26 @@ AUTH = ("internal", "external", "pki")
 NUMBERS = {"socket_timeout": 3000, "total_timeout": 5000, "connect_timeout": 1000, "connections": 100}
 TLS_TEXTS = ("cafile", "capath", "certfile", "keyfile", "protocols", "cipher_suite")
 TLS_SWITCHES = ("crl_check", "crl_check_all")
-"""As the client calls them; in a URL they begin with `tls_`."""
+"""The client's names; in a URL they begin with `tls_`."""
 _TEXTS = (
     "tls_name", *(f"tls_{name}" for name in TLS_TEXTS), "tls_keyfile_password_file", "tls_keyfile_password_env",
     "auth", "cluster_name", "password_file", "password_env",
 )  # fmt: skip
 _SWITCHES = ("tls", *(f"tls_{name}" for name in TLS_SWITCHES), "require_sc", "services_alternate")
 OPTIONS = tuple(sorted((*NUMBERS, *_TEXTS, *_SWITCHES)))
-"""Every option that a URL may have."""
+"""All options of a URL."""
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _URL = re.compile(r"(?:([^:/?#]+):)?(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(.*)", re.DOTALL)
 """RFC 3986, appendix B. `urlsplit` refuses an IPv6 address behind another host, in the newer ones of Python."""
+_BRACKETED = re.compile(r"\[([^\[\]]+)\]")
+"""An address that has colons."""
 _SHOWABLE = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^:]*")
-"""What of a host may be shown that is none: behind a colon a password may stand."""
+"""The part of an invalid host that may be shown: behind a colon a password may stand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a URL says. Times in milliseconds, as in the server's own settings; `str` hides the password."""
+    """The content of a URL. Times in milliseconds, as in the server's own settings; `str` hides the password."""
 
     url: str = field(repr=False)
     hosts: tuple[tuple[str, int], ...]
@@ -54,7 +56,7 @@ class Target:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        # A text without a colon before the @ is a user's name, or a password whose user was forgotten.
+        # Text without a colon before the @ is a user's name, or a password without its user.
         user = f"{self.user}:***@" if self.user and self._has_password else "***@" if self.user else ""
         hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
         return f"aerospike://{user}{hosts}/{self.namespace}"
@@ -64,7 +66,9 @@ class Target:
         return self.password is not None or not {"password_file", "password_env"}.isdisjoint(self.options)
 
     def secret(self, name: str) -> str | None:
-        """The secret that the options `<name>_file` or `<name>_env` lead to, read now. Raises `Misconfigured`."""
+        """Return the secret that the options `<name>_file` or `<name>_env` lead to, read now. Raises
+        `Misconfigured`.
+        """
         file, variable = self.options.get(f"{name}_file"), self.options.get(f"{name}_env")
         if file is not None:
             return _line_of(Path(file), f"{name}_file")
@@ -76,7 +80,7 @@ class Target:
 
 
 def parse(url: str) -> Target:
-    """The target of `aerospike://[user[:password]@]host[:port][,host...]/namespace[?options]`.
+    """Return the target of `aerospike://[user[:password]@]host[:port][,host...]/namespace[?options]`.
 
     The options, with their defaults, are in docs/operations.md. Any that begins with `tls_` turns TLS on. Raises
     `InvalidRequest` naming the part that is wrong.
@@ -106,8 +110,10 @@ def _host(text: str) -> tuple[str, int]:
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
         name, port = text, str(DEFAULT_PORT)
-    bare = name.strip("[]")
-    if not bare or (":" in name and not name.startswith("[")) or not _is_number(port) or not 1 <= int(port) <= 65_535:
+    bracketed = _BRACKETED.fullmatch(name)
+    bare = bracketed[1] if bracketed else name
+    odd = not bracketed and any(sign in name for sign in ":[]")
+    if not bare or odd or not _is_number(port) or not 1 <= int(port) <= 65_535:
         found = _SHOWABLE.match(text)
         raise InvalidRequest(
             f"host {shown(found[0] if found else '')} in the store's URL; it must be NAME or NAME:PORT, the port 1 to "
@@ -135,7 +141,9 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _with_tls(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with TLS where one of them asks for it: left out, the login would go over the wire in clear."""
+    """Return the options, with TLS where one of them asks for it: left out, the login would go over the wire
+    in clear.
+    """
     asking = [name for name in options if name.startswith("tls_")]
     if asking and options.get("tls") is False:
         raise InvalidRequest(f"options tls=false and {asking[0]} of the store's URL: leave one of them out")
@@ -165,7 +173,9 @@ def _line_of(file: Path, option: str) -> str:
             mode, text = os.fstat(opened.fileno()).st_mode, opened.read(MAX_SECRET + 1)
         line = text.decode().rstrip("\r\n")
     except (OSError, RuntimeError, ValueError) as failure:
-        why = failure.strerror if isinstance(failure, OSError) else "it is no text in UTF-8, or ~ names nobody's folder"
+        why = (
+            failure.strerror if isinstance(failure, OSError) else "it is no text in UTF-8, or ~ names no user's folder"
+        )
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, cannot be read: {why}") from None
     if not line or len(text) > MAX_SECRET:
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, is empty or too long: it is one line")

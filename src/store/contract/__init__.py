@@ -1,4 +1,4 @@
-"""What every backend must do, as checks that the author of a new backend can run.
+"""The contract of every backend, as checks that the author of a new backend can run.
 
 With pytest, name a fixture `store` and inherit:
 
@@ -7,10 +7,9 @@ With pytest, name a fixture `store` and inherit:
         def store(self):
             return MyStore(...)
 
-Without it, `run(make_store)` calls each check with a new store; a script that does so keeps that behind
-`if __name__ == "__main__":`, since some checks start processes. Records have names that are never used twice, so a
-shared server may be used. Set `shared = False` where a store lives in one process only, and override `pass_time` where
-its clock is injected.
+Without it, `run(make_store)` calls each check with a new store; put that under `if __name__ == "__main__":`, since some
+checks start processes. Names of records are never used twice, so a shared server may be used. Set `shared = False` if a
+store lives in one process only, and override `pass_time` if its clock is injected.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class StoreContract(
     RecordContract, GuardContract, FormContract, LifetimeContract, BatchContract, QueryContract, OnceContract,
     SharingContract, TextContract,
 ):  # fmt: skip
-    """All of it."""
+    """All checks of the contract."""
 
 
 def run(make_store: Callable[[], RecordStore], contract: type[StoreContract] = StoreContract) -> int:

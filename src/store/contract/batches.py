@@ -102,7 +102,7 @@ class QueryContract(Contract):
 
 
 def _asked(ask: Callable[[], list[Record]], expected: set[Key]) -> set[Key]:
-    """The keys that a query answers with; a server that has just made the index may need a moment."""
+    """Return the keys that a query answers with; a server that has just made the index may need a moment."""
     found: set[Key] = set()
     for _ in range(100):
         found = {record.key for record in ask()}
@@ -113,7 +113,7 @@ def _asked(ask: Callable[[], list[Record]], expected: set[Key]) -> set[Key]:
 
 
 class SharingContract(Contract):
-    """Atomicity: no update is lost and none is half seen, whoever else is writing."""
+    """Atomicity: no update is lost and none is half visible, if others write."""
 
     def test_the_data_version_is_another_one_after_each_write_or_none(self, store: RecordStore) -> None:
         seen = [store.data_version()]
@@ -122,6 +122,7 @@ class SharingContract(Contract):
             seen.append(store.data_version())
             store.operate(key, Add("n", 1))
         seen.append(store.data_version())
+        assert not store.tells_of_writes or None not in seen
         assert None in seen or all(before != after for before, after in pairwise(seen))
 
     def test_threads_lose_no_update(self, store: RecordStore) -> None:
@@ -164,7 +165,7 @@ class SharingContract(Contract):
 
 
 def add(store: RecordStore, key: Key) -> None:
-    """What each thread or process of these checks does."""
+    """Do the work of each thread or process of these checks."""
     once = Once(WORKERS * ROUNDS, result=Bin("n"))
     for number in range(ROUNDS):
         if number % 2:

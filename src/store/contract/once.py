@@ -13,7 +13,7 @@ ONCE = Once(8, result=Bin("n"))
 
 
 class Unreliable(PolicyView):
-    """A store whose next `_operate` attempts end in doubt as told: `lost` is applied, `late` waits for `land`."""
+    """A store whose next `_operate` attempts end in doubt as asked: `lost` is applied, `late` waits for `land`."""
 
     def __init__(self, inner: RecordStore, *faults: str) -> None:
         super().__init__(inner, inner.policy)

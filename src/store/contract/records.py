@@ -46,19 +46,19 @@ ANY = Exists.ANY
 
 
 def new_key(set: str = SET) -> Key:
-    """A key that nothing has used before."""
+    """Return a key that nothing has used before."""
     return Key(set, SYSTEM.unique())
 
 
 def make(store: RecordStore, *ops: Op, ttl: int = NEVER, key: Key | None = None) -> Key:
-    """A new record."""
+    """Return a new record."""
     key = key or new_key()
     store.operate(key, *ops, exists=Exists.CREATE, ttl=ttl)
     return key
 
 
 def raises(kind: type[LatchworkError], call: Callable[..., Any], *args: Any, **options: Any) -> LatchworkError:
-    """The error of this kind that the call raises; anything else fails the check."""
+    """Return the error of this kind that the call raises; anything else fails the check."""
     try:
         result = call(*args, **options)
     except kind as failure:
@@ -67,23 +67,23 @@ def raises(kind: type[LatchworkError], call: Callable[..., Any], *args: Any, **o
 
 
 def bins(store: RecordStore, key: Key) -> dict[str, Any] | None:
-    """The record's bins, or None where there is none."""
+    """Return the record's bins, or None where there is none."""
     record = store.get(key)
     return None if record is None else record.bins
 
 
 def generation_of(store: RecordStore, key: Key) -> int:
-    """The record's generation; it has to be there."""
+    """Return the record's generation; it has to be there."""
     record = store.get(key)
     assert record is not None
     return record.generation
 
 
 class Contract:
-    """What the checks need to know about the store that they are run over."""
+    """The facts that the checks need about the store that they are run over."""
 
     shared = True
-    """Whether other processes see the same records; such a store pickles."""
+    """Whether other processes see its records; such a store pickles."""
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass on the store's clock."""

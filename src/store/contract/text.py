@@ -31,7 +31,9 @@ BAD_TEXTS = ("a\0b", "\ud800")
 """The Aerospike client cuts the first where its NUL is, so that two names become one; the second ends the process."""
 
 SEPARATORS = "\n\r\t\x7f\x9f;:=,"
-"""What a name of a set or bin has none of: the server's info protocol, in which such names stand, cannot quote."""
+"""The characters that no name of a set or bin has: the server's info protocol, in which such names stand, cannot quote
+them.
+"""
 
 
 class TextContract(Contract):
@@ -189,7 +191,7 @@ class TextContract(Contract):
 
 
 def nested(levels: int) -> list[Any]:
-    """A list of so many levels, every other one a map."""
+    """Return a list of so many levels, every other one a map."""
     value: Any = 1
     for level in range(levels):
         value = [value] if level % 2 == (levels - 1) % 2 else {"k": value}

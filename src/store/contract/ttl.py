@@ -13,7 +13,7 @@ class LifetimeContract(Contract):
     """Times to live: an expired record is an absent one, whatever is asked of it."""
 
     def test_an_expired_record_is_absent(self, store: RecordStore) -> None:
-        read, updated, guarded, deleted, made, anew, either = (make(store, Put("n", 1), ttl=1) for _ in range(7))
+        read, updated, guarded, deleted, made, again, either = (make(store, Put("n", 1), ttl=1) for _ in range(7))
         self.pass_time(2.1)
         assert store.get(read) is None
         assert store.get_many([read, updated]) == [None, None]
@@ -23,12 +23,12 @@ class LifetimeContract(Contract):
         assert store.delete(read) is False
         _guarded_delete(store, deleted)
         store.operate(made, Put("m", 1), exists=Exists.CREATE)
-        store.operate(anew, Add("n", 1), exists=Exists.ANY)
+        store.operate(again, Add("n", 1), exists=Exists.ANY)
         store.operate(either, Put("m", 2), when=exists("none"), exists=Exists.ANY, or_absent=True)
         rows = store.operate_many([Update(updated, (Add("n", 1),)), Update(guarded, (Add("n", 1),), exists=Exists.ANY)])
         assert isinstance(rows[0], NotFound)
         assert store.delete_many([Removal(read)]) == [False]
-        assert [bins(store, key) for key in (made, anew, either, guarded)] == [{"m": 1}, {"n": 1}, {"m": 2}, {"n": 1}]
+        assert [bins(store, key) for key in (made, again, either, guarded)] == [{"m": 1}, {"n": 1}, {"m": 2}, {"n": 1}]
 
     def test_a_time_to_live_lasts_and_starts_again_with_each_write_that_names_one(self, store: RecordStore) -> None:
         brief, kept, longer, never = (make(store, Put("n", 1), ttl=3) for _ in range(4))
@@ -54,7 +54,7 @@ class LifetimeContract(Contract):
 
 
 def _guarded_delete(store: RecordStore, key: Key) -> None:
-    """A server may still ask the guard of a record that has expired but that it has not removed yet."""
+    """Delete with a guard: a server may still evaluate it on a record that has expired but was not removed yet."""
     try:
         assert store.delete(key, when=Bin("n").eq(9)) is False
     except Refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import InvalidRequest, Refused
-from ..model.expr import Bin, Const, ListOf, Param
+from ..model.expr import Bin, Compare, Const, ListOf, Param
 from ..model.form import Form
 from ..model.ops import Add, Compute, ListAppend, ListRange, ListSet, MapAdd, MapGet, MapPut, Op, Put, Read
 from ..port import Exists, RecordStore, Update
@@ -17,7 +17,7 @@ _SUM = Bin("i") + _N
 
 
 def _operations(n: Any, k: Any, v: Any, total: Any, pair: Any) -> tuple[Op, ...]:
-    """Every place where a parameter may stand."""
+    """Return operations with a parameter in every place where one may stand."""
     return (
         Put("i", n),
         Add("i", n),
@@ -36,7 +36,7 @@ def _operations(n: Any, k: Any, v: Any, total: Any, pair: Any) -> tuple[Op, ...]
 
 
 class FormContract(Contract):
-    """A form does what the same update does, with the values of each call."""
+    """The contract of forms: a form does what the update with its values does."""
 
     def test_a_form_does_what_the_update_does(self, store: RecordStore) -> None:
         form = Form(*_operations(_N, _K, _V, _SUM, ListOf((Bin("i"), _N))), exists=Exists.ANY)
@@ -55,10 +55,18 @@ class FormContract(Contract):
         store.operate(key, plain, MapPut("m", Bin("n") // -30, Const("x")))
         assert (bins(store, key) or {})["m"] == {-2: "x", 2: 71, 6: 5, 7: 75}
         raises(InvalidRequest, MapPut, "m", at, 1)
+        raises(InvalidRequest, MapPut, "m", (at + _N).bind(width=10, n=1), value.bind(n=2))
+
+    def test_what_is_bound_to_one_expression_is_not_for_others(self, store: RecordStore) -> None:
+        key, bound = make(store, Put("n", 1), Put("m", {"a": 1})), (Bin("n") + _N).bind(n=5, k="a")
+        for op in (Put("b", Bin("n") + _N), Compute(Bin("n") + _N), Add("n", _N), MapGet("m", _K)):
+            raises(InvalidRequest, store.operate, key, Put("a", bound), op)
+        assert bins(store, key) == {"n": 1, "m": {"a": 1}}
 
     def test_the_answers_of_a_form_are_told_apart(self, store: RecordStore) -> None:
         key, form = make(store, Put("n", 1)), Form(Read("absent"), Read("n"), Put("text", _V))
         assert store.repeat(form.fill(key, v="x")) == (None, 1)
+        assert store.repeat(Form(Compute(_N), Put("n", _N)).fill(key, n=7)) == (7,)
 
     def test_a_form_is_filled_in_anew_for_each_call(self, store: RecordStore) -> None:
         key, form = make(store, Put("l", [])), Form(Put("l", _V), Read("l"))
@@ -79,6 +87,16 @@ class FormContract(Contract):
         rows = store.operate_many([form.fill(one, n=1), plain, form.fill(three, n=2), form.fill(new_key())])
         assert rows[:2] == [(1,), (2,)]
         assert [type(row) for row in rows[2:]] == [Refused, InvalidRequest]
+        read = Form(ListRange("l", 0, _N), exists=Exists.ANY)
+        too_large, fine = store.operate_many([read.fill(one, n=2**63), read.fill(two, n=2**63 - 1)])
+        assert (type(too_large), fine) == (InvalidRequest, ([],))
+
+    def test_arithmetic_with_another_value_than_an_integer_fails_its_own_row(self, store: RecordStore) -> None:
+        key, other, form = make(store, Put("n", 1)), make(store, Put("n", 1)), Form(Put("n", Bin("n") + _N))
+        for wrong in ("x", 1.5, True, None, [1]):
+            row, fine = store.operate_many([form.fill(key, n=wrong), form.fill(other, n=1)])
+            assert (type(row), fine) == (InvalidRequest, ())
+        assert [bins(store, key), bins(store, other)] == [{"n": 1}, {"n": 6}]
 
     def test_a_form_with_a_token_happens_once(self, store: RecordStore) -> None:
         key, form = make(store, Put("n", 10)), Form(Add("n", _N), when=Bin("n") >= _N, once=ONCE)
@@ -98,3 +116,12 @@ class FormContract(Contract):
         raises(InvalidRequest, store.repeat, Form(Add("n", _N)).fill(key, n=2**63))
         raises(InvalidRequest, store.repeat, Form(MapPut("m", _K, 1)).fill(key, k=1.5))
         assert bins(store, key) == {"n": 1, "l": [0]}
+
+    def test_nothing_is_equal_to_nothing_in_the_order_of_values(self, store: RecordStore) -> None:
+        key, nothing = make(store, Put("n", 1)), Param("none", type(None))
+        for op, holds in (("==", True), ("!=", False), ("<", False), ("<=", True), (">", False), (">=", True)):
+            guard = Compare(op, nothing, Const(None)).bind(none=None)
+            if holds:
+                store.operate(key, Put("n", 2), when=guard)
+            else:
+                raises(Refused, store.operate, key, Put("n", 2), when=guard)

@@ -1,7 +1,9 @@
-"""What the server makes of an expression, in Python, for the local stores (docs/protocols P0.2).
+"""The server's evaluation of an expression, in Python, for the local stores (docs/protocols P0.2).
 
-`evaluate` is pure: the value of an expression for one record at one moment, or `UNKNOWN` where it needs a bin that is
-missing or that holds another type.
+An expression becomes a closure the first time that it is needed: `closure_of` makes it from those of its parts, and
+keeps it in the tree for as long as that lives, so nothing is interpreted for a call. A closure is pure: it returns the
+value of its expression for one record at one moment, or `UNKNOWN` if it needs a bin that is missing or has another
+type.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ...errors import InvalidRequest
 from ...plain import shown
@@ -26,12 +29,11 @@ UNKNOWN = Unknown()
 _NONE: dict[str, Any] = {}
 
 
-@dataclass(slots=True)
-class Scope:
-    """What an expression can see: the bins, the server's time and the last update in ms, the call's parameters.
+class Scope(Struct):
+    """The inputs of an expression: the bins, the server's time and the last update in ms, the call's parameters.
 
-    The last update may be later than the server's time: the clock was set back since. No expression sees that, on the
-    server either: the time since the update is 0 then, and the time is that of the update.
+    The last update may be later than the server's time, if the clock was set back since. An expression does not see
+    that, on the server either: the time since the update is then 0, and the time is that of the update.
     """
 
     bins: dict[str, Any]
@@ -40,25 +42,39 @@ class Scope:
     params: dict[str, Any]
 
 
+Closure = Callable[[Scope], Any]
+
+
 def holds(guard: e.Guard, bins: dict[str, Any], now: int, updated: int) -> bool:
     """Whether a guard is true; false and unknown both refuse."""
     return value_of(guard, Scope(bins, now, updated, _NONE)) is True
 
 
 def value_of(expression: e.Expr | e.Bound, scope: Scope) -> Any:
-    """The value of an expression with its parameters filled in, or `UNKNOWN`."""
-    if type(expression) is e.Bound:
-        expression, scope.params = expression
-    return evaluate(expression, scope)  # type: ignore[arg-type] # mypy does not narrow by `type(...) is`
+    """Return the value of an expression with its parameters filled in, or `UNKNOWN`."""
+    if not isinstance(expression, e.Bound):
+        return closure_of(expression)(scope)
+    others, scope.params = scope.params, expression.params
+    value = closure_of(expression.expr)(scope)
+    scope.params = others  # its own are not for what is evaluated next
+    return value
 
 
-def evaluate(node: e.Expr, scope: Scope) -> Any:
-    """The value of an expression, or `UNKNOWN`."""
-    return _EVALUATE[type(node)](node, scope)
+def closure_of(root: e.Expr) -> Closure:
+    """Return the closure that gives the value of an expression, or `UNKNOWN`."""
+    closure: Closure | None = root.__dict__.get(_CLOSURE)
+    if closure is None:
+        # Kept in the tree itself, past its frozen fields: a weak dictionary costs as much as evaluating it.
+        closure = root.__dict__[_CLOSURE] = _MAKE[type(root)](root)
+    return closure
+
+
+_CLOSURE = "\0closure"
+"""Named like no field of an expression."""
 
 
 def wrap(number: int) -> int:
-    """Integers wrap at 64 bits, as on the server."""
+    """Return an integer wrapped at 64 bits, as on the server."""
     if MIN_INT <= number <= MAX_INT:
         return number
     return (number - MIN_INT) % 2**64 + MIN_INT
@@ -70,28 +86,62 @@ def _of_kind(value: Any, kind: type) -> Any:
     return UNKNOWN
 
 
-def _param(node: e.Param, scope: Scope) -> Any:
-    try:
-        return taken(scope.params[node.name])
-    except KeyError:
-        raise InvalidRequest(f"the expression's parameter {shown(node.name)} has no value: bind it") from None
+def _closures(parts: tuple[e.Expr, ...]) -> tuple[Closure, ...]:
+    return tuple(map(closure_of, parts))
 
 
-def _bin(node: e.Bin, scope: Scope) -> Any:
-    return _of_kind(scope.bins.get(node.name), node.kind)
+def _const(node: e.Const) -> Closure:
+    value = node.value
+    return lambda _: value
 
 
-def _compare(node: e.Compare, scope: Scope) -> Any:
-    left, right = evaluate(node.left, scope), evaluate(node.right, scope)
-    if left is UNKNOWN or type(left) is not type(right):
-        return UNKNOWN
-    if type(left) in NESTED:
-        left, right = _order(left), _order(right)
-    return _COMPARE[node.op](left, right)
+def _param(node: e.Param) -> Closure:
+    name = node.name
+
+    def value(scope: Scope) -> Any:
+        try:
+            return taken(scope.params[name])
+        except KeyError:
+            raise InvalidRequest(f"the expression's parameter {shown(name)} has no value: bind it") from None
+
+    return value
+
+
+def _bin(node: e.Bin) -> Closure:
+    name, kind = node.name, node.kind
+
+    def value(scope: Scope) -> Any:
+        found = scope.bins.get(name)
+        return found if type(found) is kind else UNKNOWN
+
+    return value
+
+
+def _exists(node: e.Exists) -> Closure:
+    bin = node.bin
+    return lambda scope: bin in scope.bins
+
+
+def _compare(node: e.Compare) -> Closure:
+    left, right, compare = closure_of(node.left), closure_of(node.right), _COMPARE[node.op]
+
+    def value(scope: Scope) -> Any:
+        one, other = left(scope), right(scope)
+        if one is UNKNOWN or type(one) is not type(other):
+            return UNKNOWN
+        if type(one) in _IN_ORDER:
+            one, other = _order(one), _order(other)
+        return compare(one, other)
+
+    return value
+
+
+_IN_ORDER = (*NESTED, type(None))
+"""Types whose values Python does not compare as the server does."""
 
 
 def _order(value: Any) -> tuple[int, Any]:
-    """Where the server has a value among those of lists: first by its kind, so that 1, 1.0 and true differ."""
+    """Return the position of a value in the server's order: first by its kind, so that 1, 1.0 and true differ."""
     kind = type(value)
     if kind is list:
         value = tuple(map(_order, value))
@@ -100,36 +150,60 @@ def _order(value: Any) -> tuple[int, Any]:
     return _KINDS.index(kind), value
 
 
-def _all(node: e.All, scope: Scope) -> Any:
-    unknown = False
-    for part in node.parts:
-        value = evaluate(part, scope)
-        if value is False:
-            return False
-        unknown = unknown or value is UNKNOWN
-    return UNKNOWN if unknown else True
+def _all(node: e.All) -> Closure:
+    return _decided_by(False, node.parts)
 
 
-def _any(node: e.AnyOf, scope: Scope) -> Any:
-    unknown = False
-    for part in node.parts:
-        value = evaluate(part, scope)
-        if value is True:
-            return True
-        unknown = unknown or value is UNKNOWN
-    return UNKNOWN if unknown else False
+def _any(node: e.AnyOf) -> Closure:
+    return _decided_by(True, node.parts)
 
 
-def _negate(node: e.Negate, scope: Scope) -> Any:
-    value = evaluate(node.part, scope)
-    return UNKNOWN if value is UNKNOWN else not value
+def _decided_by(decisive: bool, parts: tuple[e.Expr, ...]) -> Closure:
+    """Return `decisive` if a part has that value; else unknown if a part is unknown; else the opposite."""
+    closures = _closures(parts)
+
+    def value(scope: Scope) -> Any:
+        known: Any = not decisive
+        for part in closures:
+            found = part(scope)
+            if found is decisive:
+                return decisive
+            if found is UNKNOWN:
+                known = UNKNOWN
+        return known
+
+    return value
 
 
-def _arithmetic(node: e.Arithmetic, scope: Scope) -> Any:
-    values = [evaluate(part, scope) for part in node.parts]
-    if UNKNOWN in values or (node.op == "//" and values[1] == 0):
-        return UNKNOWN
-    return wrap(_ARITHMETIC[node.op](values))
+def _negate(node: e.Negate) -> Closure:
+    part = closure_of(node.part)
+
+    def value(scope: Scope) -> Any:
+        found = part(scope)
+        return UNKNOWN if found is UNKNOWN else not found
+
+    return value
+
+
+def _arithmetic(node: e.Arithmetic) -> Closure:
+    parts, compute, divides = _closures(node.parts), _ARITHMETIC[node.op], node.op == "//"
+
+    def value(scope: Scope) -> Any:
+        values = [part(scope) for part in parts]
+        for one in values:
+            if type(one) is not int:
+                return _not_computed(values)
+        return UNKNOWN if divides and values[1] == 0 else wrap(compute(values))
+
+    return value
+
+
+def _not_computed(values: list[Any]) -> Any:
+    """Return `UNKNOWN` if that is among the values. Raises `InvalidRequest` for another one that is no integer."""
+    for one in values:
+        if type(one) is not int and one is not UNKNOWN:
+            raise InvalidRequest(f"{shown(one)} in arithmetic: use integers")
+    return UNKNOWN
 
 
 def _map(name: str, scope: Scope) -> dict[Any, Any] | None:
@@ -137,53 +211,88 @@ def _map(name: str, scope: Scope) -> dict[Any, Any] | None:
     return value if type(value) is dict else None
 
 
-def _map_has(node: e.MapHas, scope: Scope) -> Any:
-    entries, key = _map(node.bin, scope), evaluate(node.key, scope)
-    return UNKNOWN if entries is None or key is UNKNOWN else key in entries
+def _map_has(node: e.MapHas) -> Closure:
+    bin, key_of = node.bin, closure_of(node.key)
+
+    def value(scope: Scope) -> Any:
+        entries, key = _map(bin, scope), key_of(scope)
+        return UNKNOWN if entries is None or key is UNKNOWN else key in entries
+
+    return value
 
 
-def _map_value(node: e.MapValue, scope: Scope) -> Any:
-    entries, key = _map(node.bin, scope), evaluate(node.key, scope)
-    return UNKNOWN if entries is None or key is UNKNOWN else _of_kind(entries.get(key), node.kind)
+def _map_value(node: e.MapValue) -> Closure:
+    bin, key_of, kind = node.bin, closure_of(node.key), node.kind
+
+    def value(scope: Scope) -> Any:
+        entries, key = _map(bin, scope), key_of(scope)
+        return UNKNOWN if entries is None or key is UNKNOWN else _of_kind(entries.get(key), kind)
+
+    return value
 
 
-def _map_key_at(node: e.MapKeyAt, scope: Scope) -> Any:
-    entries = _map(node.bin, scope)
-    if not entries or not -len(entries) <= node.index < len(entries):
-        return UNKNOWN
-    if node.index == 0:
-        key = next(iter(entries))
-    elif node.index == -1:
-        key = next(reversed(entries))
-    else:
-        key = list(entries)[node.index]
-    return _of_kind(key, node.kind)
+def _map_key_at(node: e.MapKeyAt) -> Closure:
+    bin, index, kind = node.bin, node.index, node.kind
+
+    def value(scope: Scope) -> Any:
+        entries = _map(bin, scope)
+        if not entries or not -len(entries) <= index < len(entries):
+            return UNKNOWN
+        if index == 0:
+            key = next(iter(entries))
+        elif index == -1:
+            key = next(reversed(entries))
+        else:
+            key = list(entries)[index]
+        return _of_kind(key, kind)
+
+    return value
 
 
-def _map_size(node: e.MapSize, scope: Scope) -> Any:
-    entries = _map(node.bin, scope)
-    return UNKNOWN if entries is None else len(entries)
+def _map_size(node: e.MapSize) -> Closure:
+    bin = node.bin
+
+    def value(scope: Scope) -> Any:
+        entries = _map(bin, scope)
+        return UNKNOWN if entries is None else len(entries)
+
+    return value
 
 
-def _map_smallest(node: e.MapSmallestValue, scope: Scope) -> Any:
-    values = (_map(node.bin, scope) or {}).values()
-    if not values or any(value is None or type(value) is bool for value in values):
-        return UNKNOWN  # the server ranks these below integers
-    return min((value for value in values if type(value) is int), default=UNKNOWN)
+def _map_smallest(node: e.MapSmallestValue) -> Closure:
+    bin = node.bin
+
+    def value(scope: Scope) -> Any:
+        values = (_map(bin, scope) or {}).values()
+        if not values or any(value is None or type(value) is bool for value in values):
+            return UNKNOWN  # the server ranks these below integers
+        return min((value for value in values if type(value) is int), default=UNKNOWN)
+
+    return value
 
 
-def _list_of(node: e.ListOf, scope: Scope) -> Any:
-    values = [evaluate(part, scope) for part in node.parts]
-    return UNKNOWN if UNKNOWN in values else values
+def _list_of(node: e.ListOf) -> Closure:
+    parts = _closures(node.parts)
+
+    def value(scope: Scope) -> Any:
+        values = [part(scope) for part in parts]
+        return UNKNOWN if UNKNOWN in values else values
+
+    return value
 
 
-def _if(node: e.If, scope: Scope) -> Any:
-    test = evaluate(node.test, scope)
-    return UNKNOWN if test is UNKNOWN else evaluate(node.then if test else node.otherwise, scope)
+def _if(node: e.If) -> Closure:
+    test, then, otherwise = closure_of(node.test), closure_of(node.then), closure_of(node.otherwise)
+
+    def value(scope: Scope) -> Any:
+        found = test(scope)
+        return UNKNOWN if found is UNKNOWN else then(scope) if found else otherwise(scope)
+
+    return value
 
 
 _KINDS = (type(None), bool, int, str, list, dict, bytes, float)
-"""In the server's order."""
+"""The kinds of values, in the server's order."""
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
@@ -200,11 +309,11 @@ _ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
     "max": max,
     "min": min,
 }
-_EVALUATE: dict[type, Callable[[Any, Scope], Any]] = {
-    e.Const: lambda node, _: node.value,
+_MAKE: dict[type, Callable[[Any], Closure]] = {
+    e.Const: _const,
     e.Param: _param,
     e.Bin: _bin,
-    e.Exists: lambda node, scope: node.bin in scope.bins,
+    e.Exists: _exists,
     e.Compare: _compare,
     e.All: _all,
     e.AnyOf: _any,
@@ -217,6 +326,6 @@ _EVALUATE: dict[type, Callable[[Any, Scope], Any]] = {
     e.MapKeyAt: _map_key_at,
     e.MapSmallestValue: _map_smallest,
     e.ListOf: _list_of,
-    e.ServerNow: lambda _, scope: max(scope.now, scope.updated),
-    e.SinceUpdate: lambda _, scope: max(0, scope.now - scope.updated),
+    e.ServerNow: lambda _: lambda scope: max(scope.now, scope.updated),
+    e.SinceUpdate: lambda _: lambda scope: max(0, scope.now - scope.updated),
 }

@@ -7,18 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...errors import InvalidRequest, LatchworkError
-from ...forks import renew_in_child
+from ...forks import reset_in_child
 from ...seams import SYSTEM, Seams
 from ..model.ops import check_row
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import apply as local
+from .operations import RECORD_SIZE_LIMIT
 
 
 class MemoryStore(RecordStore):
-    """Records in a dictionary. Gone with the process; two stores share nothing. `seams.wall` is the server's clock.
+    """Records in a dictionary, which end with the process; two stores share nothing. `seams.wall` is the server's
+    clock.
 
-    `server` may be given to let the server's clock differ from the client's. Safe to share between threads; refuses
-    to be pickled, since a copy in another process would be another store. A forked child has such a copy, which works.
+    server: seams that give the server's clock, if it is to differ from the client's.
+
+    Safe to share between threads. Refuses to be pickled, since a copy in another process would be another store. A
+    forked child has such a copy, which works.
     """
 
     def __init__(self, seams: Seams = SYSTEM, *, server: Seams | None = None) -> None:
@@ -26,11 +30,11 @@ class MemoryStore(RecordStore):
         self.seams = seams
         self._server = server or seams
         self._records: dict[Key, local.Stored] = {}
-        self.begin_anew()
-        renew_in_child(self)
+        self.reset_after_fork()
+        reset_in_child(self)
 
-    def begin_anew(self) -> None:
-        """A lock of its own; another thread of the parent may have held the one that a forked child has got."""
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child: another thread of the parent may have held it."""
         self._lock = threading.RLock()
 
     def __reduce__(self) -> Any:
@@ -40,8 +44,8 @@ class MemoryStore(RecordStore):
         return f"MemoryStore({len(self._records)} records)"
 
     def describe(self) -> StoreInfo:
-        """One process, one copy, so strongly consistent; expired records are gone at once."""
-        return StoreInfo("memory", "local", True, 0, 0, 1, local.RECORD_SIZE_LIMIT)
+        """Return the facts: one process, one copy, so strongly consistent; expired records are deleted at once."""
+        return StoreInfo("memory", "local", True, 0, 0, 1, RECORD_SIZE_LIMIT)
 
     def _now(self) -> int:
         return int(self._server.wall() * 1000)
@@ -96,7 +100,7 @@ class MemoryStore(RecordStore):
             ]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
-        """Every bin can be asked for here."""
+        """Do nothing: every bin can be queried in this store."""
 
     def _live(self, key: Key, now: int) -> local.Stored | None:
         stored = self._records.get(key)
@@ -107,7 +111,7 @@ class MemoryStore(RecordStore):
 
 
 def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
-    """What one row of a batch came to: its result or its error."""
+    """Return the outcome of one row of a batch: its result or its error."""
     try:
         return attempt(row)
     except LatchworkError as failure:

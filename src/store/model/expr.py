@@ -1,8 +1,9 @@
 """Expressions: what a guard asks and what an update computes on the server, as values.
 
 An expression is a small immutable tree. The Aerospike adapter compiles it to a filter expression, once, and keeps the
-result for as long as the tree lives; the local stores interpret it (`local.py`). So build a tree once, at import or
-when a handle is made, with a `Param` wherever a call puts in its own value, and `bind` it for each call:
+result for as long as the tree lives; so do the local stores with a closure (`local/evaluate.py`). So build a tree
+once, at import or when a handle is made, with a `Param` wherever a call puts in its own value, and `bind` it for each
+call:
 
     MINE = Bin("lock-owner", str).eq(Param("me", str))
     store.operate(key, Put("x", 1), when=MINE.bind(me="w1"))
@@ -13,7 +14,7 @@ and so is its negation; an unknown guard refuses. `exists(bin)` alone is always 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from ...errors import InvalidRequest
@@ -38,16 +39,20 @@ class Expr:
         for part in getattr(self, "parts", ()):
             _check_part(part)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without what a store keeps in the tree, which no other process has a use for."""
+        return type(self), tuple(getattr(self, each.name) for each in fields(self))
+
     def bind(self, **params: Any) -> Bound:
-        """The expression with its parameters filled in."""
+        """Return the expression with its parameters filled in."""
         return Bound(self, params)
 
     def eq(self, other: Any) -> Expr:
-        """True where both sides are equal."""
+        """Return the condition that both sides are equal."""
         return Compare("==", self, _node(other))
 
     def ne(self, other: Any) -> Expr:
-        """True where the sides differ; unknown, hence refusing, where one is missing."""
+        """Return the condition that the sides differ; unknown, and therefore refused, if one is missing."""
         return Compare("!=", self, _node(other))
 
     def __lt__(self, other: Any) -> Expr:
@@ -72,7 +77,7 @@ class Expr:
         return Arithmetic("*", (self, _node(other)))
 
     def __floordiv__(self, other: Any) -> Expr:
-        """The quotient without its fraction; unknown where the divisor is 0."""
+        """Return the quotient without its fraction; unknown where the divisor is 0."""
         return Arithmetic("//", (self, _node(other)))
 
     def __and__(self, other: Expr) -> Expr:
@@ -94,12 +99,12 @@ class Bound(NamedTuple):
 
 Guard = Expr | Bound
 EXPRESSIONS = (Expr, Bound)
-"""What a value may be an instance of where the server is to compute it."""
+"""The types of values that the server computes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Const(Expr):
-    """A value that is the same in every call."""
+    """A constant value."""
 
     value: Any
 
@@ -266,22 +271,22 @@ def lacks(bin: str, key: Any) -> Expr:
 
 
 def largest(*parts: Any) -> Expr:
-    """The largest of some integers."""
+    """Return the largest of some integers."""
     return Arithmetic("max", tuple(_node(part) for part in parts))
 
 
 def smallest(*parts: Any) -> Expr:
-    """The smallest of some integers."""
+    """Return the smallest of some integers."""
     return Arithmetic("min", tuple(_node(part) for part in parts))
 
 
 def all_of(*parts: Expr) -> Expr:
-    """True where every part is true."""
+    """Return the condition that every part is true."""
     return parts[0] if len(parts) == 1 else All(parts)
 
 
 def any_of(*parts: Expr) -> Expr:
-    """True where some part is true."""
+    """Return the condition that some part is true."""
     return parts[0] if len(parts) == 1 else AnyOf(parts)
 
 

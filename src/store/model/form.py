@@ -10,16 +10,18 @@ on paths that every message takes. A parameter may stand for the amount of an `A
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import asdict, astuple
 
 from ...errors import InvalidRequest
 from ...plain import shown
-from .expr import Bound, Expr, Param
+from .expr import Bin, Bound, Expr, Param
 from .once import Once
-from .ops import Compute, MapPut, Op, Put, check_kinds, is_computed
+from .ops import Compute, MapPut, Op, Put, ReadAll, check_kinds, is_computed
 from .record import KEEP, Exists, Key, Update, checked
+from .values import NO_BIN
 
 _ANY_KEY = Key("set", "name")
 
@@ -27,11 +29,17 @@ _ANY_KEY = Key("set", "name")
 class Form:
     """The operations, guard and options of an update; raises `InvalidRequest` where no backend would take them.
 
-    once: how it is remembered, where `RecordStore.once` is to apply it.  tokened, ready: what `once.py` and
-    `aerospike/prepared.py` have made of it, kept here for the next call.  parts: the operations, ready to be filled in.
+    once: how it is remembered, where `RecordStore.once` is to apply it.
+    tokened, ready, closures: what `once.py`, `aerospike/prepared.py` and `local/apply.py` have made of it, kept here
+        for the next call.
+    parts: the operations, ready to be filled in.
+    names: the parameters that stand for fields of operations.
+    bins: those that the operations and the guard look at or change; none = all.
     """
 
-    __slots__ = ("exists", "once", "ops", "or_absent", "parts", "ready", "tokened", "ttl", "when")
+    __slots__ = (
+        "bins", "closures", "exists", "names", "once", "ops", "or_absent", "parts", "ready", "tokened", "ttl", "when",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,17 +59,37 @@ class Form:
         self.ops, self.when, self.exists, self.or_absent, self.ttl = ops, when, exists, or_absent, ttl
         self.once = once
         self.parts = tuple(map(_part, ops))
+        self.names = frozenset(name for part in self.parts if isinstance(part, _Part) for name in part.names)
+        self.bins = frozenset() if ReadAll in map(type, ops) else frozenset(_bins((*ops, when)))
         self.tokened: Form | None = None
         self.ready: Any = None
+        self.closures: Any = None
 
     def fill(self, key: Key, /, **params: Any) -> Update:
-        """The update of one record with these values."""
+        """Return the update of one record with these values."""
         when = None if self.when is None else Bound(self.when, params)
         return Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params)
 
+    def fill_each(self, keys: Iterable[Key], /, **params: Any) -> list[Update]:
+        """Return the updates of many records with the same values, which a store then makes ready once."""
+        when = None if self.when is None else Bound(self.when, params)
+        return [Update(key, self.ops, when, self.exists, self.or_absent, self.ttl, self, params) for key in keys]
+
+
+def _bins(parts: Iterable[Any]) -> Iterator[str]:
+    """Yield the bins that operations and expressions, and the parts of these, name."""
+    for part in parts:
+        if isinstance(part, Op | Expr):
+            bin: Any = part.name if isinstance(part, Bin) else getattr(part, "bin", NO_BIN)
+            if bin is not NO_BIN:
+                yield bin
+            yield from _bins(vars(part).values() if isinstance(part, Expr) else astuple(part))
+        elif isinstance(part, tuple):
+            yield from _bins(part)
+
 
 def _check_params(op: Op) -> None:
-    """Raises `InvalidRequest` for an expression or a parameter where a form cannot put a value in."""
+    """Raise `InvalidRequest` for an expression or a parameter at a place where a form cannot put a value in."""
     for name, value in asdict(op).items():
         computed = name in _COMPUTED.get(type(op), ())
         wrong = isinstance(value, Expr) and not (computed or (isinstance(value, Param) and name in FILLED))
@@ -75,7 +103,9 @@ _COMPUTED: dict[type, tuple[str, ...]] = {Put: ("value",), MapPut: ("key", "valu
 
 
 def plain(update: Update) -> Update:
-    """The update as if it had been made without a form: every parameter of its operations replaced by its value."""
+    """Return the update as if it had been made without a form: every parameter of its operations replaced by
+    its value.
+    """
     if update.form is None:
         return update
     form: Form = update.form
@@ -101,8 +131,13 @@ class _Part:
         """Whether no call puts anything in."""
         return not (self._params or self._computed)
 
+    @property
+    def names(self) -> list[str]:
+        """The parameters that stand for its fields."""
+        return [param.name for _, param in self._params]
+
     def filled(self, params: dict[str, Any]) -> Op:
-        """The operation with the values of one call. Raises `InvalidRequest` where one is missing."""
+        """Return the operation with the values of one call. Raises `InvalidRequest` where one is missing."""
         fields = list(self._fields)
         for place, param in self._params:
             fields[place] = param_of(param, params)
@@ -116,8 +151,15 @@ def _part(op: Op) -> Op | _Part:
     return op if part.is_constant else part
 
 
+def check_filled(form: Form, params: dict[str, Any]) -> None:
+    """Raise `InvalidRequest` if a parameter of its operations has no value."""
+    if not form.names <= params.keys():
+        missing = min(form.names - params.keys())
+        raise InvalidRequest(f"the parameter {shown(missing)} has no value: fill it in")
+
+
 def param_of(param: Param, params: dict[str, Any]) -> Any:
-    """The parameter's value. Raises `InvalidRequest` where it has none."""
+    """Return the parameter's value. Raises `InvalidRequest` where it has none."""
     try:
         return params[param.name]
     except KeyError:

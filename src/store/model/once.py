@@ -1,4 +1,6 @@
-"""How an update is remembered, so that it happens once: a value; `latchwork.store.once` does it."""
+"""The rules by which an update is remembered so that it happens once, as a value; `latchwork.store.once` has the
+algorithm.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,20 @@ from .record import checked_bins
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """How one kind of update on one kind of record is remembered.
+    """The way in which one kind of update on one kind of record is remembered.
 
-    capacity: how many tokens the map keeps; the same for the record's whole life.  bin: the map bin.  result: what to
-    remember, a value or an expression evaluated after the update.  monotone: once false, the update's guard stays
-    false for ever (a fence, an epoch), so that a refusal is final even after doubt (P0.6).  goes_on: the caller goes on
-    with the token of a refusal (`details["token"]`), so a refusal settles nothing yet; one that cannot be looked into
-    is unknown, as its request may come again.  answer: a bin whose value after the update is the result, and which is
-    read anew where the update turns out to have been applied before; instead of `result`, cheaper where a later value
-    serves as well.  token: a token minted before, to go on with an update that was begun earlier; minted when None.
-    Raises `InvalidRequest` where one of them is not what every backend takes.
+    capacity: how many tokens the map keeps; constant for the record's whole life.
+    bin: the map bin.
+    result: what to remember, a value or an expression evaluated after the update.
+    monotone: once false, the update's guard stays false (a fence, an epoch), so that a refusal is final even
+        after doubt (P0.6).
+    goes_on: the caller continues with the token of a refusal (`details["token"]`), so a refusal decides nothing yet; if
+        the record cannot be read after a refusal, the outcome is unknown, as the request may arrive again.
+    answer: instead of `result`, a bin whose value after the update is the result. It is read again if the update turns
+        out to have been applied before: cheaper if a later value is good enough.
+    token: a token minted before, to continue an update that was begun earlier; minted when None.
+
+    Raises `InvalidRequest` if one of them is not accepted by every backend.
     """
 
     capacity: int

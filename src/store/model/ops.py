@@ -1,12 +1,12 @@
 """Operations: what one atomic update does to the bins of one record, in order, as values.
 
 `Put`, `MapPut` take a plain value, or an expression that the server evaluates against the record as the operations
-before it left it. The operations named `Read`, `ReadAll`, `Compute`, `MapGet` and `ListRange` give results, in their
-order; the others give none.
+before it left it. The operations named `Read`, `ReadAll`, `Compute`, `MapGet` and `ListRange` return results, in their
+order; the others return none.
 
-In a batch, a bin that is read by `Read`, `MapGet` or `ListRange` must not be touched by another operation *after*
-that read in the same row, and is read once a row: the Aerospike client names batch results by bin, so every store
-refuses such a row.
+In a batch, a bin that is read by `Read`, `MapGet` or `ListRange` must not be touched by another operation *after* that
+read in its row, and is read once a row: the Aerospike client names batch results by bin, so every store refuses such a
+row.
 """
 
 from __future__ import annotations
@@ -30,6 +30,16 @@ Filled = Any
 def is_computed(value: Any) -> bool:
     """Whether the store has to evaluate it: an expression, and no parameter that stands for a value."""
     return isinstance(value, EXPRESSIONS) and not isinstance(value, Param)
+
+
+def _check_one_value(params: dict[str, Any], others: dict[str, Any]) -> None:
+    """Raise `InvalidRequest` if a name has two values: to the server a key and its value are one expression."""
+    for name in params.keys() & others.keys():
+        if params[name] != others[name]:
+            raise InvalidRequest(
+                f"the parameter {shown(name)} of a computed key and of its value is bound to two values: give them two "
+                "names"
+            )
 
 
 def _check_counts(*numbers: Any) -> None:
@@ -80,8 +90,8 @@ class Compute(Struct, frozen=True):
 class MapPut(Struct, frozen=True):
     """Set one entry of a map bin (key-ordered, made when missing) to a value or an expression's value.
 
-    The key may be an expression's value too, where the value is one.  new: the whole update is refused where the key is
-    there already; only with a plain value.
+    The key may be an expression's value too, where the value is one.
+    new: the whole update is refused where the key is there already; only with a plain value.
     """
 
     bin: str
@@ -95,6 +105,8 @@ class MapPut(Struct, frozen=True):
             raise InvalidRequest(
                 f"{shown(self.value)} at a key that is computed: give an expression, Const(...) for a value"
             )
+        if isinstance(self.key, Bound) and isinstance(self.value, Bound) and self.key.params is not self.value.params:
+            _check_one_value(self.key.params, self.value.params)
 
 
 class MapAdd(Struct, frozen=True):
@@ -106,7 +118,7 @@ class MapAdd(Struct, frozen=True):
 
 
 class MapRemove(Struct, frozen=True):
-    """Remove the entries with these keys from a map bin; those that are not there are no error."""
+    """Remove the entries with these keys from a map bin; absent keys are no error."""
 
     bin: str
     keys: tuple[str | int | bytes, ...]
@@ -191,12 +203,18 @@ _READS = frozenset(READS)
 
 def writes(ops: tuple[Op, ...]) -> bool:
     """Whether any of them changes the record."""
-    return not _READS.issuperset(map(type, ops))
+    return any_writes(tuple(map(type, ops)))
+
+
+@lru_cache(maxsize=1024)
+def any_writes(kinds: tuple[type, ...]) -> bool:
+    """Whether any operation of these kinds changes the record."""
+    return not _READS.issuperset(kinds)
 
 
 @lru_cache(maxsize=1024)
 def check_kinds(kinds: tuple[type, ...]) -> None:
-    """Raises `InvalidRequest` where operations of these kinds, in this order, cannot be told apart in an answer."""
+    """Raise `InvalidRequest` if the results of operations of these kinds, in this order, cannot be told apart."""
     if ReadAll in kinds and (kinds[-1] is not ReadAll or not _BESIDE_ALL.issuperset(kinds[:-1])):
         raise InvalidRequest("ReadAll comes last, and after no other operations than Put, Add and Touch")
 
@@ -205,7 +223,7 @@ _BESIDE_ALL = frozenset({Put, Add, Touch})
 
 
 def check_row(key: Any, ops: Sequence[Op]) -> None:
-    """Raises `InvalidRequest` where a batch could not tell the results of two operations apart."""
+    """Raise `InvalidRequest` if a batch could not tell the results of two operations apart."""
     if _READS.isdisjoint(map(type, ops)):
         return
     read: set[str] = set()

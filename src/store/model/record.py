@@ -1,4 +1,4 @@
-"""What goes into the record-store port and comes out of it: keys, records, updates and their limits."""
+"""The values of the record-store port: keys, records, updates and their limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ In a namespace that has one, a write with `Exists.ANY` that makes the record tak
 is not seen by such writes: name a time to live, or `NEVER`.
 """
 NEVER = -1
-"""Never expire, whatever the namespace's default is."""
+"""The time to live of a record that never expires, whatever the namespace's default is."""
 MAX_TTL = 10 * 365 * 86_400
 """Seconds; the server's own limit."""
 
@@ -33,7 +33,7 @@ MAX_SET = 63
 
 
 class Key(NamedTuple):
-    """Where a record is: its set and its key within the set."""
+    """The name of a record: its set and its key within the set."""
 
     set: str
     name: str
@@ -50,7 +50,7 @@ class Record:
 
 
 class Exists(Enum):
-    """What a write expects to find."""
+    """The condition on the record's existence for a write."""
 
     UPDATE = "update"  # the record must be there
     CREATE = "create"  # it must not be there
@@ -85,7 +85,7 @@ class Removal(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a store is and what it can promise. Times in seconds, sizes in bytes; None = the backend cannot say."""
+    """The facts about a store and its guarantees. Times in seconds, sizes in bytes; None = the backend cannot say."""
 
     backend: str
     edition: str
@@ -98,7 +98,7 @@ class StoreInfo:
 
 
 Values = tuple[Any, ...]
-"""What the reading operations of one update returned, in order."""
+"""The results of the reading operations of one update, in order."""
 Row = Values | LatchworkError
 """The outcome of one row of a batch: what it read, or the error that the single verb would have raised."""
 
@@ -109,7 +109,7 @@ _BIN = attrgetter("bin")
 
 
 def checked_key(key: Key) -> Key:
-    """The key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
+    """Return the key, once its set and name are within the server's limits. Raises `InvalidRequest`."""
     try:
         set_name, name = key
     except (TypeError, ValueError):
@@ -138,7 +138,7 @@ def checked_key(key: Key) -> Key:
 
 
 def checked_removal(removal: Removal) -> Removal:
-    """The removal, once it is one that every backend takes. Raises `InvalidRequest`."""
+    """Return the removal, once it is one that every backend takes. Raises `InvalidRequest`."""
     if not isinstance(removal, Removal):
         raise InvalidRequest(f"{shown(removal)} is no removal: give Removal(key, when)")
     check_guard(removal.when)
@@ -160,7 +160,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
 
 
 def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of bins to be read, once each is one that a bin can have. Raises `InvalidRequest`."""
+    """Return the names of bins to be read, once each is one that a bin can have. Raises `InvalidRequest`."""
     for name in names:
         if type(name) is not str or name not in known_bins:
             checked_bin(name)
@@ -174,7 +174,7 @@ def check_guard(when: Any) -> None:
 
 
 def checked_rows(updates: Iterable[Update]) -> list[Update]:
-    """The updates, once all are such that every backend takes them. Raises `InvalidRequest`."""
+    """Return the updates, once all are such that every backend takes them. Raises `InvalidRequest`."""
     rows = checked_many("updates", updates)
     ops: tuple[Op, ...] | None = None
     for update in rows:
@@ -184,12 +184,12 @@ def checked_rows(updates: Iterable[Update]) -> list[Update]:
 
 
 def checked(update: Update, *, known_ops: bool = False) -> Update:
-    """The update, once it is one that every backend takes. Raises `InvalidRequest`.
+    """Return the update, once it is one that every backend takes. Raises `InvalidRequest`.
 
     known_ops: its operations were checked before.
     """
     if type(update) is not Update:
-        raise InvalidRequest(f"{shown(update)} is no update: give Update(key, ops), or what a form was filled to")
+        raise InvalidRequest(f"{shown(update)} is no update: give Update(key, ops), or the result of a form's fill")
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update

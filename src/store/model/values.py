@@ -1,9 +1,9 @@
-"""What a bin can hold: integers of 64 bits, floats, str, bytes, bool, None inside lists and maps, and lists and maps of
-these, whose keys are str, int or bytes. No text holds a NUL, where the Aerospike client would cut it.
+"""The values that a bin can hold: integers of 64 bits, floats, str, bytes, bool, None inside lists and maps, and lists
+and maps of these, whose keys are str, int or bytes. No text holds a NUL, at which the Aerospike client would cut it.
 
-The local stores keep values that nobody changes in place: one comes in by `taken`, a checked copy, and goes out by
-`given`, a copy, so that neither side can reach into the other's lists. Scalars are shared, which is what makes the
-simulations fast. Map bins are kept in key order, the server's, so that its smallest key is its first.
+The local stores keep values that are never changed in place: `taken` makes a checked copy of a value that comes in,
+`given` a copy of one that goes out, so that neither side shares the other's lists. Scalars are shared, which makes the
+simulations fast. Map bins are kept in key order, the server's, so that the smallest key is the first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ operation may put the value into a map, and what `Once` remembers of it into a l
 
 
 def taken(value: Any, room: int = MAX_DEPTH) -> Any:
-    """A copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it.
+    """Return a copy of a caller's value as a bin keeps it. Raises `InvalidRequest` where no bin can hold it.
 
     room: levels of lists and maps that it may have; fewer where a layout keeps it within others.
     """
@@ -52,7 +52,7 @@ def taken(value: Any, room: int = MAX_DEPTH) -> Any:
 
 
 def given(value: Any) -> Any:
-    """A copy of a kept value that the caller may change."""
+    """Return a copy of a kept value that the caller may change."""
     kind = type(value)
     if kind is list:
         return [given(item) for item in value]
@@ -62,7 +62,7 @@ def given(value: Any) -> Any:
 
 
 def bound(value: Any) -> int:
-    """Bytes that the value does not exceed when encoded; found without encoding it."""
+    """Return bytes that the value does not exceed when encoded; found without encoding it."""
     kind = type(value)
     if kind is str:
         return HEADER + len(value) * (1 if value.isascii() else 4)
@@ -76,18 +76,22 @@ def bound(value: Any) -> int:
 
 
 def encode(bins: dict[str, Any]) -> bytes:
-    """The bins as bytes."""
+    """Return the bins as bytes."""
     return _ENCODER.encode(bins)
 
 
-def decode(data: bytes | memoryview, bins: Collection[str] = ()) -> dict[str, Any]:
-    """The bins that `encode` wrote, or those of them that are named. Raises `Corrupt`, without the content."""
+def decode(data: bytes | memoryview, bins: Collection[str] = (), *, rest: bool = False) -> dict[str, Any]:
+    """Return the bins that `encode` wrote, or those of them that are named. Raises `Corrupt`, without the content.
+
+    rest: keep those that are not named, too, as bytes that `encode` writes again.
+    """
     try:
         if not bins:
             return _DECODER.decode(data)
         # A bin that is passed over costs little, however large it is.
         found = _PASSING.decode(data)
-        return {name: _VALUE.decode(found[name]) for name in bins if name in found}
+        named = {name: _VALUE.decode(found[name]) for name in bins if name in found}
+        return {**found, **named} if rest else named
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
         raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
 
@@ -104,12 +108,12 @@ _KEY = itemgetter(0)
 
 
 def rank(key: Any) -> tuple[int, Any]:
-    """The server's order of map keys: integers, then strings, then bytes."""
+    """Return the server's order of map keys: integers, then strings, then bytes."""
     return (1 if isinstance(key, str) else 2 if isinstance(key, bytes) else 0, key)
 
 
 def ordered(entries: dict[Any, Any]) -> dict[Any, Any]:
-    """The map in key order."""
+    """Return the map in key order."""
     try:
         return dict(sorted(entries.items(), key=_KEY))
     except TypeError:  # keys of several types
@@ -117,7 +121,7 @@ def ordered(entries: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def with_entry(entries: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
-    """The ordered map with one entry set; cheap for a new largest key, which is what tokens are."""
+    """Return the ordered map with one entry set; cheap for a new largest key, which is what tokens are."""
     in_place = not entries or key in entries or rank(key) > rank(next(reversed(entries)))
     changed = entries.copy()
     changed[key] = value
@@ -125,7 +129,7 @@ def with_entry(entries: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
 
 
 def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
-    """The ordered map without its first so many entries."""
+    """Return the ordered map without its first so many entries."""
     changed = entries.copy()
     for key in islice(entries, count):
         del changed[key]
@@ -133,7 +137,7 @@ def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
 
 
 def map_key(key: Any) -> Any:
-    """The key, where a map can have it. Raises `InvalidRequest`."""
+    """Return the key, where a map can have it. Raises `InvalidRequest`."""
     if not isinstance(key, str | int | bytes) or isinstance(key, bool):
         raise InvalidRequest(f"{shown(key)} cannot be a map key; use str, int or bytes")
     return taken(key)
@@ -143,7 +147,7 @@ def map_key(key: Any) -> Any:
 
 
 def checked_bin(name: str) -> str:
-    """The name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
+    """Return the name of a bin, once it is within the server's limit. Raises `InvalidRequest`."""
     if not isinstance(name, str):
         raise InvalidRequest(f"bin name {shown(name)}: it must be text")
     size = len(_text(name).encode())
@@ -157,17 +161,18 @@ def checked_bin(name: str) -> str:
 
 
 def amount(number: int) -> int:
-    """What can be added to an integer. Raises `InvalidRequest`."""
+    """Return a number that can be added to an integer. Raises `InvalidRequest`."""
     if not isinstance(number, int) or isinstance(number, bool) or not MIN_INT <= number <= MAX_INT:
         raise InvalidRequest(f"{shown(number)} cannot be added; use an integer of 64 bits")
     return number
 
 
 def element(number: int) -> int:
-    """A place in a list, or a number of places. Raises `InvalidRequest`."""
-    if not isinstance(number, int) or number < 0:
+    """Return a place in a list, or a number of places. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or not 0 <= number <= MAX_INT:
         raise InvalidRequest(
-            f"{shown(number)} as a place in a list, or as a number of places: it must be an integer, 0 or more"
+            f"{shown(number)} as a place in a list, or as a number of places: it must be an integer of 64 bits, 0 or "
+            "more"
         )
     return number
 
@@ -196,7 +201,7 @@ def _itself(value: Any) -> Any:
 
 
 def _nested(value: Any, room: int) -> Any:
-    """A list or a map, whose parts are taken, or a value of a kind that is none of a bin's own."""
+    """Return a list or a map with each part taken; a value of any other type is first made a plain one."""
     if type(value) not in NESTED:
         return taken(_plain(value), room)
     if not room:
@@ -210,7 +215,9 @@ def _nested(value: Any, room: int) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A subclass, such as an enumeration's member or a number of numpy, becomes what it is a kind of."""
+    """Return a value of a subclass, such as an enumeration's member or a number of numpy, as a value of its
+    base type.
+    """
     for kind, plain in _KINDS.items():
         if isinstance(value, kind):
             return plain(value)

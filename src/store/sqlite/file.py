@@ -22,7 +22,7 @@ from ...ownership import warn_of_others
 from .seal import bin_of
 
 APPLICATION_ID = 0x4C415443
-"""`LATC`, in the header of every file of ours."""
+"""`LATC`, in the header of every file that Latchwork made."""
 LAYOUT = 2
 """The version of the table; it goes up when the table changes, or what stands in it."""
 UNSEALED = 1
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def open_file(path: Path, synchronous: str) -> sqlite3.Connection:
-    """A connection to the file, which is made where there is none. Raises `sqlite3.Error`, `Misconfigured`."""
+    """Return a connection to the file, which is made where there is none. Raises `sqlite3.Error`, `Misconfigured`."""
     with _opening:
         _make_private(path)
         connection = sqlite3.connect(
@@ -85,7 +85,7 @@ def _make_private(path: Path) -> None:
 
 
 def _claim(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the table in an empty file; refuse a file that is not ours or that a later version wrote."""
+    """Make the table in an empty file; refuse a file of another program or of a later version."""
     if _to_do(connection, path):
         connection.execute("BEGIN EXCLUSIVE")
         for statement in _to_do(connection, path):
@@ -94,7 +94,7 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _to_do(connection: sqlite3.Connection, path: Path) -> tuple[str, ...]:
-    """The statements that make the file one of this layout."""
+    """Return the statements that give the file this layout."""
 
     def ask(question: str) -> int:
         return int(connection.execute(question).fetchone()[0])
@@ -124,43 +124,45 @@ def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
 
 
 def _text(data: bytes) -> str:
-    """Text of the file. SQLite's own error for one that is no UTF-8 would quote it."""
+    """Return text of the file. SQLite's own error for one that is no UTF-8 would quote it."""
     return data.decode(errors="surrogateescape")
 
 
 def _indexed(data: bytes, bin: str) -> str | int | None:
-    """What an index keeps of a record: the bin's value where it is text or an integer."""
+    """Return what an index keeps of a record: the bin's value if it is text or an integer."""
     try:
         return bin_of(data, bin)
     except BaseException as failure:
-        if isinstance(failure, Corrupt) and getattr(_indexing, "anew", False):
+        if isinstance(failure, Corrupt) and getattr(_indexing, "rebuilding", False):
             return None
         _raised.failure = failure
         raise
 
 
 @contextmanager
-def indexing_anew() -> Iterator[None]:
-    """While an index is made: the records that are damaged by then are left out of it, and keep nobody from having it.
+def reindexing() -> Iterator[None]:
+    """Leave damaged records out of an index while it is made, so that it can be made.
 
-    Afterwards a damaged record fails whoever changes it, as SQLite would not find what the index has of it.
+    Afterwards every change of a damaged record fails, as SQLite would not find its entry in the index.
     """
-    _indexing.anew = True
+    _indexing.rebuilding = True
     try:
         yield
     finally:
-        _indexing.anew = False
+        _indexing.rebuilding = False
 
 
 _indexing = threading.local()
 _raised = threading.local()
-"""What has ended `_indexed` in this thread: SQLite says only that something has, of a signal's exception as well."""
+"""The exception that has ended `_indexed` in this thread: SQLite says only that there was one, also of a signal's
+exception.
+"""
 
 
 # ---- failures
 
 FAILURES = (sqlite3.Error, UnicodeDecodeError)
-"""What a statement may raise; the second one where SQLite's message would quote damaged text of the schema."""
+"""The exceptions of a statement; the second one if SQLite's message would quote damaged text of the schema."""
 _BUSY, _LOCKED, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN = 5, 6, 8, 10, 11, 13, 14
 _TOOBIG, _CONSTRAINT, _MISMATCH, _NOTADB = 18, 19, 20, 26
 _DAMAGE = (_CORRUPT, _TOOBIG, _CONSTRAINT, _MISMATCH, _NOTADB)
@@ -177,16 +179,16 @@ _BY_TEXT = {
     "datatype mismatch": _MISMATCH,
     "file is not a database": _NOTADB,
 }
-"""SQLite's own texts, for Python 3.10, which does not tell the number."""
+"""SQLite's own texts, for Python 3.10, which does not give the number."""
 
 _RAISED = "user-defined function raised exception"
-"""SQLite's text for all that has ended a function of ours."""
+"""SQLite's text for everything that has ended a function of Latchwork's."""
 _SCHEMA_IS_DAMAGED = re.compile(r"(malformed database schema|no such (table|column|index|function|collation)|unknown )")
-"""How SQLite's text begins where a statement of ours, which is right, does not fit to what the file says of itself."""
+"""The beginning of SQLite's text if a correct statement does not fit to what the file says about itself."""
 
 
 def primary_code(failure: Exception) -> int:
-    """SQLite's primary result code; 1 (a generic error) where it cannot be told."""
+    """Return SQLite's primary result code; 1 (a generic error) if it is unknown."""
     code, text = getattr(failure, "sqlite_errorcode", None), str(failure)
     if isinstance(failure, UnicodeDecodeError) or (code in (None, 1) and _SCHEMA_IS_DAMAGED.match(text)):
         return _CORRUPT
@@ -201,7 +203,7 @@ def is_busy(failure: sqlite3.Error) -> bool:
 
 
 def only_damage(failure: Exception) -> None:
-    """Raises the failure, unless it says that SQLite has come upon damage, and as `is_unreadable`."""
+    """Raise the failure, unless it is SQLite's for damage, as by `is_unreadable`."""
     if not is_unreadable(failure) and primary_code(failure) not in _DAMAGE:
         raise failure
 
@@ -225,7 +227,7 @@ def never_commits(failure: sqlite3.Error) -> bool:
 
 
 def meaning(failure: Exception, path: Path | str) -> LatchworkError:
-    """The error of ours for a failure after which nothing was written."""
+    """Return the error for a failure after which nothing was written."""
     code = primary_code(failure)
     if is_unreadable(failure):
         return Corrupt(f"{path}: an index needs a record whose bytes are no bins; restore the file from a copy")

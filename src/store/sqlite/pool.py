@@ -12,12 +12,13 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ...deadline import call_time
 from ...errors import Misconfigured, Unavailable
+from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
 from .file import FAILURES, is_busy, meaning, open_file
@@ -25,7 +26,7 @@ from .transaction import ANSWERS, Group, Mine, Together, finish, write
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
-"""Short, since a writer that has just committed is quick to begin again: whoever asks seldom waits for seconds."""
+"""The pauses while another connection writes. Short, since a writer that has just committed soon begins again."""
 FORK_PATIENCE = 1.0
 """Seconds that a fork waits for a write of another thread, and for connections to come back: it takes milliseconds."""
 
@@ -38,7 +39,8 @@ class SQLitePool:
         self._idle: list[sqlite3.Connection] = []
         self.lent: set[object] = set()
         """Who has a connection, or is about to."""
-        self._watcher: sqlite3.Connection | None = None
+        self._watcher: tuple[sqlite3.Connection, object] | None = None
+        """The connection that is asked for the data version, and the time that it is so: nothing is written by it."""
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
         self._queue: set[object] = set()
@@ -49,33 +51,34 @@ class SQLitePool:
         _POOLS.add(self)
 
     def data_version(self) -> object:
-        """Another value after each commit of any other connection, those of this process too.
+        """Return a value that changes with each commit of any other connection, also of this process.
 
-        A connection that writes nothing itself is asked, some 5 microseconds; another connection gives another value,
-        and so does one that cannot be asked.
+        A connection that does not write is asked, which takes some 5 microseconds. Another connection gives another
+        value, and so does one that cannot be asked.
         """
         with self._lending:
             loan = object()
             self.lent.add(loan)
             watcher, self._watcher = self._watcher, None
         try:
-            watcher = watcher or self._borrow()
-            ((version,),) = watcher.execute("PRAGMA data_version")
+            # A connection that was asked before may have written since, which it does not count: it starts again.
+            connection, since = watcher = watcher or (self._borrow(), object())
+            ((version,),) = connection.execute("PRAGMA data_version")
         except FAILURES:
             if watcher is not None:
-                watcher.close()
+                watcher[0].close()
             return loan
         else:
             with self._lending:
                 self._watcher, spare = watcher, self._watcher
             if spare is not None:
-                self._idle.append(spare)
-            return watcher, version
+                self._idle.append(spare[0])
+            return since, version
         finally:
             self.lent.discard(loan)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What `ask` returns; it may be called again while another connection is in its way.
+        """Return what `ask` returns; it may be called again while another connection is in its way.
 
         Within `together` it sees what was written there.
         """
@@ -86,7 +89,7 @@ class SQLitePool:
             return self.patiently(lambda: ask(connection))
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """What `change` returns, once it is committed; an error leaves nothing of it behind.
+        """Return what `change` returns, once it is committed; after an error nothing of it is kept.
 
         Within `together`, once that is committed.
         """
@@ -94,24 +97,31 @@ class SQLitePool:
         return write(self, change) if together is None else together.run(change)
 
     def together(self) -> Together:
-        """One transaction of this thread's calls: the one that it is in, or a new one."""
+        """Return one transaction of this thread's calls: the one that it is in, or a new one."""
         return self.mine.together or Together(self)
 
     def close(self) -> None:
         """Close the connections that are not lent at the moment."""
-        idle, self._idle = self._idle, []
-        watcher, self._watcher = self._watcher, None
-        for connection in (*idle, *filter(None, [watcher])):
+        watching, self._watcher = self._watching(), None
+        for connection in watching:
             connection.close()
+        with suppress(IndexError):  # each is taken as if it were lent: other threads borrow and give back meanwhile
+            for _ in range(len(self._idle)):
+                self._idle.pop().close()
+
+    def _watching(self) -> list[sqlite3.Connection]:
+        """Return the connection that is asked for the data version, if there is one."""
+        return [] if self._watcher is None else [self._watcher[0]]
 
     def before_fork(self, paused: list[Lock]) -> None:
         """Close the connections, once no thread uses one.
 
-        paused: is given the locks that keep threads from making others, each at once, as whoever waits here may be
-        interrupted; the process forks nevertheless.
+        paused: is given the locks that keep threads from making others, each at once, as a thread that waits here may
+            be interrupted; the process forks nevertheless.
 
-        A child has a copy of what SQLite knows of its locks, which are the parent's. While an inherited connection is
-        open there, those that the child makes take no lock, and the parent deletes the log that the child writes to.
+        A child has a copy of SQLite's knowledge of its locks, which are the parent's. While an inherited connection is
+        open there, connections that the child makes take no lock, and the parent deletes the log that the child writes
+        to.
         """
         for lock in (self._writing, self._lending):
             if lock.acquire(timeout=FORK_PATIENCE):
@@ -124,7 +134,7 @@ class SQLitePool:
     def after_fork(self) -> None:
         """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
         if self.lent or self._idle or self._watcher:
-            _INHERITED.setdefault(self.path, []).append([*self._idle, *filter(None, [self._watcher])])
+            _INHERITED.setdefault(self.path, []).append([*self._idle, *self._watching()])
         self._idle, self.lent, self._watcher = [], set(), None
         self._writing, self._lending = threading.RLock(), threading.RLock()
         self._queue, self.left_open, self.mine = set(), None, Mine()
@@ -161,7 +171,7 @@ class SQLitePool:
         return self.synchronous == "full" and bool(self._queue)
 
     def lend(self, group: Group) -> sqlite3.Connection:
-        """A connection for a transaction."""
+        """Return a connection for a transaction."""
         with self._lending:  # which a fork holds
             self.lent.add(group)
         group.connection = connection = self._borrow()
@@ -178,7 +188,9 @@ class SQLitePool:
     # ---- patience
 
     def patiently(self, attempt: Callable[[], T]) -> T:
-        """What `attempt` returns, once nobody is in its way any more, or its error where its time is over."""
+        """Repeat `attempt` until no other connection is in its way; return its result, or raise its error once the time
+        is over.
+        """
         try:
             return attempt()
         except sqlite3.OperationalError as failure:
@@ -201,13 +213,13 @@ class SQLitePool:
         return done[0]
 
     def _time(self) -> float:
-        """Seconds to wait for others: `busy_timeout`, or what the verb that this thread is in has left."""
+        """Return the seconds to wait for others: `busy_timeout`, or the time that is left to this thread's verb."""
         time = call_time()
         return self.busy_timeout if time is None else min(self.busy_timeout, time)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection of this process for one call; one that has failed is not used again."""
+        """Return a connection of this process for one call; one that has failed is not used again."""
         loan, connection, sound = object(), None, False
         try:
             with self._lending:  # which a fork holds
@@ -244,14 +256,14 @@ _INHERITED: dict[Path, list[list[sqlite3.Connection]]] = {}
 """Files that this process has its parent's connections to; kept, since one that is collected is closed, which drops
 the parent's locks (sqlite.org/howtocorrupt.html, 2.6)."""
 _forking = threading.RLock()
-"""One thread forks at a time, so that none lets go of what another one holds."""
+"""One thread forks at a time, so that none releases what another one holds."""
 _PAUSED: list[Lock] = []
-"""While a process forks: what lets its threads go on."""
+"""The locks to release after a fork."""
 
 
 def _before_fork() -> None:
     _forking.acquire()
-    for pool in tuple(_POOLS):
+    for pool in members(_POOLS):
         pool.before_fork(_PAUSED)
 
 

@@ -1,4 +1,4 @@
-"""Records as rows of a SQLite store's table: one at a time, and those of a batch together."""
+"""Records as rows of a SQLite store's table: one at a time, and the rows of a batch together."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ _LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
 _CREATE_IF_ABSENT = f"{_CREATE} ON CONFLICT (set_name, name) DO NOTHING"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
+_CHANGE_IN_TIME = "UPDATE records SET generation = ?, updated = ?, bins = ? WHERE id = ?"
+"""Of a record that expires when it did: the index of that is left alone."""
 _WHOLE = (
     "SELECT CAST(set_name AS BLOB), CAST(name AS BLOB), generation, updated, expires, bins FROM records WHERE id = ?"
 )
@@ -46,10 +48,10 @@ class Found(NamedTuple):
     number: int
     row: Row
 
-    def record(self, bins: Collection[str] = ()) -> local.Stored:
-        """The record, expired or not; with these bins only, or all where none is named. Raises `Corrupt`."""
+    def record(self, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
+        """Return the record, expired or not, as `opened` does. Raises `Corrupt`."""
         try:
-            return opened(self.key, self.row, bins)
+            return opened(self.key, self.row, bins, rest=rest)
         except Corrupt as failure:
             raise Corrupt(f"{file_of(self.connection)}, {self.key}: {failure}", key=self.key) from None
 
@@ -63,13 +65,13 @@ class Found(NamedTuple):
 
 
 def find(connection: sqlite3.Connection, key: Key) -> Found | None:
-    """The record's row, if there is one."""
+    """Return the record's row, if there is one."""
     row = connection.execute(_LOAD, key).fetchone()
     return None if row is None else Found(connection, key, row[0], Row(*row[1:]))
 
 
 def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
-    """The rows of those of the records that are there, in no order."""
+    """Yield the rows of those of the records that exist, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
         by_set[key.set][key.name] = key
@@ -86,8 +88,8 @@ def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[F
 
 
 def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[Found]:
-    """The rows of these records, where a damaged index has some twice, or under names that nobody has asked for."""
-    _tell(file_of(connection))
+    """Yield the rows of these records, if a damaged index has some twice, or under names that were not asked for."""
+    _warn_once(file_of(connection))
     for key in keys:
         found = [(name == key.name, Found(connection, key, number, Row(*row))) for name, number, *row in rows]
         sound = [one for _, one in found if one.is_sound()]
@@ -97,9 +99,9 @@ def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], key
 def matching(
     connection: sqlite3.Connection, set: str, bin: str, equals: str | int, pass_over: Callable[[int], None]
 ) -> list[Found]:
-    """The rows of the set's records whose bin is that, by the index where there is one.
+    """Return the rows of the set's records whose bin has that value, by the index if there is one.
 
-    pass_over: is told the numbers of rows that damage keeps from being read at all.
+    pass_over: is called with the numbers of rows that cannot be read because they are damaged.
     """
     # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
     where = f"WHERE set_name = {quoted(set)} AND latchwork_bin(bins, {quoted(bin)}) = ?"
@@ -118,13 +120,13 @@ def matching(
 
 
 def every(connection: sqlite3.Connection) -> Iterator[Found]:
-    """All rows that there are, whatever the indexes say."""
+    """Yield all rows, whatever the indexes say."""
     for set, name, number, *row in connection.execute(_EVERY):
         yield Found(connection, Key(set, name), number, Row(*row))
 
 
 def quoted(text: str) -> str:
-    """A name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
+    """Return a name as SQL has it; the port has seen to it that there is no NUL in it, at which SQLite would stop."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -138,7 +140,7 @@ def is_known(found: Found) -> bool:
 
 
 def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
-    """What an update that only reads has read."""
+    """Return the results of an update that only reads."""
     found = find(connection, update.key)
     return local.apply(found and found.record(), update, now)[1]
 
@@ -148,9 +150,15 @@ def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
         return made[1]
     found = find(connection, update.key)
-    after, results = local.apply(found and found.record(), update, now)
+    after, results = local.apply(found and found.record(_bins_of(update), rest=True), update, now)
     connection.execute(*_statement(update.key, found, after))
     return results
+
+
+def _bins_of(update: Update) -> Collection[str]:
+    """Return the bins that an update needs decoded; none = all, or it is not known."""
+    form = update.form
+    return form.bins if form is not None and update.ops is form.ops else ()
 
 
 def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[local.Stored, Values] | None:
@@ -184,7 +192,7 @@ def _removable(found: Found | None, removal: Removal, now: int) -> bool:
     try:
         record = local.live(found.record(), now)
     except Corrupt as failure:
-        if removal.when is not None:
+        if removal.when is not None or _is_of_another(found):
             raise
         if _spans_pages(found):
             message = f"{failure}; it is not deleted, as it has several pages, of which some may be others' now"
@@ -195,8 +203,17 @@ def _removable(found: Found | None, removal: Removal, now: int) -> bool:
     return record is not None
 
 
+def _is_of_another(found: Found) -> bool:
+    """Whether the row holds a sound record of another key: it is the index that is damaged."""
+    set, name, *_ = found.connection.execute(_WHOLE, (found.number,)).fetchone()
+    if type(set) is not bytes or type(name) is not bytes:
+        return False
+    key = Key(set.decode(errors="replace"), name.decode(errors="replace"))
+    return key != found.key and found._replace(key=key).is_sound()
+
+
 def _spans_pages(found: Found) -> bool:
-    """Whether the row goes on in other pages. Where the damage lies in their numbers, these may be pages of others.
+    """Whether the row continues in other pages. If their numbers are damaged, these may be pages of other rows.
 
     Only a row of which SQLite has found the end can be measured, but it gives out no other to the last column.
     """
@@ -207,11 +224,15 @@ def _spans_pages(found: Found) -> bool:
 
 
 def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
-    """What puts the record into its row, or removes that."""
+    """Return the statement that writes the record into its row, or removes the row."""
     if record is None:  # of a record that was there: an absent one is not made without a bin
         return REMOVE, (found and found.number,)
     row = sealed(key, record)
-    return (_CREATE, (*row, *key)) if found is None else (_CHANGE, (*row, found.number))
+    if found is None:
+        return _CREATE, (*row, *key)
+    if row.expires == found.row.expires:
+        return _CHANGE_IN_TIME, (row.generation, row.updated, row.data, found.number)
+    return _CHANGE, (*row, found.number)
 
 
 class Batch:
@@ -220,7 +241,7 @@ class Batch:
     def __init__(self, connection: sqlite3.Connection, rows: Sequence[Update | Removal], now: int) -> None:
         self._connection, self._now = connection, now
         self._unseen = _made_once(rows)
-        """Records to be made, which nobody has looked for."""
+        """Records to be made, which were not looked for."""
         keys = [row.key for row in rows if row.key not in self._unseen]
         self._found = {found.key: found for found in find_many(connection, keys)}
         self._changed: dict[Key, local.Stored | None] = {}
@@ -256,7 +277,7 @@ class Batch:
         for key, record in self._changed.items():
             statement, parameters = _statement(key, self._found.get(key), record)
             statements[statement].append(parameters)
-        for statement in (REMOVE, _CREATE, _CHANGE):
+        for statement in (REMOVE, _CREATE, _CHANGE, _CHANGE_IN_TIME):
             if rows := statements[statement]:
                 self._connection.executemany(statement, rows)
 
@@ -268,7 +289,7 @@ class Batch:
 
 
 def _made_once(rows: Sequence[Update | Removal]) -> Set[Key]:
-    """The records that a batch makes and has no other row of."""
+    """Return the records that a batch makes and has no other row of."""
     makes = {row.key for row in rows if isinstance(row, Update) and row.exists is Exists.CREATE}
     if len(makes) == len(rows):
         return makes
@@ -277,11 +298,11 @@ def _made_once(rows: Sequence[Update | Removal]) -> Set[Key]:
 
 
 def file_of(connection: sqlite3.Connection) -> str:
-    """The path of the file that the connection is to."""
+    """Return the path of the file that the connection is to."""
     return str(connection.execute("PRAGMA database_list").fetchone()[2])
 
 
 @lru_cache(maxsize=64)
-def _tell(file: str) -> None:
-    """Once a process."""
+def _warn_once(file: str) -> None:
+    """Log it once a process."""
     log.warning("%s: an index is damaged, and records may seem to be absent; restore it from a copy", file)

@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">BI")
 
 
 class Row(NamedTuple):
-    """What a row holds besides its key. Of a damaged one each column may be of any type."""
+    """The columns of a row without its key. Each column of a damaged one may be of any type."""
 
     generation: int
     updated: int
@@ -33,14 +33,18 @@ class Row(NamedTuple):
 
 
 def sealed(key: Key, record: local.Stored) -> Row:
-    """The row of a record."""
+    """Return the row of a record."""
     generation, updated, expires, data = record.generation, record.updated, record.expires, values.encode(record.bins)
     head = _HEAD.pack(_MARK, _checksum(key, generation, updated, expires, data))
     return Row(generation, updated, expires, head + data)
 
 
-def opened(key: Key, row: Row, bins: Collection[str] = ()) -> local.Stored:
-    """The record of a row, with these bins only, or all where none is named. Raises `Corrupt`, without the content."""
+def opened(key: Key, row: Row, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
+    """Return the record of a row, with these bins only, or all where none is named. Raises `Corrupt`, without the
+    content.
+
+    rest: keep the others as they are; then it is for an update that neither looks at them nor changes them.
+    """
     generation, updated, expires, data = row
     if not (type(generation) is int and type(updated) is int and type(expires) in _WHEN and type(data) is bytes):
         raise Corrupt(_NO_RECORD)
@@ -50,17 +54,17 @@ def opened(key: Key, row: Row, bins: Collection[str] = ()) -> local.Stored:
         content = data[_HEAD.size :]
         if _HEAD.unpack_from(data)[1] != _checksum(key, generation, updated, expires, content):
             raise Corrupt("a record that fails its checksum; restore it from a copy")
-        kept = values.decode(content, bins)
+        kept = values.decode(content, bins, rest=rest)
     else:
         _checked(key.name)
-        kept = {name: _checked(value) for name, value in values.decode(data, bins).items()}
+        kept = {name: _checked(value) for name, value in values.decode(data, () if rest else bins).items()}
     return local.Stored(kept, generation, updated, expires, len(data))
 
 
 def bin_of(data: bytes, bin: str) -> str | int | None:
-    """What an index keeps of a record: the bin's value where it is text or an integer. Raises `Corrupt`.
+    """Return what an index keeps of a record: the bin's value if it is text or an integer. Raises `Corrupt`.
 
-    It does not look at the checksum, for which it would need the whole row; who reads the record does.
+    It does not look at the checksum, for which it would need the whole row; reading the record does.
     """
     if type(data) is not bytes:
         raise Corrupt(_NO_RECORD)

@@ -21,20 +21,22 @@ from ...plain import shown
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
 from ..local.memory import outcome
+from ..local.operations import RECORD_SIZE_LIMIT
 from ..model.ops import check_row, writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import rows as sqlite_rows
-from .file import indexing_anew
+from .file import reindexing
 from .pool import SQLitePool
 from .rows import Batch, Found, quoted
 from .sweep import EVERY, Sweep
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 SYNCHRONOUS = ("full", "normal", "off")
-"""How surely an acknowledged write outlives a power cut: always; all but the newest; no promise."""
+"""How surely an acknowledged write survives a power cut: always; all but the newest; no promise."""
 
 NAMED = 20
 """Damaged places of each kind that `damage` names."""
@@ -48,6 +50,8 @@ class SQLiteStore(RecordStore):
     lose the file. All survive the death of the process. busy_timeout: seconds that one attempt waits for other
     writers before it raises `Unavailable`; the retry policy may make several attempts.
     """
+
+    tells_of_writes = True
 
     def __init__(
         self, path: str | os.PathLike[str], *, synchronous: str = "full", busy_timeout: float = 5.0,
@@ -64,7 +68,7 @@ class SQLiteStore(RecordStore):
 
     @property
     def url(self) -> str:
-        """What `connect` takes to get at the same file from anywhere on this machine."""
+        """The URL by which `connect` opens this file from anywhere on this machine."""
         return f"sqlite:{quote(str(self.path))}?synchronous={self.synchronous}&busy_timeout={self.busy_timeout:g}"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -74,35 +78,36 @@ class SQLiteStore(RecordStore):
         return f"SQLiteStore({self.url!r})"
 
     def describe(self) -> StoreInfo:
-        """One file, one copy, one writer at a time, so strongly consistent."""
+        """Return the facts: one file, one copy, one writer at a time, so strongly consistent."""
         extra = {"path": str(self.path), "synchronous": self.synchronous, "sqlite": sqlite3.sqlite_version}
-        return StoreInfo("sqlite", "local", True, EVERY // 1000, 0, 1, local.RECORD_SIZE_LIMIT, extra)
+        return StoreInfo("sqlite", "local", True, EVERY // 1000, 0, 1, RECORD_SIZE_LIMIT, extra)
 
     def damage(self) -> list[str]:
-        """What is wrong with the file, in words, and with which records; nothing where all is sound. It reads it all.
+        """Return what is wrong with the file, and with which records; an empty list if it is sound. Reads the whole
+        file.
 
-        A damaged record fails those who ask for it, but a damaged index may hide sound records, which then seem to be
-        absent: only this finds that, and `reindex` mends it.
+        Reading a damaged record fails, but a damaged index may hide sound records, which then seem to be absent: only
+        this finds that, and `reindex` repairs it.
         """
 
         def look(connection: sqlite3.Connection) -> list[str]:
-            told = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
+            problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
             damaged = [found for found in sqlite_rows.every(connection) if not found.is_sound()]
             names = [str(found.key) if sqlite_rows.is_known(found) else f"row {found.number}" for found in damaged]
             more = [f"and {len(names) - NAMED} more"] if len(names) > NAMED else []
-            return [*(text for text in told if text != "ok"), *names[:NAMED], *more]
+            return [*(text for text in problems if text != "ok"), *names[:NAMED], *more]
 
         try:
-            with indexing_anew():
+            with reindexing():
                 return self._pool.read(look)
         except Corrupt as failure:
             return [str(failure)]
 
     def reindex(self) -> None:
-        """Make the file's indexes anew from its records, which stay as they are. Raises `Corrupt` where these are two
-        of one name, or cannot be read.
+        """Rebuild the file's indexes from its records, which are not changed. Raises `Corrupt` if two records have one
+        name, or a record cannot be read.
         """
-        with indexing_anew():
+        with reindexing():
             self._pool.write(lambda connection: connection.execute("REINDEX") and None)
 
     def together(self) -> AbstractContextManager[None]:
@@ -120,26 +125,29 @@ class SQLiteStore(RecordStore):
     # ---- reading
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        return self._read(lambda connection, now: _record(sqlite_rows.find(connection, key), bins, now))
+        def ask(connection: sqlite3.Connection, key: Key, now: int) -> Record | None:
+            return _record(sqlite_rows.find(connection, key), bins, now)
+
+        return self._read(ask, key)
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
-        def ask(connection: sqlite3.Connection, now: int) -> list[Record | None]:
+        def ask(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> list[Record | None]:
             found = {row.key: row for row in sqlite_rows.find_many(connection, keys)}
             return [_record(found.get(key), bins, now) for key in keys]
 
-        return self._read(ask)
+        return self._read(ask, keys)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        def ask(connection: sqlite3.Connection, now: int) -> list[Record]:
+        def ask(connection: sqlite3.Connection, set: str, now: int) -> list[Record]:
             rows = sqlite_rows.matching(connection, set, bin, equals, self._pass_over)
             records = (self._readable(one, now) for one in rows)
             # A damaged index may lead to records that say otherwise.
             return [record for record in records if record is not None and record.bins.get(bin) == equals]
 
-        return self._read(ask)
+        return self._read(ask, set)
 
     def _readable(self, found: Found, now: int) -> Record | None:
-        """A record that a query has found, if it is sound and lives."""
+        """Return a record that a query has found, if it is sound and lives."""
         try:
             return _record(found, (), now)
         except Corrupt as failure:
@@ -148,7 +156,7 @@ class SQLiteStore(RecordStore):
             return None
 
     def _pass_over(self, number: int, why: str | None = None) -> None:
-        """A damaged record is named in the log once; the others do not wait for it."""
+        """Log a damaged record by name, once; the others do not wait for it."""
         if number not in self._passed_over:
             self._passed_over.add(number)
             log.warning("passed over by queries: %s", why or f"{self.path}, row {number}")
@@ -157,8 +165,8 @@ class SQLiteStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
-            return self._write(lambda connection, now: sqlite_rows.operate(connection, update, now))
-        return self._read(lambda connection, now: sqlite_rows.read(connection, update, now))
+            return self._write(sqlite_rows.operate, update)
+        return self._read(sqlite_rows.read, update)
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         call = self._write if any(writes(update.ops) for update in updates) else self._read
@@ -169,31 +177,31 @@ class SQLiteStore(RecordStore):
         return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
-        return self._write(lambda connection, now: sqlite_rows.delete(connection, removal, now))
+        return self._write(sqlite_rows.delete, removal)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         return self._batch(self._write, removals, Batch.delete, self._delete)
 
     def _batch(
         self,
-        call: Callable[[Callable[[sqlite3.Connection, int], list[Any]]], list[Any]],
+        call: Callable[[Callable[[sqlite3.Connection, Sequence[Any], int], list[Any]], Sequence[Any]], list[Any]],
         rows: Sequence[Any],
         each: Callable[[Batch, Any], Any],
         alone: Callable[[Any], Any],
     ) -> list[Any]:
-        """What each row came to; all of them are one `call`, unless the file is damaged.
+        """Return the outcome of each row; all rows are one `call`, unless the file is damaged.
 
-        call: `_write`, in one transaction; `_read`, which takes no lock, where every row only reads.
+        call: `_write`, in one transaction; `_read`, which takes no lock, if every row only reads.
         """
 
-        def change(connection: sqlite3.Connection, now: int) -> list[Any]:
+        def change(connection: sqlite3.Connection, rows: Sequence[Any], now: int) -> list[Any]:
             batch = Batch(connection, rows, now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
             batch.write()
             return outcomes
 
         try:
-            return call(change)
+            return call(change, rows)
         except Corrupt:  # SQLite has undone it all, since it has come upon damage
             return [outcome(alone, row) for row in rows]
 
@@ -203,21 +211,21 @@ class SQLiteStore(RecordStore):
             f"CREATE INDEX IF NOT EXISTS {name} ON records (latchwork_bin(bins, {quoted(bin)})) "
             f"WHERE set_name = {quoted(set)}"
         )
-        with indexing_anew():
-            self._write(lambda connection, _: connection.execute(make) and None)
+        with reindexing():
+            self._write(lambda connection, make, _: connection.execute(make) and None, make)
 
     # ---- transactions
 
     def _now(self) -> int:
         return int(self.seams.wall() * 1000)
 
-    def _read(self, ask: Callable[[sqlite3.Connection, int], T]) -> T:
-        return self._pool.read(lambda connection: ask(connection, self._now()))
+    def _read(self, ask: Callable[[sqlite3.Connection, A, int], T], about: A) -> T:
+        return self._pool.read(lambda connection: ask(connection, about, self._now()))
 
-    def _write(self, change: Callable[[sqlite3.Connection, int], T]) -> T:
+    def _write(self, change: Callable[[sqlite3.Connection, A, int], T], about: A) -> T:
         if self._pool.mine.together is None:
             self._sweep.run(self._now())
-        return self._pool.write(lambda connection: change(connection, self._now()))
+        return self._pool.write(lambda connection: change(connection, about, self._now()))
 
 
 def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:

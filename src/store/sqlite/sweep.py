@@ -1,4 +1,4 @@
-"""The removal of a SQLite store's expired records, on the way of those who write others."""
+"""The removal of a SQLite store's expired records, by the processes that write to it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? A
 
 
 class Sweep:
-    """Removes expired records, in transactions of its own: whoever writes fails by nothing that it comes upon.
+    """Removes expired records, in transactions of its own: a writer never fails because of what the removal finds.
 
-    A record goes if it is sound and says itself that it has expired, whatever the index says. Of a damaged one nobody
-    knows whether it has; it stays, and fails those who ask for it. It is named in the log once, and not tried again.
+    A record is removed if it is sound and says itself that it has expired, whatever the index says. Whether a damaged
+    one has expired is not known; it stays, and reading it fails. It is logged once, and not tried again.
     """
 
     def __init__(self, pool: SQLitePool) -> None:
@@ -51,12 +51,12 @@ class Sweep:
                 log.warning("expired records stay there: %s", failure)
             self._has_failed = True
         except LatchworkError:
-            """Whoever writes finds it, too, and says so."""
+            """A write finds it too, and raises the error."""
         else:
             self._next = now if len(expired) == AT_MOST else self._next
 
     def _expired(self, now: int) -> list[int]:
-        """The oldest of them, as the index says."""
+        """Return the rows that expired first, as the index says."""
         # As many more as were passed over, so that these are never all that is looked at.
         rows = self._pool.read(lambda one: one.execute(_EXPIRED, (now, AT_MOST + len(self._left))).fetchall())
         return [number for (number,) in rows if number not in self._left][:AT_MOST]
@@ -83,7 +83,7 @@ class Sweep:
 
 
 def _removed(connection: sqlite3.Connection, number: int, now: int) -> bool:
-    """Whether the row is gone now; False where it is damaged, or lives, whatever the index says."""
+    """Whether the row is deleted now; False if it is damaged, or has not expired, whatever the index says."""
     row = connection.execute(_ROW, (number,)).fetchone()
     if row is None:  # another process was here, unless the index is damaged
         return connection.execute(_LISTED, (now, number)).fetchone() is None

@@ -1,11 +1,11 @@
 """Write transactions of one process on a SQLite file: one call's, several calls' together, several threads' at once.
 
-A turn is one thread's part of a transaction; it has the lock of the process's writers from its first statement on.
-Where a commit waits for the disk (`synchronous=full`), whoever is done while other threads wait for their turn leaves
-the transaction open for them and waits too: the last of them commits for all. Each one's part is undone by itself
-where it fails, and nobody is answered before the commit.
+A turn is one thread's part of a transaction; it has the lock of the process's writers from its first statement on. If a
+commit waits for the disk (`synchronous=full`), a thread that has finished while other threads wait for their turn
+leaves the transaction open for them and waits too: the last of them commits for all. If one's part fails, it is undone
+alone, and no thread is answered before the commit.
 
-An interrupt (Ctrl-C) may come at every call. So whatever ends something may be done twice: it does what is left to do.
+An interrupt (Ctrl-C) may come at every call. So each ending may be done twice: it does what is left to do.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ T = TypeVar("T")
 ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
 """Errors that say nothing against the connection."""
 MAX_GROUP = 64
-"""Threads whose writes one commit takes along, so that the first of them does not wait for ever."""
+"""Threads whose writes one commit covers, so that the first of them does not wait without end."""
 HAND_OVER = 0.02
-"""Seconds that whoever left the transaction open waits for the next one, before it looks whether that has given up."""
+"""Seconds that a thread which left the transaction open waits for the next one, before it checks whether that has given
+up.
+"""
 
 
 class Group:
-    """An open transaction on its connection, of one thread or of several; in the pool's books as a loan."""
+    """An open transaction on its connection, of one thread or of several; counted by the pool as in use."""
 
     __slots__ = ("connection", "failure", "final", "lost", "members", "over")
 
@@ -50,7 +52,7 @@ class Group:
         self.over: Over | None = None
         """Set once it has ended, where threads wait for that."""
         self.final = False
-        """Whether its commit was sent: nobody joins it, or takes anything back, from then on."""
+        """Whether its commit was sent: from then on no thread joins it, or takes anything back."""
         self.failure: Exception | None = InterruptedError("interrupted")
         """What its commit has failed with; an interrupt until it is known to have succeeded."""
         self.lost = False
@@ -60,7 +62,8 @@ class Group:
 class Over:
     """The end of a transaction, for the threads that wait for it.
 
-    One lock without any code around it: an interrupt within an event's `set` may leave those who wait there for ever.
+    One lock without any code around it: an interrupt within an event's `set` would leave the waiting threads
+    without an end.
     """
 
     __slots__ = ("_lock",)
@@ -77,13 +80,13 @@ class Over:
         return True
 
     def set(self) -> None:
-        """Let go on who waits."""
+        """Let the waiting threads continue."""
         with suppress(RuntimeError):  # it is set
             self._lock.release()
 
 
 class Mine(threading.local):
-    """What a thread has of its own: the transaction of its calls, if it is in one."""
+    """The transaction of a thread's calls, if it is in one."""
 
     together: Together | None = None
 
@@ -109,11 +112,11 @@ class Writers(Protocol):
 
 
 class Undone(Exception):
-    """The transaction came to nothing because of what another thread did in it."""
+    """The transaction was undone because of what another thread did in it."""
 
 
 class Turn:
-    """One thread's part of a transaction. Whoever made it calls `leave` at the end, whatever happens, and twice."""
+    """One thread's part of a transaction. Its maker calls `leave` at the end, whatever happens; twice is harmless."""
 
     __slots__ = ("_group", "_joined", "_nested", "_pool", "_taken")
 
@@ -124,7 +127,7 @@ class Turn:
         self._group: Group | None = None
 
     def begin(self) -> sqlite3.Connection:
-        """Wait for the lock, and begin a transaction or go on with the one that was left open."""
+        """Wait for the lock, and begin a transaction or continue the one that was left open."""
         pool = self._pool
         self._taken = pool.take_turn()
         group = pool.left_open
@@ -205,7 +208,7 @@ class Turn:
             self._pool.end_turn()
 
     def _leave_open(self, group: Group) -> None:
-        """Hand the transaction over, and wait for its end, which whoever waits brings about if nobody goes on."""
+        """Hand the transaction over, and wait for its end; if no thread continues it, a waiting one ends it."""
         pool = self._pool
         over = group.over = group.over or Over()
         try:
@@ -229,7 +232,7 @@ class Turn:
 
 
 def finish(pool: Writers, group: Group) -> None:
-    """Commit for all who have written; whoever calls has the lock."""
+    """Commit for all threads that have written; the caller holds the lock."""
     try:
         if group.connection is not None and not group.final:
             group.final = True
@@ -242,7 +245,7 @@ def finish(pool: Writers, group: Group) -> None:
 
 
 def end(pool: Writers, group: Group, *, sound: bool) -> None:
-    """Give the connection back, and tell those who wait."""
+    """Return the connection, and answer the threads that wait."""
     if pool.left_open is group:
         pool.left_open = None
     connection, group.connection = group.connection, None
@@ -255,7 +258,7 @@ def end(pool: Writers, group: Group, *, sound: bool) -> None:
 
 
 def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
-    """What `change` returns, once it is committed; an error leaves nothing of it behind."""
+    """Return what `change` returns, once it is committed; after an error nothing of it is kept."""
     while True:
         turn = Turn(pool)
         try:
@@ -333,7 +336,7 @@ class Together:
             raise self._failure
 
     def run(self, call: Callable[[sqlite3.Connection], T]) -> T:
-        """What one call of the transaction returns."""
+        """Return the result of one call of the transaction."""
         if self._failure is not None:
             raise _rolled_back(
                 StorageFailed(f"{self._pool.path}: an earlier call of this transaction failed; nothing is written")
@@ -355,7 +358,7 @@ class Together:
             raise
 
     def _begin(self) -> None:
-        """Begin. Where it fails nothing has begun, and the same call may be made again."""
+        """Begin the transaction. If this fails, nothing has begun, and the call may be made again."""
         turn = self._turn = Turn(self._pool)
         try:
             self._connection = turn.begin()

@@ -201,6 +201,33 @@ def test_a_term_ends_where_a_farm_that_is_back_has_seen_a_later_epoch(candidate,
     assert until(lambda: one.leadership).epoch > later
 
 
+def test_a_farm_that_answers_for_a_term_that_is_over_is_sealed_for_the_next_one(candidate, farms, monkeypatch):
+    lhr, asked, may_answer = farms["lhr"], threading.Event(), threading.Event()
+    lhr.cut_off()
+    one = candidate("iad")
+    one.start()
+    old = until(lambda: one.leadership)
+
+    def late(update):
+        monkeypatch.undo()
+        asked.set()
+        assert may_answer.wait(20)
+        return lhr.inner._operate(update)
+
+    monkeypatch.setattr(lhr, "_operate", late)
+    assert asked.wait(20)
+    sealing = one._sealer
+    assert one.resign()
+    new = until(lambda: one.leadership)
+    may_answer.set()
+    sealing.join(20)
+    assert lhr.fence() == old.epoch
+    assert one.unsealed == {"lhr"}
+    lhr.heal()
+    until(lambda: lhr.fence() == new.epoch)
+    until(lambda: not one.unsealed)
+
+
 def test_nobody_leads_while_a_farm_is_cut_off_where_all_are_asked_for(candidate, farms):
     farms["lhr"].cut_off()
     one = candidate("iad", all_farms=True)

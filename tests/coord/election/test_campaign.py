@@ -71,7 +71,7 @@ def test_a_store_that_is_away_delays_the_campaign_and_does_not_end_it(store, ele
     assert terms == [True]
     assert store.seams.slept.count(RECOVERY) == 2
     warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert sum(f"goes on in {RECOVERY} s" in message for message in warnings) == 1, "once a minute"
+    assert sum(f"tries again in {RECOVERY} s" in message for message in warnings) == 1, "once a minute"
     assert locked(store) == 0
 
 
@@ -133,7 +133,7 @@ def test_a_store_that_can_never_work_ends_the_campaign_and_is_told_to_who_waits(
     election._seams.at(0.01, campaign)
     with pytest.raises(Misconfigured, match="no such namespace"):
         election.run(lambda leadership: None, timeout=5)
-    assert "does not stand any more" in caplog.text
+    assert "does not take part any more" in caplog.text
     assert store.total == 1
 
 
@@ -150,7 +150,7 @@ def test_an_end_of_the_campaigns_thread_is_told_to_who_waits(store, election, ca
     election._seams.at(0.01, campaign)
     with pytest.raises(LatchworkError, match=re.escape(f"ended with {failure!r}")):
         election.run(lambda leadership: None, timeout=5)
-    assert "does not stand any more" in caplog.text
+    assert "does not take part any more" in caplog.text
 
 
 def test_a_campaign_that_fails_once_it_was_stopped_is_no_failure_of_a_later_one(election):
@@ -176,7 +176,7 @@ def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, ca
 
     with caplog.at_level(logging.INFO, "latchwork"):
         stand(election, lead)
-    assert "could not say so to the store" in caplog.text
+    assert "could not update the list of candidates" in caplog.text
     assert "is over" in caplog.text
     assert election.leadership is None
     assert locked(store) == 1, "until its lease is over"
@@ -201,4 +201,4 @@ def test_a_campaign_whose_report_cannot_begin_goes_on_once_it_can(election, monk
     stand(election, lambda leadership: terms.append(leadership.epoch) or election.stop())
     assert len(terms) == 1
     assert election._seams.slept[:3] == [RECOVERY, 2 * RECOVERY, 4 * RECOVERY]
-    assert caplog.text.count("goes on in") == 1
+    assert caplog.text.count("tries again in") == 1

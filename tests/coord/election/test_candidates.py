@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from latchwork.coord.election.candidates import CONTENDERS, Candidates
-from latchwork.store import NEVER, Key, MemoryStore
+from latchwork.errors import Corrupt
+from latchwork.store import NEVER, Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
 
@@ -53,3 +54,11 @@ def test_each_election_has_candidates_of_its_own(clock):
     store = MemoryStore(clock)
     Candidates(store, "one").report("a", 10)
     assert Candidates(store, "two").names() == []
+
+
+@pytest.mark.parametrize("damage", [7, {1: 2}, {"a": "x"}])
+def test_a_damaged_list_is_said_to_be_corrupt(clock, damage):
+    store = MemoryStore(clock)
+    store.operate(Key(CONTENDERS, "office"), Put("seen-until", damage), exists=Exists.CREATE)
+    with pytest.raises(Corrupt):
+        Candidates(store, "office").names()

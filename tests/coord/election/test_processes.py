@@ -13,6 +13,7 @@ import uuid
 import pytest
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
+from latchwork.errors import Unavailable
 from latchwork.store import Key, Put, SQLiteStore
 
 LEASE = 1.0
@@ -67,7 +68,12 @@ def office(request, tmp_path):
 
 
 def _contenders(candidate):
-    return candidate.contenders() if not hasattr(candidate, "_client") or candidate._client.connected else []
+    if hasattr(candidate, "_client") and not candidate._client.connected:
+        return []
+    try:
+        return candidate.contenders()
+    except Unavailable:  # ZooKeeper was slow: it is asked again
+        return []
 
 
 def _until(probe, timeout=30.0):

@@ -93,7 +93,7 @@ def a_fence_that_was_taken_after_the_session_was_lost_is_given_back(world):
 def the_term_ends_at_suspended(world):
     one = world.candidate("a")
     term = world.elect(one)
-    one._heard("SUSPENDED")
+    one._on_state("SUSPENDED")
     assert term.lost.is_set()
 
 

@@ -38,6 +38,52 @@ def test_a_candidate_stands_again_only_after_the_last_of_several_functions_has_r
     assert until(lambda: election.leadership).epoch > epoch
 
 
+def test_a_run_that_ends_leaves_the_campaign_to_those_that_still_wait(election):
+    """Two threads of one program run on one candidate, and nobody has stopped it."""
+    epochs = []
+
+    def first(leadership):
+        election.resign()
+        thread.start()
+        until(lambda: len(election._runs) == 2)
+        return leadership.epoch
+
+    def second():
+        epochs.append(election.run(lambda leadership: leadership.epoch, timeout=60))
+
+    thread = threading.Thread(target=second)
+    epoch = election.run(first)
+    thread.join(60)
+    assert [later > epoch for later in epochs] == [True]
+    assert not election._standing.is_alive(), "it ends with the last one"
+    assert (election._runs, election._owner) == (set(), None)
+
+
+def test_a_run_that_begins_while_another_ends_has_a_campaign_of_its_own(election, monkeypatch):
+    """And ends it, although the other one ends later."""
+    ended, owner, over, epochs = election._ended, [], threading.Event(), []
+
+    def second(leadership):
+        over.wait(60)
+        epochs.append(leadership.epoch)
+
+    thread = threading.Thread(target=lambda: election.run(second, timeout=60))
+
+    def meanwhile(*given):
+        monkeypatch.setattr(election, "_ended", ended)
+        thread.start()
+        until(lambda: election._owner is not owner[0])
+        return ended(*given)
+
+    monkeypatch.setattr(election, "_ended", meanwhile)
+    epoch = election.run(lambda leadership: owner.append(election._owner) or leadership.epoch)
+    over.set()
+    thread.join(60)
+    assert [later > epoch for later in epochs] == [True]
+    assert not election._standing.is_alive()
+    assert election._owner is None
+
+
 class Late(Poll):
     """Who waited by this comes back late; something happens before."""
 

@@ -103,6 +103,22 @@ def test_a_term_is_refused_once_it_was_seen_to_stand_still_for_its_lease(office,
     refused(term)
 
 
+def test_a_term_that_is_read_slowly_is_not_taken_for_one_that_stands_still(office, clock):
+    """Its lease was read before its next renewal, and the answer took longer than the lease."""
+
+    class Slow(CountingStore):
+        def _get(self, key, bins):
+            found = super()._get(key, bins)
+            clock.advance(10.1)
+            return found
+
+    store, grant, term = office
+    term.check()
+    term.store = Slow(store)
+    clock.at(5, grant.renew)
+    term.check()
+
+
 def test_a_term_that_is_renewed_in_time_stays_in_office_whatever_the_servers_clock_says(office, clock):
     _, grant, term = office
     for step in (3600, -7200, 3600):

@@ -86,7 +86,7 @@ def test_a_client_of_the_callers_is_left_alone_and_a_warning_is_logged_once(clie
     stand(election, clock, 20)
     (client,) = clients
     assert client.log == []
-    assert caplog.text.count("stand with another client") == 1
+    assert caplog.text.count("use a new client") == 1
 
 
 @pytest.mark.parametrize("hosts", [["h:1", "i:2"], ("h:1", "i:2"), "h:1,i:2"])

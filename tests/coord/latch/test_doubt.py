@@ -82,6 +82,28 @@ def test_a_count_up_down_latch_is_created_once(store):
     assert first.count() == 2
 
 
+@pytest.mark.parametrize("make", [CountDownLatch.create, CountDownLatch.get_or_create])
+def test_a_latch_that_is_deleted_before_its_next_creator_could_read_it_is_created_anew(store, make):
+    earlier = CountDownLatch.create(store, "shop", "run", parties=["x"], farm_id="f")
+    before(store, {2: earlier.delete})
+    latch = make(store, "shop", "run", parties=["a", "b"], farm_id="f")
+    assert latch.missing() == latch.expected() == {"a", "b"}
+    assert latch.count_down(party="a") == 1
+
+
+def test_a_latch_that_others_create_and_delete_all_the_time_is_not_created(store):
+    def made(policy=TWICE):
+        CountDownLatch.create(store.inner, "shop", "run", 1, farm_id="f", policy=policy)
+
+    def deleted():
+        CountDownLatch.get(store.inner, "shop", "run", farm_id="f").delete()
+
+    made()
+    before(store, {2: deleted, 3: made, 4: deleted})
+    with pytest.raises(Unavailable, match="all the time"):
+        CountDownLatch.get_or_create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+
+
 @pytest.mark.parametrize("party", ["x" * 256, "é" * 128])
 def test_the_name_of_a_party_has_at_most_255_bytes(store, party):
     latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f")

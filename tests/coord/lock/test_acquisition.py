@@ -8,7 +8,8 @@ from latchwork.coord import FencedLock
 from latchwork.coord.contender import Contender
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import OutcomeUnknown, Unavailable
-from latchwork.queue.circular.lock import LeaseTaker
+from latchwork.queue import LargeQueue
+from latchwork.queue.circular.lock import QueueLock
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
@@ -64,7 +65,7 @@ class Forgetting:
         self.kept = value
 
 
-@pytest.mark.parametrize(("kind", "attribute"), [(Contender, "observed"), (LeaseTaker, "_observed")])
+@pytest.mark.parametrize(("kind", "attribute"), [(Contender, "observed"), (QueueLock, "_observed")])
 def test_another_thread_may_see_the_record_gone_while_one_observes_the_lease(store, kind, attribute):
     lock(store.inner).acquire()
     shared = type("Shared", (kind,), {attribute: Forgetting()})
@@ -72,7 +73,7 @@ def test_another_thread_may_see_the_record_gone_while_one_observes_the_lease(sto
         party = shared(store, RECORD, "me", 10)
         observe = party.look
     else:
-        observe = shared(store, RECORD).observe
+        observe = shared(store, LargeQueue.create(store.inner, "q", 10).layout).observe
     assert observe().since == observe().since
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 
@@ -196,6 +198,47 @@ def test_a_block_that_was_released_does_not_stand_in_the_way_of_the_next_one(sto
     lock.grant.release()
     with lock as other:
         assert other.fence > grant.fence
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_block_around_another_of_the_same_lock_ends_as_if_it_were_alone(store, released):
+    """The inner one is let in, as the lock was released or lost before."""
+    lock = FencedLock(store, "lock")
+    with pytest.raises(LeaseLost) if not released else nullcontext(), lock as outer:
+        outer.release() if released else store.inner.operate(RECORD, Put("locked", 0))
+        outer.lost.set()
+        with lock as inner:
+            assert inner.fence > outer.fence
+            assert lock.grant is inner
+            inner.check()
+        assert lock.grant is outer
+    assert lock.grant is None
+    assert store.get(RECORD).bins["locked"] == 0
+
+
+def in_another_thread(work):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result(60)
+
+
+def test_a_block_that_ends_in_another_thread_releases_its_lock(store):
+    """As that of a generator which a web framework begins in one thread of its pool and closes in another."""
+    lock = FencedLock(store, "lock")
+    grant = in_another_thread(lock.__enter__)
+    lock.__exit__(None, None, None)
+    assert grant.lost.is_set()
+    assert store.get(RECORD).bins["locked"] == 0
+    with lock:
+        pass
+
+
+def test_a_block_that_ends_in_another_thread_is_refused_where_it_may_be_one_of_several(store, clock):
+    lock = FencedLock(store, "lock")
+    first = in_another_thread(lock.__enter__)
+    in_another_thread(lambda: (first.release(), lock.__enter__()))
+    with pytest.raises(InvalidRequest, match="did not begin it"):
+        lock.__exit__(None, None, None)
+    assert store.get(RECORD).bins["locked"] == 1
 
 
 def test_a_handle_ships_without_its_block(tmp_path):

@@ -131,6 +131,22 @@ def _forked(store, me):
     return pid
 
 
+def test_a_forked_child_that_ends_inside_the_block_leaves_the_lock_to_its_parent(sqlite):
+    lock = FencedLock(sqlite, "forked", owner="parent", lease=20)
+    with lock.acquire(timeout=10) as grant:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                grant.__exit__(SystemExit, SystemExit(0), None)
+                os._exit(3 if grant.release() else 0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert FencedLock(sqlite, "forked", owner="other", lease=20).try_acquire() is None
+        assert not grant.lost.is_set()
+    assert FencedLock(sqlite, "forked", owner="other", lease=20).try_acquire() is not None
+
+
 def _kill(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

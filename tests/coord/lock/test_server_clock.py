@@ -12,8 +12,6 @@ import pytest
 
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.queue import LargeQueue
-from latchwork.queue.circular.lock import LeaseTaker
-from latchwork.store import Key
 from latchwork.store.aerospike.store import AerospikeStore
 
 HOUR = 3600
@@ -56,7 +54,7 @@ def test_a_dead_process_holds_up_a_large_queue_no_longer_though_the_servers_cloc
 ):
     queue = LargeQueue.create(store, name, 10)
     queue.enqueue("before")
-    LeaseTaker(store, Key(name, "queue-metadata")).take("dead", "grant", (), {}, 5)
+    queue._lock.take("grant", [], 5, owner="dead")
     server_with_clock.set_clock(ahead)
     queue.enqueue("after", timeout=ENOUGH)
     assert [entry.value for entry in queue.dequeue_many(10, timeout=ENOUGH)] == ["before", "after"]

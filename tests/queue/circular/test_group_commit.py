@@ -12,8 +12,8 @@ import pytest
 
 from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, Unavailable
 from latchwork.queue import LargeQueue, Transaction
-from latchwork.queue.circular import group_commit, line
-from latchwork.queue.circular.line import Ticket, fail
+from latchwork.queue.circular import group_commit, plan
+from latchwork.queue.circular.group_commit import Ticket, fail
 from latchwork.queue.circular.plan import ENQUEUE, Request
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
@@ -60,7 +60,7 @@ def held_by_another(store, clock, *, until):
     hold, start = lock.take("other", [], 5), clock.monotonic()
     for place in range(int((until - start) / 0.1)):
         clock.at(0.1 * place, lambda: lock.renew(hold))
-    clock.at(until - start, lambda: lock.let_go(hold))
+    clock.at(until - start, lambda: lock.abandon(hold))
 
 
 def taken_over(store, clock, *, until):
@@ -94,7 +94,7 @@ def test_the_first_calls_of_a_forked_child_are_all_answered_though_they_come_at_
     group = LargeQueue.create(MemoryStore(seams), "q", 10)._work
 
     def run(ticket):
-        for request in group.line.take(ticket, lambda request: True):
+        for request in group.line.take(ticket, ["first", "second"]):
             request.result = request.txn
 
     group._run = run
@@ -235,7 +235,7 @@ def test_an_interrupted_thread_is_not_given_the_lead_though_its_work_goes_back(s
     assert others[1].leads
 
 
-WATCHED = (group_commit.__file__, line.__file__)
+WATCHED = (group_commit.__file__, plan.__file__)
 
 
 def interrupt():

@@ -8,7 +8,7 @@ from latchwork.queue import LargeQueue
 from latchwork.queue.circular import buffer as circular_slots
 from latchwork.queue.circular import lock as circular_lock
 from latchwork.queue.circular import plan as circular_plan
-from latchwork.queue.circular.hold import QueueLock
+from latchwork.queue.circular.lock import QueueLock
 from latchwork.store import Bin
 from tests.queue.circular import histories, test_counterexamples
 from tests.support.broken import breaks
@@ -72,7 +72,7 @@ def status_without_a_fence(patch):
 
 
 def old_entry_of_an_id_answers(patch):
-    patch.setattr(circular_plan, "_used_before", lambda hold, requests: ())
+    patch.setattr(circular_plan, "_used_before", lambda hold, *rest: ())
 
 
 MUTANTS = [

@@ -9,7 +9,7 @@ import pytest
 
 from latchwork.errors import LatchworkError, LockUnavailable, QueueFull, Unavailable
 from latchwork.queue import LargeQueue
-from latchwork.queue.circular import line
+from latchwork.queue.circular import group_commit
 from latchwork.queue.circular.plan import ENQUEUE, OVERWRITE, Request
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -198,7 +198,7 @@ def test_interrupted_thread_that_was_given_the_lead_hands_it_on(monkeypatch):
     assert leading.wait(10)
     store.seams = type("Wakes", (type(store.seams),), {"event": lambda self: Wake()})()
     queue._work.line._seams = store.seams
-    monkeypatch.setattr(line, "MOST", 1)
+    monkeypatch.setattr(group_commit, "MOST", 1)
     errors = []
 
     def interrupted():

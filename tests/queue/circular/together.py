@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from latchwork.queue.circular.line import Ticket
+from latchwork.queue.circular.group_commit import Ticket
 
 
 def in_one_hold(queue, requests):

@@ -81,13 +81,24 @@ def test_a_key_is_forgotten_after_its_time_and_not_before():
     assert payloads(queue) == ["a", "c"]
 
 
+def test_a_key_is_remembered_for_seconds_as_for_a_timedelta():
+    clock = ManualClock()
+    queue = queue_on(MemoryStore(clock))
+    first = queue.publish("a", dedup="k", dedup_for=60)
+    clock.advance(50)
+    assert queue.publish("b", dedup="k", dedup_for=60) == first
+    clock.advance(20)
+    assert queue.publish("c", dedup="k", dedup_for=60) != first
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"dedup": ""}, "dedup"),
         ({"dedup": "k" * 257}, "257 characters"),
         ({"dedup": 7}, "dedup"),
-        ({"dedup": "k", "dedup_for": 60}, "timedelta"),
+        ({"dedup": "k", "dedup_for": True}, "timedelta"),
+        ({"dedup": "k", "dedup_for": 0.5}, "1 s to 365 days"),
         ({"dedup": "k", "dedup_for": timedelta(0)}, "1 s to 365 days"),
         ({"dedup": "k", "on_duplicate": "ignore"}, "on_duplicate"),
     ],

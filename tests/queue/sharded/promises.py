@@ -10,7 +10,7 @@ import pytest
 
 from latchwork.errors import LeaseLost, Unavailable
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.shards import Slot, Written
+from latchwork.queue.sharded.slots import Slot, Written
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.queue.sharded.transfer import move
 from latchwork.store import Exists, Put
@@ -331,7 +331,7 @@ def a_tombstone_is_never_taken_for_a_message(world: World) -> None:
     process = world.process()
     queue = process.queue.pointers
     slot = Slot(0, queue.reserve({0: 1})[0])
-    assert queue.bury([slot]) == [True]
+    assert queue.write_tombstones([slot]) == [True]
     assert process.queue.receive() == []
     record = world.store.get(queue.key(slot))
     assert record is not None

@@ -68,6 +68,42 @@ def test_a_task_that_ended_after_a_stop_that_gave_up_waiting_can_be_started_agai
     assert ends == [True, True]
 
 
+@pytest.mark.parametrize("starts_again", [False, True])
+def test_a_stop_within_a_stop_ends_the_task_once_and_leaves_a_later_one_alone(starts_again):
+    """As by a signal's handler, or by another thread that is a little faster."""
+    inner = []
+
+    class Interrupted(Counting):
+        def spawn(self, run, name):
+            task_of_the_system = super().spawn(run, name)
+            if len(self.names) > 1:
+                return task_of_the_system
+
+            class Joined:
+                is_alive = staticmethod(task_of_the_system.is_alive)
+
+                def join(self, timeout):
+                    if not inner:
+                        inner.append(None)
+                        inner[0] = task.stop(timeout)
+                        if starts_again:
+                            task.start()
+                    task_of_the_system.join(timeout)
+
+            return Joined()
+
+    seams = Interrupted()
+    task = Background(seams, lambda: task.stopping.wait(20), "task")
+    task.start()
+    assert task.stop(20)
+    assert inner == [True]
+    assert not task.stopping.is_set()
+    if starts_again:
+        task.start()
+        assert seams.names == ["task"] * 2, "the second runs on"
+    assert task.stop(20)
+
+
 @pytest.mark.parametrize("timeout", [math.inf, 1e10, None])
 def test_a_stop_may_wait_for_longer_than_any_life(timeout):
     task = Background(Counting(), lambda: task.stopping.wait(20), "task")

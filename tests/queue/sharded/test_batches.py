@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from latchwork.background import Troubles
+from latchwork.background import FailureLog
 from latchwork.errors import (
     AlreadyExists,
     Corrupt,
@@ -24,6 +24,7 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches import batch as batch_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, Place, place_of_text
@@ -50,8 +51,8 @@ class Farms:
     def queues(self):
         return list(self.found)
 
-    def troubles(self):
-        return Troubles(self.found[0].store.seams, logging.getLogger(__name__))
+    def failure_log(self):
+        return FailureLog(self.found[0].store.seams, logging.getLogger(__name__))
 
 
 def upkeep(*queues, passes=2):
@@ -88,6 +89,15 @@ def alone():
     return queue_on(MemoryStore(ManualClock()))
 
 
+@pytest.fixture
+def left_to_the_leader(monkeypatch):
+    """Whoever acknowledges the last message, or closes a batch that is done, dies before it does more."""
+    for module in (batch_file, delivery_file):
+        monkeypatch.setattr(module, "end_done", lambda *_: None)
+
+
+left = pytest.mark.usefixtures("left_to_the_leader")
+
 # ---- what a batch is for
 
 
@@ -102,7 +112,7 @@ def test_the_follow_up_comes_once_after_the_last_message_is_done(queue):
     assert queue.receive(10) == []
     first.ack()
     assert batch.wait(0)
-    assert not batch.progress().ended
+    assert batch.progress().ended, "nobody leads, and nobody has to"
     upkeep(queue)
     upkeep(queue)
     (follow,) = queue.receive(10)
@@ -126,7 +136,6 @@ def test_nothing_follows_before_the_batch_is_closed(alone):
     assert not batch.wait(0)
     assert drain(alone) == []
     batch.close()
-    upkeep(alone)
     assert drain(alone) == [NEXT]
 
 
@@ -134,7 +143,6 @@ def test_an_empty_batch_ends_as_it_is_closed(alone):
     with alone.batch("b", then=Publish(NEXT)) as batch:
         assert batch.publish_many([]) == []
     assert batch.wait(0)
-    upkeep(alone)
     assert drain(alone) == [NEXT]
 
 
@@ -142,7 +150,6 @@ def test_a_batch_without_a_follow_up_is_there_to_be_waited_for(alone):
     with alone.batch("b") as batch:
         batch.publish("a")
     assert drain(alone) == ["a"]
-    upkeep(alone)
     assert batch.wait(0)
     assert batch.progress().ended
     assert alone.batches.names() == {}
@@ -237,6 +244,7 @@ def test_a_batch_of_more_messages_than_a_block_has(queue):
         assert (progress.published, progress.done, progress.complete) == (n, seen, seen == n)
         some = queue.receive(BLOCK) if seen < n else []
     assert batch.wait(0)
+    assert drain(queue) == [NEXT], "though it is not the last block that is done last"
 
 
 def test_no_record_of_a_batch_grows_with_it(alone):
@@ -284,7 +292,7 @@ def test_a_stream_that_acknowledges_counts_too(queue):
     for state in queue.pointers.states():
         stream.acknowledge(queue.pointers, owner, state.shard, state.loaded)
     assert batch.progress().done == 3
-    stream.let_go(queue.pointers, owner)
+    stream.release(queue.pointers, owner)
 
 
 def test_a_stream_does_not_count_what_went_on_from_its_slot(queue):
@@ -296,7 +304,7 @@ def test_a_stream_does_not_count_what_went_on_from_its_slot(queue):
     owner = stream.take(queue.pointers, "s")
     stream._discard(queue.pointers, delivery.shard, [delivery.pointer])
     assert batch.progress().done == 0
-    stream.let_go(queue.pointers, owner)
+    stream.release(queue.pointers, owner)
 
 
 # ---- what happens to messages
@@ -316,9 +324,7 @@ def test_a_parked_message_is_named_until_it_is_brought_back(alone):
     upkeep(queue)
     assert queue.parked.redrive(["two"]) == {"two": Outcome.DONE}
     assert batch.missing() == []
-    assert drain(queue) == ["b"]
-    upkeep(queue)
-    assert drain(queue) == [NEXT]
+    assert drain(queue) == ["b", NEXT]
 
 
 def world_passes(queue):
@@ -716,7 +722,7 @@ def test_a_publisher_that_was_overtaken_by_the_close_is_told(world, monkeypatch)
         batch.publish("a", message_id="one")
     assert refused.value.details["published"] == ["one"]
     assert batch.wait(0), "it is not waited for"
-    assert drain(process.queue) == ["a"]
+    assert drain(process.queue).count("a") == 1
     assert batch.wait(0)
     assert batch.progress().done == 1
 
@@ -730,7 +736,7 @@ def test_an_exception_in_the_block_leaves_the_batch_open(alone):
     assert not batch.wait(0)
     batch.publish("b")
     batch.close()
-    assert drain(alone) == ["b"]
+    assert drain(alone) == ["b", NEXT]
     assert batch.wait(0)
 
 
@@ -746,9 +752,9 @@ def test_whoever_dies_while_closing_the_batch_ends():
     def check(store):
         queue = queue_on(store)
         closed = bool(queue.batches.read("b").closed)
-        assert drain(queue) == ["a"]
+        found = drain(queue)
         upkeep(queue)
-        assert drain(queue) == [NEXT] * closed
+        assert found + drain(queue) == ["a"] + [NEXT] * closed
 
     report = inject_everywhere(close, prepare=prepare, recover=lambda store, done: None, check=check)
     assert not report.troubles, report
@@ -775,6 +781,7 @@ def test_a_close_that_cannot_be_listed_is_refused_until_it_can(alone):
 # ---- the follow-up
 
 
+@left
 def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
     class Busy(CountingStore):
         busy = False
@@ -804,6 +811,7 @@ def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
     assert not queue.batches.names()
 
 
+@left
 def test_the_follow_up_comes_once_whatever_fails_in_the_leader():
     def prepare(store):
         queue = queue_on(store)
@@ -827,18 +835,67 @@ def test_the_follow_up_comes_once_whatever_fails_in_the_leader():
     assert not report.troubles, report
 
 
-def test_two_leaders_publish_it_once(alone, monkeypatch):
-    with alone.batch("b", then=Publish(NEXT)):
-        pass
+def test_the_follow_up_comes_once_whatever_fails_with_the_last_acknowledgement():
+    def prepare(store):
+        queue = queue_on(store)
+        with queue.batch("b", then=Publish(NEXT)) as batch:
+            batch.publish("a")
+
+    def work(store, done):
+        for one in queue_on(store).receive(1):
+            one.ack()
+        done += [one.payload["next"] for one in queue_on(store).receive(9)]
+
+    def recover(store, done):
+        queue = queue_on(store)
+        for _ in range(2):
+            bring_back(queue)
+            drain(queue)
+            upkeep(queue)
+            store.seams.advance(AGAIN + 1)
+        drain(queue)
+        ids = {r.bins["msgId"] for k, r in store._records.items() if r.bins.get("keepId") and k.set == "c_data_set"}
+        assert queue.batch("b").progress().ended
+        done[:] = ["load"] * len(ids)
+
+    report = inject_everywhere(work, prepare=prepare, recover=recover, expected=["load"])
+    assert report.calls >= 12
+    assert not report.troubles, report
+
+
+def test_what_keeps_the_follow_up_away_fails_no_acknowledgement(alone):
+    other = queue_on(alone.store, "other")
+    with alone.batch("b", then=Publish(NEXT, queue="other")) as batch:
+        batch.publish("a")
+    alone.registry.deactivate("other")
+    assert drain(alone) == ["a"], "no error"
+    assert not batch.progress().ended
+    other = queue_on(alone.store, "other")
+    alone.registry.refresh()
+    upkeep(alone)
+    assert drain(other) == [NEXT]
+
+
+@pytest.mark.parametrize("first", ["a leader", "who acknowledges", "who closes"])
+def test_two_that_end_a_batch_publish_it_once(alone, monkeypatch, first):
+    batch = alone.batch("b", then=Publish(NEXT))
+    if first != "who closes":
+        batch.publish("a")
+        batch.close()
+    (last,) = alone.receive(1) or [None]
+    if first == "a leader":
+        with monkeypatch.context() as patched:
+            patched.setattr(delivery_file, "end_done", lambda *_: None)
+            last.ack()
     real = alone.batches.__class__.end
 
     def paused(self, state, since):
         monkeypatch.setattr(self.__class__, "end", real)
-        upkeep(alone)  # another leader does all of it before this one notes its end
+        upkeep(alone)  # a leader does all of it before this one notes its end
         real(self, state, since)
 
     monkeypatch.setattr(alone.batches.__class__, "end", paused)
-    upkeep(alone)
+    {"a leader": lambda: upkeep(alone), "who acknowledges": last and last.ack, "who closes": batch.close}[first]()
     assert drain(alone) == [NEXT]
     upkeep(alone)
     assert drain(alone) == []
@@ -855,6 +912,7 @@ def test_the_follow_up_goes_where_it_is_told(alone):
         alone.batch("c", then=Publish(1, queue="nowhere"))
 
 
+@left
 def test_a_follow_up_whose_queue_is_deactivated_is_tried_again_later(alone):
     other = queue_on(alone.store, "other")
     with alone.batch("b", then=Publish(NEXT, queue="other")):
@@ -870,6 +928,19 @@ def test_a_follow_up_whose_queue_is_deactivated_is_tried_again_later(alone):
     assert drain(other) == [NEXT]
 
 
+@pytest.mark.parametrize("given", ["x", -1, 2**31, 2**62])
+def test_a_batch_that_does_not_know_how_many_messages_it_has_does_not_end(alone, given):
+    batch = alone.batch("b", then=Publish(NEXT))
+    batch.publish("a")
+    alone.store.operate(alone.batches.key("b"), Put("next", given))
+    with pytest.raises(Corrupt):
+        batch.close()
+    assert drain(alone) == ["a"], "and nothing follows, nor is counted for hours"
+    upkeep(alone)
+    assert drain(alone) == []
+
+
+@left
 def test_one_damaged_batch_keeps_no_other_from_its_end(alone):
     with alone.batch("a", then=Publish("a")), alone.batch("b", then=Publish("b")):
         pass
@@ -1009,18 +1080,19 @@ def test_what_batches_cost():
     batch = cost("make", lambda: queue.batch("b"))
     cost("join", lambda: queue.batch("b"))
     cost("publish one", lambda: batch.publish("a"))
-    cost("publish hundreds", lambda: batch.publish_many(list(range(499))))
+    cost("publish hundreds", lambda: batch.publish_many(list(range(399))))
     (one,) = queue.receive(1)
     cost("acknowledge one", one.ack)
-    others = queue.receive(499)
+    *others, last = queue.receive(399)
     cost("acknowledge hundreds", lambda: queue.ack_many(others))
     cost("close", batch.close)
+    cost("acknowledge the last", last.ack)
     cost("wait", lambda: batch.wait(0))
     cost("progress", batch.progress)
     cost("a leader without batches", lambda: Ending(Farms(queue_on(MemoryStore(ManualClock())))).run(Term()))
     assert costs == {
         "make": 1, "join": 2, "publish one": 4, "publish hundreds": 4, "acknowledge one": 2, "acknowledge hundreds": 2,
-        "close": 2, "wait": 2, "progress": 3, "a leader without batches": 0,
+        "close": 3, "acknowledge the last": 6, "wait": 2, "progress": 3, "a leader without batches": 0,
     }  # fmt: skip
 
 

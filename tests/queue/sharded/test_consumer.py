@@ -246,13 +246,15 @@ def test_an_answer_that_cannot_be_compared_rejects_its_message(consumers):
         (1.0, "the handler returned a float; return True or None to acknowledge, False to reject"),
     ],
 )
-def test_a_message_is_rejected_with_what_the_handler_returned_instead_of_a_verdict(consumers, answer, why):
+def test_a_message_is_rejected_with_what_the_handler_returned_instead_of_a_verdict(consumers, answer, why, caplog):
     queue = made(MemoryStore(), concurrency=1)
     queue.publish("a")
     consumer = consumers(queue, lambda delivery: answer).start()
     eventually(lambda: consumer.stats["failed"] == 1)
     (failed,) = queue.sideline.peek()
     assert (failed.reason, failed.last_error) == ("rejected", why)
+    said = [record.getMessage() for record in caplog.records if "rejected message" in record.getMessage()]
+    assert said == ([f"'q' rejected message {failed.message_id}: {why}"] if why else []), "its author sees it"
 
 
 async def asynchronous(delivery):
@@ -323,7 +325,7 @@ def test_an_exception_whose_text_cannot_be_had_fails_its_message_and_the_worker_
     eventually(lambda: consumer.stats["acked"] == 1)
     (failed,) = queue.sideline.peek()
     assert (failed.reason, failed.last_error) == (
-        "exception", "Silent: it cannot be shown, that raised AttributeError",
+        "exception", "Silent: its text cannot be shown: that raised AttributeError",
     )  # fmt: skip
     assert len(set(threads)) == 1
     assert not consumer._runs._runs
@@ -558,7 +560,7 @@ def test_with_starts_a_consumer_and_stops_it(monkeypatch):
     with Consumer(queue, lambda delivery: True) as consumer:
         eventually(lambda: consumer.stats["acked"] == 1)
     assert consumer._workers == 0
-    assert not consumer._keeper.is_alive()
+    assert not consumer._supervisor.is_alive()
 
 
 def test_every_stop_says_what_the_first_one_did(consumers):

@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.consumer.inflight import extend
+from latchwork.queue.sharded.consumer.handler import extend
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore

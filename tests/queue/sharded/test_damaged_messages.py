@@ -4,15 +4,17 @@ beside it are handled as if it were not there, and nothing is loaded twice.
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
-from latchwork.queue.sharded import envelope, hands, stream
+from latchwork.queue.sharded import envelope, shards, stamps, stream
 from latchwork.queue.sharded.envelope import BINS, DAMAGED, KEPT_ID
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.stats import facts_of
 from latchwork.retry import Poll
 from latchwork.store import Put
@@ -34,12 +36,22 @@ HOSTILE = (
     {1: "a", "k": [3]},
 )
 """Values that a bin may hold after damage, or of another program's."""
+MESSAGES = len(HOSTILE) + 4
+"""One for each of them, and some that nothing happens to."""
 CHANGED = [bin for bin in BINS if bin != "data"] + ["fireTS", "modified_at", "v", "delivery"]
 
 
 def damage(world, queue, slot, **bins):
     """Put these values into the bins of a message's record."""
     world.store.operate(queue.key(slot), *(Put(bin, value) for bin, value in bins.items()))
+
+
+def damage_each(world, queue, bin):
+    """Put each hostile value into this bin of a message of its own, of those that nobody has received."""
+    slots = [Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1)]
+    assert len(slots) == MESSAGES
+    for slot, bad in zip(slots[: len(HOSTILE)], HOSTILE, strict=True):
+        damage(world, queue, slot, **{bin: bad})
 
 
 def published(process, n, **options):
@@ -68,7 +80,7 @@ def a_while(process, *, sweeps=1):
         assert Shovel(process.queue).run_once().errors == ()
 
 
-def unlike_any(monkeypatch, module, message_id):
+def unlike_any(monkeypatch, message_id):
     """Let the payload of this message come back as something that no record can hold."""
     original = envelope.from_bins
 
@@ -76,7 +88,8 @@ def unlike_any(monkeypatch, module, message_id):
         found = original(bins)
         return replace(found, data=object()) if found and found.msg_id == message_id else found
 
-    monkeypatch.setattr(module, "from_bins", from_bins)
+    monkeypatch.setattr(stamps, "from_bins", from_bins)
+    monkeypatch.setattr(shards, "from_all", lambda rows: [from_bins(bins) for bins in rows])
 
 
 def newest(queue):
@@ -88,6 +101,16 @@ def waiting(process):
     """How many messages there are, wherever they are."""
     views = (process.queue, process.queue.sideline, process.queue.parked)
     return sum(len(view.peek_all()) for view in views)
+
+
+@pytest.mark.parametrize("bin", ["msgId", "reason", "lastError", "headers"])
+def test_a_text_that_no_store_takes_is_mended_among_sound_messages_too(bin):
+    bad = {"name": "a\0b"} if bin == "headers" else "a\0b"
+    sound = {"data": "1", "msgId": "m-1", "keepId": 60}
+    records = [sound, {**sound, bin: bad}, sound]
+    found = envelope.from_all(records)
+    assert found == [envelope.from_bins(bins) for bins in records]
+    assert b"u0000" not in msgspec.json.encode(found[1])
 
 
 # ---- the id that is to be kept
@@ -141,50 +164,45 @@ def test_a_stream_acknowledges_beside_a_damaged_time_to_keep_an_id(simulated, ba
 
 @pytest.mark.parametrize("bin", CHANGED)
 def test_a_damaged_bin_keeps_no_message_from_being_delivered(simulated, bin):
-    for bad in HOSTILE:
-        process, handled = simulated.process(), []
-        ids, places = published(process, 5)
-        damage(simulated, process.queue.pointers, places[ids[2]], **{bin: bad})
-        for _ in range(4):  # what looks as if somebody else had it is left alone for one sweep duration
-            for delivery in take(process, handled):
-                assert delivery.enqueued_at.year >= 1970
-                assert delivery.attempts >= 0
-                delivery.ack()
-            a_while(process)
-        assert sorted(handled) == [0, 1, 2, 3, 4], bad
-        assert waiting(process) == 0, bad
+    process, handled = simulated.process(), []
+    process.queue.publish_many(range(MESSAGES))
+    damage_each(simulated, process.queue.pointers, bin)
+    for _ in range(4):  # what looks as if somebody else had it is left alone for one sweep duration
+        for delivery in take(process, handled):
+            assert delivery.enqueued_at.year >= 1970
+            assert delivery.attempts >= 0
+            delivery.ack()
+        a_while(process)
+    assert sorted(handled) == list(range(MESSAGES))
+    assert waiting(process) == 0
 
 
 @pytest.mark.parametrize("bin", CHANGED)
 def test_a_damaged_bin_keeps_nothing_from_being_swept_shovelled_and_redriven(simulated, bin):
     simulated.options = {"max_deliveries": 2, "backoff": Poll(low=60, high=60, jitter=0)}
-    for bad in HOSTILE:
-        process = simulated.process()
-        main, sideline, parked = (
-            view.pointers for view in (process.queue, process.queue.sideline, process.queue.parked)
-        )
-        process.queue.publish_many(range(5))
-        damage(simulated, main, newest(main), **{bin: bad})
-        process.queue.receive(10)
+    process, handled = simulated.process(), []
+    main, sideline, parked = (view.pointers for view in (process.queue, process.queue.sideline, process.queue.parked))
+    process.queue.publish_many(range(MESSAGES))
+    damage_each(simulated, main, bin)
+    process.queue.receive(100)
+    simulated.lapse()
+    for _ in range(2):
+        assert process.sweeper().run_once().ok
         simulated.lapse()
-        for _ in range(2):
-            assert process.sweeper().run_once().ok
-            simulated.lapse()
-        assert process.queue.depth().sideline == 5
-        damage(simulated, sideline, newest(sideline), **{bin: bad})
-        for _ in range(6):
-            for delivery in process.queue.receive(10):
-                delivery.nack()
-            a_while(process)
-        assert process.queue.depth().parked == 5
-        damage(simulated, parked, newest(parked), **{bin: bad})
-        handled = []
-        for _ in range(4):
-            process.queue.redrive(100)
-            process.queue.ack_many(take(process, handled))
-            a_while(process)
-        assert sorted(handled) == [0, 1, 2, 3, 4], bad
-        assert waiting(process) == 0, bad
+    assert process.queue.depth().sideline == MESSAGES
+    damage_each(simulated, sideline, bin)
+    for _ in range(6):
+        for delivery in process.queue.receive(100):
+            delivery.nack()
+        a_while(process)
+    assert process.queue.depth().parked == MESSAGES
+    damage_each(simulated, parked, bin)
+    for _ in range(4):
+        process.queue.redrive(100)
+        process.queue.ack_many(take(process, handled))
+        a_while(process)
+    assert sorted(handled) == list(range(MESSAGES))
+    assert waiting(process) == 0
 
 
 def test_a_message_says_which_of_its_bins_were_damaged(world):
@@ -252,7 +270,7 @@ def test_what_no_record_can_hold_stays_where_it_is_and_takes_no_slots(simulated,
     process = simulated.process()
     ids, _ = published(process, 5)
     process.queue.receive(10)
-    unlike_any(monkeypatch, hands, ids[2])
+    unlike_any(monkeypatch, ids[2])
     for round in range(3):
         simulated.lapse()
         report = process.sweeper().run_once()
@@ -273,6 +291,35 @@ def test_what_has_no_room_for_its_error_goes_to_the_sideline_without(world):
     assert process.store.get(process.queue.pointers.key(slot)) is None
 
 
+def test_the_error_of_a_redrive_has_the_ids_of_all_that_were_moved_before_it(simulated, monkeypatch):
+    simulated.shards, simulated.options = 4, {"max_deliveries": 1}
+    process = simulated.process()
+    process.queue.publish_many(range(400))
+    for _ in range(2):
+        for delivery in process.queue.receive(1000):
+            delivery.nack()
+        Shovel(process.queue).run_once()
+    parked = process.queue.parked.pointers
+    claims = []
+
+    def claim(self, shard, *rest, **more):
+        if self is parked:
+            claims.append(shard)
+            if len(claims) == 3:
+                raise Unavailable("no node")
+        return before(self, shard, *rest, **more)
+
+    before = PointerQueue.claim
+    monkeypatch.setattr(PointerQueue, "claim", claim)
+    with pytest.raises(Unavailable, match="no node") as failure:
+        process.queue.redrive(400)
+    moved = failure.value.details["redriven"]
+    assert len(moved) == len(set(moved)) == 200, "of two shards"
+    assert process.queue.depth().ready == 200
+    monkeypatch.undo()
+    assert len(process.queue.redrive(400)) == 200
+
+
 def test_one_that_cannot_be_moved_keeps_the_redriven_ones_from_nobody(simulated, monkeypatch):
     simulated.options = {"max_deliveries": 1}
     process = simulated.process()
@@ -282,7 +329,7 @@ def test_one_that_cannot_be_moved_keeps_the_redriven_ones_from_nobody(simulated,
             delivery.nack()
         Shovel(process.queue).run_once()
     assert process.queue.depth().parked == 6
-    unlike_any(monkeypatch, hands, process.queue.parked.peek()[0].message_id)
+    unlike_any(monkeypatch, process.queue.parked.peek()[0].message_id)
     with pytest.raises(InvalidRequest) as failure:
         process.queue.redrive(10)
     assert len(failure.value.details["redriven"]) == 5

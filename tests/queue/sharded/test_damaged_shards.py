@@ -13,7 +13,7 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
-from latchwork.queue.sharded.shards import Slot, Turn
+from latchwork.queue.sharded.slots import Slot, Turn
 from latchwork.queue.sharded.stats import facts_of
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.queue.sharded.upkeep.report import Kind, Stop
@@ -72,7 +72,7 @@ def test_a_damaged_shard_is_left_alone_and_loses_none_of_its_messages(simulated,
     process.queue.publish_many(range(400))  # a hundred in each shard
     assert len(process.queue.receive(20, shards={1})) == 20  # which nobody acknowledges
     damage(simulated, process.queue.pointers, 1, **{bin: bad})
-    process.queue.active.begin_anew()
+    process.queue.active.reset_after_fork()
     receive(process, payloads)
     assert len(payloads) == 300  # of the three other shards
     assert recovered(process, payloads) == list(range(400))
@@ -156,11 +156,11 @@ def test_who_has_the_turn_is_forgotten_where_it_cannot_be_read(simulated, bin, b
     process.queue.publish_many(range(10), key="k")
     assert len(process.queue.await_messages(3, 0, {0}, Turn(5, False))) == 3  # which nobody acknowledges
     damage(simulated, process.queue.pointers, 0, **{bin: bad})
-    process.queue.active.begin_anew()
+    process.queue.active.reset_after_fork()
     consumer = Consumer(process.queue, lambda delivery: seen.append(delivery.payload), ordered=True, upkeep=False)
     for _ in range(4):
         consumer._turns.take()
-        process.queue.active.begin_anew()
+        process.queue.active.reset_after_fork()
     assert seen == list(range(3, 10))
     process.queue.take_over(0, 7)
     assert recovered(process, []) == [0, 1, 2]
@@ -262,7 +262,7 @@ def test_a_sweep_looks_at_no_more_slots_of_a_shard_than_it_may(simulated, monkey
     damage_at = 2**40
     process.queue.publish("first")
     damage(simulated, process.queue.pointers, 0, FIRE_POINTER=damage_at, LOAD_POINTER=damage_at)
-    process.queue.active.begin_anew()
+    process.queue.active.reset_after_fork()
     process.queue.publish_many(range(5))
     receive(process, payloads)
     assert payloads == [0, 1, 2, 3, 4]
@@ -293,6 +293,24 @@ def test_what_is_beyond_the_budget_has_its_turn_although_the_first_message_is_in
     assert report.shards == () or all(shard.swept == 100 for shard in report.shards if shard.kind is Kind.MAIN)
 
 
+def test_the_rescue_of_a_damaged_shard_goes_on_where_the_last_sweep_stopped(simulated, monkeypatch):
+    monkeypatch.setattr(sweeper, "RESCUE_BUDGET", 100)
+    simulated.shards = 1
+    process = simulated.process()
+    process.queue.publish_many(range(430))
+    damage(simulated, process.queue.pointers, 0, FIRE_POINTER="text")
+    process.queue.active.reset_after_fork()
+    stops, leader = [], process.sweeper()
+    for _ in range(12):  # twice through 500 slots: messages that were never handed out wait for one sweep duration
+        simulated.lapse()
+        (found,) = [shard for shard in leader.run_once().shards if shard.kind is Kind.MAIN]
+        assert found.scanned <= 100
+        assert found.damage
+        stops.append(found.stop)
+    assert Stop.BUDGET in stops
+    assert sorted(message.payload for message in process.queue.sideline.peek_all()) == list(range(430))
+
+
 def test_an_acknowledged_backlog_beyond_the_budget_is_passed_in_the_end(simulated, monkeypatch):
     monkeypatch.setattr(sweeper, "BUDGET", 10)
     simulated.shards = 1
@@ -315,7 +333,7 @@ def test_a_mark_of_slots_that_were_never_fired_passes_none_of_them(simulated):
     leader = process.sweeper()
 
     def meanwhile():
-        other.queue.active.begin_anew()
+        other.queue.active.reset_after_fork()
         leader.run_once()
         simulated.lapse()
         leader.run_once()

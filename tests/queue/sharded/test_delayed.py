@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from unittest import mock
 
 import pytest
 
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown, RecordTooBig
-from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.delayed import CHUNK, MARGIN, WIDTH, bucket_of
+from latchwork.queue import Outcome, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import MemoryStore, Put, SQLiteStore
@@ -89,12 +90,37 @@ def test_a_message_comes_when_it_is_due_and_never_before(store, clock):
 def test_a_message_may_be_for_a_moment(store, clock, zone):
     queue = queue_on(store)
     timers = Timers(Farms(queue))
-    queue.publish("at", at=datetime.fromtimestamp(clock.wall() + 3600, zone))
-    queue.publish("past", at=datetime.fromtimestamp(clock.wall() - 3600, zone))
+    queue.publish("at", at=datetime.fromtimestamp(clock.wall() + 120, zone))
+    queue.publish("past", at=datetime.fromtimestamp(clock.wall() - 120, zone))
     run_until(timers, clock, 5)
     assert payloads(queue) == ["past"]
-    run_until(timers, clock, 3600)
+    run_until(timers, clock, 120)
     assert payloads(queue) == ["at"]
+
+
+def test_what_is_due_is_moved_while_a_late_publisher_comes_at_every_look(store, clock):
+    queue = queue_on(store)
+    past, moved = datetime.fromtimestamp(clock.wall() - 120, timezone.utc), []
+
+    def at_every_look(updates, real=store.repeat_many):
+        if updates[0].key == queue.delayed.control and len(updates) > 1 and len(moved) < 30:
+            queue.publish("past", at=past)
+            moved.append(queue.depth().ready)
+        return real(updates)
+
+    queue.publish("later", delay=5)
+    with mock.patch.object(store, "repeat_many", at_every_look):
+        run_until(Timers(Farms(queue)), clock, 10)
+    assert moved[10] > 0, "others do not wait until the last late publisher has gone"
+    assert sorted(payloads(queue)) == ["later", *["past"] * 30]
+
+
+def test_a_queue_whose_delayed_messages_cannot_be_moved_is_logged_once_a_minute(store, clock, caplog):
+    queue = queue_on(store)
+    queue.publish("later", delay=1)
+    store.operate(queue.delayed.control, Put(HORIZON, "damaged"))
+    run_until(Timers(Farms(queue)), clock, 119)
+    assert len([one for one in caplog.records if "moved later" in one.message]) == 2
 
 
 def test_a_delay_of_nothing_is_an_ordinary_publish(store):
@@ -296,7 +322,7 @@ def _play(stage, delay):
 
     def consumer(store):
         queue, found = queue_on(store, shards=1), []
-        for _ in range(300):
+        for _ in range(200):  # longer than the keepers are there
             for delivery in queue.receive(10, timeout=0.5):
                 found.append(delivery.payload)
                 delivery.ack()
@@ -469,3 +495,164 @@ def test_a_damaged_horizon_is_an_error_of_that_queue_alone(store, clock, horizon
     run_until(timers, clock, 10)
     assert payloads(other) == ["y"]
     assert "horizon" in caplog.text
+
+
+# ---- a publisher that is late
+
+
+def paused_before_its_bucket(queue, *payloads, delay, **options):
+    """Publish, but put the ids into their bucket only when what this returns is called."""
+    delayed, steps = queue.delayed, []
+    with mock.patch.object(delayed, "_enter", lambda ids, ttl: steps.append((ids, ttl)) or {}):
+        queue.publish_many(payloads, delay=delay, **options)
+    ((ids, ttl),) = steps
+
+    def go_on():
+        assert delayed._enter(ids, ttl) == {}
+
+    return go_on
+
+
+def test_a_late_message_comes_though_the_first_record_of_its_bucket_is_empty_by_then(store, clock):
+    """Its publisher remembers that the first record was full."""
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    clock.advance(WIDTH / 1000 - clock.wall() % (WIDTH / 1000))
+    queue.publish_many(range(CHUNK), delay=1)
+    queue.publish_many(["behind"], delay=1)
+    late = [paused_before_its_bucket(queue, n, delay=1) for n in ("late", "later")]
+    more = paused_before_its_bucket(queue, *range(CHUNK), delay=1)
+    run_until(timers, clock, 3)
+    assert len(payloads(queue)) == CHUNK + 1
+    late[0]()
+    run_until(timers, clock, 1)
+    assert payloads(queue) == ["late"]
+    more()  # the second record is full again, so what follows goes to a third
+    late[1]()
+    run_until(timers, clock, 30)
+    assert sorted(payloads(queue), key=str) == sorted([*range(CHUNK), "later"], key=str)
+
+
+def test_a_late_message_comes_though_it_came_between_a_look_and_the_passing_of_its_bucket(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("first", delay=1)
+    go_on = paused_before_its_bucket(queue, "late", delay=2)
+    run_until(timers, clock, 1.5)
+    clock.advance(2 + 2 * MARGIN / 1000)
+    (timer,) = timers._known.values()
+    passing, steps = timer._pass, [go_on]
+
+    def passes(horizon, to):
+        while to - horizon >= MARGIN and steps:
+            steps.pop()()
+        passing(horizon, to)
+
+    with mock.patch.object(timer, "_pass", passes):
+        run_until(timers, clock, 3)
+    assert not steps
+    run_until(timers, clock, 30)
+    assert sorted(payloads(queue)) == ["first", "late"]
+
+
+@pytest.mark.parametrize("call", range(2, 14))
+def test_a_leader_that_dies_between_two_records_of_a_bucket_leaves_the_second_to_the_next(call, clock):
+    """The next one finds the first record empty."""
+    inner = MemoryStore(clock)
+    faulty = FaultyStore(inner, seams=clock)
+    queue = queue_on(faulty)
+    queue.publish_many(range(CHUNK), delay=1)
+    queue.publish_many(["behind"], delay=1)
+    clock.advance(2)
+    faulty.plan = {faulty._number + call: "crash_after"}
+    with suppress(Crash):
+        Timers(Farms(queue)).run(Term())
+    fresh = queue_on(inner)
+    run_until(Timers(Farms(fresh)), clock, 20)
+    found = payloads(fresh)
+    assert len(found) == CHUNK + 1
+    assert "behind" in found
+
+
+# ---- a store that comes back empty
+
+
+def test_delayed_messages_come_that_were_published_after_the_store_had_come_back_empty(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    clock.advance(WIDTH / 1000 - clock.wall() % (WIDTH / 1000))
+    queue.publish_many(range(CHUNK), delay=10)
+    queue.publish("in the second record of its bucket", delay=10)
+    timers.run(Term())
+    bucket = bucket_of(round((clock.wall() + 10) * 1000))
+    lost = [queue.delayed.control, *(queue.delayed.bucket(bucket, k) for k in range(2))]
+    assert all(store.delete(key) for key in lost)
+    assert queue.publish("m", delay=10, message_id="m") == "m"
+    assert store.delete(queue.delayed.control)
+    assert [message.message_id for message in queue.delayed.search()] == ["m"]
+    assert store.delete(queue.delayed.control)
+    queue.publish("cancelled", delay=10, message_id="n")
+    assert queue.cancel("n")
+    run_until(timers, clock, 20)
+    assert payloads(queue) == ["m"]
+
+
+def test_a_message_that_is_let_come_at_once_is_found_once(store):
+    queue = queue_on(store)
+    queue.publish("m", delay=1, message_id="m")
+    assert queue.delayed.redrive(["m"]) == {"m": Outcome.DONE}
+    assert [message.message_id for message in queue.delayed.search()] == ["m"]
+
+
+# ---- a queue, or a group, that is made again under its name
+
+
+def test_a_message_put_off_in_a_group_that_was_made_again_comes_to_that_group(store, clock):
+    queue = queue_on(store)
+    listed = Farms(queue, queue.group("g"))
+    timers = Timers(listed)
+
+    def put_off():
+        queue.publish("m")
+        (delivery,) = listed.found[1].receive()
+        delivery.nack(delay=2)
+
+    put_off()
+    run_until(timers, clock, 10)
+    assert payloads(listed.found[1]) == ["m"]
+    listed.found[1].drop()
+    listed.found[1] = queue.group("g")
+    put_off()
+    run_until(timers, clock, 10)
+    assert payloads(listed.found[1]) == ["m"]
+
+
+def test_a_leader_that_has_not_heard_that_a_group_was_made_again_leaves_its_messages(store, clock):
+    queue = queue_on(store)
+    group = queue.group("g")
+    listed = Farms(queue, group)
+    timers = Timers(listed)
+    queue.publish("m")
+    group.receive()[0].nack(delay=2)
+    timers.run(Term())
+    group.drop()
+    again = queue.group("g")
+    run_until(timers, clock, 10)
+    assert again.depth().delayed == 1
+    listed.found[1] = again
+    run_until(timers, clock, 10)
+    assert payloads(again) == ["m"]
+
+
+def test_delayed_messages_come_to_a_queue_that_was_made_again_with_fewer_shards(store, clock):
+    queue = queue_on(store, shards=8)
+    listed = Farms(queue)
+    timers = Timers(listed)
+    queue.publish("m", delay=2)
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["m"]
+    assert store.delete(queue.registry.records.key("q"))
+    listed.found[0] = queue_on(store, shards=1)
+    listed.found[0].publish_many(range(1_000), delay=2)
+    run_until(timers, clock, 20)
+    assert sorted(payloads(listed.found[0])) == list(range(1_000))

@@ -13,7 +13,7 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, Shovel
 from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
@@ -419,6 +419,40 @@ def test_a_ledger_that_wrote_late_where_a_group_had_passed_comes_to_the_group_al
     assert payloads(audit) == ["m"]
     if own == "has not come to it":
         assert payloads(queue) == ["m"]
+
+
+@pytest.mark.parametrize("quick", ["own", "first"])
+def test_a_message_that_another_publisher_completes_comes_once_to_each_reader_that_waits_for_it(simulated, quick):
+    """One is given it before the publisher sees who may have passed its slot."""
+    simulated.options = {"shards": 1}
+    queue, dying, writer = simulated.process().queue, simulated.process(), simulated.process()
+    views = {"own": queue, "first": queue.group("first"), "second": queue.group("second")}
+    got = {name: [] for name in views}
+
+    def read(*names):
+        for name in names:
+            more = views[name].receive(10)
+            got[name] += [one.payload for one in more]
+            views[name].ack_many(more)
+
+    dying.fails([4], "crash_before")
+    assert dies(lambda: dying.queue.publish("m", dedup="k"))
+    queue.publish("behind it")
+    read(*views)
+    assert got == {name: ["behind it"] for name in views}, "and all look at the slot before it again"
+    writer.store.plan[writer.store._number + 4] = lambda: read(quick)
+    writer.queue.publish("m", dedup="k")
+    assert got[quick] == ["behind it", "m"]
+    read(*views)
+    sweeper = simulated.process().sweeper()
+    for _ in range(4):
+        simulated.lapse()
+        sweeper.run_once()
+        for view in views.values():
+            Shovel(view).run_once()
+        read(*views)
+    assert got == {name: ["behind it", "m"] for name in views}
+    assert left(simulated, queue) == {}
 
 
 def test_what_a_stream_has_acknowledged_stays_for_the_groups(simulated):

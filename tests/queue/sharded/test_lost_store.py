@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import LatchworkError, NotFound
+from latchwork.errors import LatchworkError, NotFound, Unavailable
 from latchwork.queue import QueueRegistry
+from latchwork.queue.sharded.pointers import KNOWN
 from latchwork.queue.sharded.registry import REFRESH
-from latchwork.queue.sharded.upkeep.lives import KNOWN
-from latchwork.store import MemoryStore
+from latchwork.queue.sharded.upkeep.sweep import sweep_shards
+from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 
 from .world import World
@@ -143,6 +144,45 @@ def test_shards_that_no_sweep_has_seen_are_marked_as_seen_and_nothing_begins_aga
     assert "has lost" not in caplog.text
 
 
+def test_pointers_that_began_again_after_a_sweep_was_planned_are_not_marked_as_seen_by_it(sim):
+    """Else their first slots would never be swept: the sweep pointer is that of the lost ones."""
+    process = sim.process()
+    sweeper = process.sweeper()
+    abandoned(process, 3)
+    ((queue, bins),) = process.registry.listed(active=None)
+    tasks = sweeper.tasks(queue, bins, 1)
+    for kind in (queue, queue.sideline, queue.parked):
+        sim.store.delete(kind.pointers.pointers_key(0))
+    later = abandoned(process, 2)
+    sweep_shards(sim.store, tasks, 1, lambda: None)
+    assert KNOWN not in sim.store.get(queue.pointers.pointers_key(0)).bins
+    assert later <= swept(sim, process, sweeper)
+
+
+def test_a_sweep_that_could_not_mark_a_shard_as_seen_writes_no_sweep_pointer_of_it(sim, monkeypatch, caplog):
+    """Else the next sweep would take it for one that was lost, and its sweep pointer would go back."""
+    process = sim.process()
+    sweeper = process.sweeper()
+    for delivery in (process.queue.publish_many(range(3)), process.queue.receive(3))[1]:
+        delivery.ack()
+    sim.lapse()
+    operate_many = MemoryStore._operate_many
+
+    def failing(store, updates):
+        rows = iter(operate_many(store, [one for one in updates if Put(KNOWN, 1) not in one.ops]))
+        return [Unavailable("cut") if Put(KNOWN, 1) in one.ops else next(rows) for one in updates]
+
+    with monkeypatch.context() as cut:
+        cut.setattr(MemoryStore, "_operate_many", failing)
+        sweeper.run_once()
+    assert KNOWN not in sim.store.get(process.queue.pointers.pointers_key(0)).bins
+    assert process.registry.records.read("q")["sweepPointers"] == {"0": 0}
+    sim.lapse()
+    sweeper.run_once()
+    assert "has lost pointers" not in caplog.text
+    assert KNOWN in sim.store.get(process.queue.pointers.pointers_key(0)).bins
+
+
 def test_an_earlier_leader_begins_nothing_again(sim):
     process = sim.process()
     abandoned(process, 3)
@@ -170,3 +210,18 @@ def test_an_index_that_was_lost_with_the_store_is_made_again(sim, monkeypatch):
     with pytest.raises(LatchworkError):
         process.registry.queues()
     assert [queue.name for queue in process.registry.queues()] == ["q"]
+
+
+def test_a_group_that_is_made_in_the_emptied_store_gets_what_an_older_process_publishes_there(sim):
+    """The older process remembers more slots than there are now, and for which groups they were."""
+    process = sim.process()
+    process.queue.publish_many(range(100))
+    emptied(sim)
+    later = sim.process()
+    group = later.queue.group("g")
+    process.queue.publish_many(["a", "b"])
+    process.queue.publish("c")
+    mine = later.queue.receive(10)
+    later.queue.ack_many(mine)
+    assert sorted(delivery.payload for delivery in mine) == ["a", "b", "c"]
+    assert sorted(delivery.payload for delivery in group.receive(10)) == ["a", "b", "c"]

@@ -16,13 +16,12 @@ from latchwork.cli.snapshot import queue_facts
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
 from latchwork.queue.sharded import subqueue as view
-from latchwork.queue.sharded.envelope import Codec, Envelope, from_bins
-from latchwork.queue.sharded.fitting import AROUND
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.envelope import AROUND, Codec, Envelope, from_bins
+from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import Poll
-from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore, FaultyStore
+from latchwork.testing.stores import CountingStore, Fault, FaultyStore
 
 from .world import Election, Torn
 
@@ -890,3 +889,29 @@ def test_an_error_names_what_was_published_nevertheless(world):
     with pytest.raises(Exception, match="dropped") as failed:
         process.queue.publish_many(range(3))
     assert failed.value.details["published"] == []
+
+
+@pytest.mark.parametrize("rows", [None, (1, 3)], ids=["all rows", "some rows"])
+def test_an_attempt_of_a_batch_counts_once_whichever_reply_is_lost(simulated, rows):
+    process = simulated.process()
+    for number in range(1, 9):
+        ids = process.queue.publish_many(range(4), key="k")
+        received = simulated.process({number: Fault("reply_lost", rows=rows)}).receive(4)
+        assert [(delivery.message_id, delivery.attempts) for delivery in received] == [(id, 1) for id in ids]
+        process.queue.ack_many(received)
+
+
+def test_a_transaction_that_waits_long_for_its_turn_publishes_once(clock, tmp_path):
+    """Nobody could pass the slots meanwhile, as they are reserved and filled in one step."""
+    store = SQLiteStore(tmp_path / "store.db", synchronous="off", seams=clock)
+    queue = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=1))
+    reserve = queue.pointers.reserve
+
+    def after_others(counts):
+        clock.advance(queue.pointers.sweep)
+        return reserve(counts)
+
+    queue.pointers.reserve = after_others
+    queue.publish("m")
+    assert [one.payload for one in queue.receive(10)] == ["m"]
+    store.close()

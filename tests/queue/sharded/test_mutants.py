@@ -10,8 +10,10 @@ from msgspec import structs
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
-from latchwork.queue.sharded.hands import Hands
-from latchwork.queue.sharded.shards import PointerQueue, Written
+from latchwork.queue.sharded.pending import PendingSlots
+from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.slots import Written
+from latchwork.queue.sharded.stamps import StampRules
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.store import Exists, MemoryStore, exists
@@ -66,12 +68,12 @@ def pass_what_is_live(patch) -> None:
 
 def take_what_is_live(patch) -> None:
     anything = exists("data") & exists("delivery")
-    patch.setattr(PointerQueue, "hands", replace(PointerQueue.hands, abandoned=anything))
+    patch.setattr(PointerQueue, "stamp_rules", replace(PointerQueue.stamp_rules, abandoned=anything))
 
 
 def take_without_stamping(patch) -> None:
     """The sweeper reads and moves, but does not take first."""
-    patch.setattr(Hands, "taking", lambda self, *_: self.reads)
+    patch.setattr(StampRules, "taking", lambda self, *_: self.reads)
 
 
 def no_deadline_for_producers(patch) -> None:
@@ -85,7 +87,7 @@ def no_deadline_for_producers(patch) -> None:
 
 
 def no_tombstone(patch) -> None:
-    patch.setattr(PointerQueue, "bury", lambda self, slots: [True] * len(slots))
+    patch.setattr(PointerQueue, "write_tombstones", lambda self, slots: [True] * len(slots))
 
 
 def no_grace(patch) -> None:
@@ -125,18 +127,20 @@ def no_epoch_on_the_pointer(patch) -> None:
 
 def count_attempts_at_the_acknowledgement(patch) -> None:
     stamp = PointerQueue.stamp
-    patch.setattr(PointerQueue, "stamp", lambda self, slots, me, count=True: stamp(self, slots, me, count=False))
+    patch.setattr(
+        PointerQueue, "stamp", lambda self, slots, me, count=True, **how: stamp(self, slots, me, count=False, **how)
+    )
 
 
 def stamp_with_a_new_id_each_time(patch) -> None:
     """A slot that was set aside is stamped again as another delivery."""
-    stamp = view.QueueView._stamp
+    take = PendingSlots.take
 
-    def anew(self, claimed, **how):
-        me = self.store.seams.unique()
-        return stamp(self, [structs.replace(entry, me=me) for entry in claimed], **how)
+    def anew(self, *args):
+        me = self._seams.unique()
+        return [structs.replace(entry, me=me) for entry in take(self, *args)]
 
-    patch.setattr(view.QueueView, "_stamp", anew)
+    patch.setattr(PendingSlots, "take", anew)
 
 
 def forget_the_id_of_a_marked_message(patch) -> None:

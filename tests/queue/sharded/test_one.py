@@ -8,8 +8,8 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Refused, Unavailable
 from latchwork.queue import Outcome, QueueConfig, Shovel
-from latchwork.queue.sharded.one import MOST, TAKEN, TAKING
-from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
+from latchwork.queue.sharded.sideline.one import MOST, TAKEN, TAKING
+from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore

@@ -10,7 +10,7 @@ from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.shards import Slot, Turn, Written
+from latchwork.queue.sharded.slots import Slot, Turn, Written
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -322,6 +322,26 @@ def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_messag
     assert seen == [1, 2]
 
 
+def test_what_came_just_as_a_consumer_gave_up_its_shard_is_left_to_the_next_holder(clock):
+    here, there = processes(clock, batching=BatchingConfig(2, 1))
+    there.publish(1, key="k")
+    consumer, seen = ordered(here, []), []
+    clock.at(0.5, lambda: there.publish(2, key="k"))
+    add = consumer._runs.add
+
+    def stopped_just_before(run, more):
+        if more:
+            consumer._runs.abandon_all("stops")
+            here.store.among = "SIDELINE"
+        add(run, more)
+
+    consumer._runs.add = stopped_just_before
+    consumer._turns.take()
+    there.publish(3, key="k")
+    turns([ordered(there, seen)], LEASE + 2, clock)
+    assert seen == [2, 3]
+
+
 def test_a_worker_does_not_release_what_somebody_else_is_still_giving_up(clock):
     here, there = processes(clock)
     there.publish_many([1, 2], key="k")
@@ -358,7 +378,7 @@ def test_a_claim_in_doubt_is_gone_on_with_before_any_other(clock, kind):
     with pytest.raises(OutcomeUnknown):
         queue.receive(2, shards={0})
     assert queue.awaits({0})
-    assert queue.aside.shards == {0}
+    assert queue.pending.shards == {0}
     queue.store.among = None
     assert [delivery.payload for delivery in queue.receive(1, shards={0})] == [1]
     queue.store.deliver()

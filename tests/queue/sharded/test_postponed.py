@@ -55,6 +55,20 @@ def test_search_finds_the_next_ones_first_with_when_they_are_due(queue, clock):
     assert queue.delayed.search(older_than=60) == []
 
 
+@pytest.mark.parametrize("verb", ["cancel", "discard", "redrive", "move"])
+def test_every_id_that_search_returns_is_taken_by_the_verbs_for_one_message(queue, other, verb):
+    queue.publish("a", message_id="m" * 256)
+    (delivery,) = queue.receive(1)
+    delivery.nack(delay=60)
+    (found,) = queue.delayed.search()
+    assert len(found.message_id) > 256
+    if verb == "cancel":
+        assert queue.cancel(found.message_id)
+    else:
+        more = [other] if verb == "move" else []
+        assert getattr(queue.delayed, verb)([found.message_id], *more) == {found.message_id: DONE}
+
+
 def test_more_than_a_record_of_a_bucket_holds_is_found(queue):
     ids = [f"m{n}" for n in range(700)]
     queue.publish_many(ids, delay=5, message_ids=ids)

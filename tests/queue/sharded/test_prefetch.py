@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Shovel, Worker
+from latchwork.queue.sharded.active import ActiveShards
 from latchwork.queue.sharded.consumer.prefetch import PREFETCH, SPAN, WAIT, Pace
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
@@ -136,7 +136,7 @@ def test_one_claim_takes_from_one_shard(store):
         queue.publish(key, key=key)
     store.reset()
     consumer._turns.take()
-    assert store.total == 2 + (not consumer._prefetched)
+    assert store.total == 2 + (not consumer._prefetched.waiting)
 
 
 @pytest.mark.parametrize("prefetch", [0, -1, 1001, 2.0, True, "16", float("inf")])
@@ -221,11 +221,11 @@ def test_acknowledgements_are_sent_before_more_is_claimed(queue, store):
     consumer = at_full_pace(queue, lambda delivery: None)
     queue.publish_many(range(16))
     consumer._turns.take()
-    assert consumer._settlements.collected == 1
+    assert len(consumer._settlements.collected) == 1
     with consumer._prefetched._lock:
-        consumer._prefetched._waiting.clear()  # as another worker took them
+        consumer._prefetched.waiting.clear()  # as another worker took them
     queue.publish("more")
-    queue.await_messages = lambda *_, **__: [][consumer._settlements.collected :]
+    queue.await_messages = lambda *_, **__: [][len(consumer._settlements.collected) :]
     consumer._turns.take()
     assert consumer.stats["acked"] == 1
 
@@ -392,7 +392,7 @@ def test_what_a_sweep_took_while_the_process_was_paused_is_not_handled(queue, cl
             clock.advance(SWEEP + 1)
             slots = [(0, 33)]
             queue.pointers.stamp(
-                [consumer._prefetched._waiting[0].delivery.held.slot._replace(pointer=slots[0][1])], "x"
+                [consumer._prefetched.waiting[0].delivery.held.slot._replace(pointer=slots[0][1])], "x"
             )
 
     consumer = at_full_pace(queue, handler)
@@ -410,7 +410,7 @@ def test_a_message_whose_consumer_died_is_handled_with_nothing_else_in_hand(queu
     in_hand = []
 
     def handler(delivery):
-        in_hand.append((delivery.payload, len(consumer._prefetched), consumer._settlements.collected))
+        in_hand.append((delivery.payload, len(consumer._prefetched.waiting), len(consumer._settlements.collected)))
 
     consumer = at_full_pace_of_others(queue, handler)
     queue.publish("fresh")
@@ -450,7 +450,9 @@ def test_a_stop_waits_no_longer_than_its_grace_for_a_thread_that_looks(store):
     consumer = Consumer(queue, lambda delivery: None, concurrency=1)
     consumer._prefetched.put(queue.receive(3))
     told = []
-    queue.active.followers = [SimpleNamespace(loaded=told.append)]
+    group = ActiveShards(queue.pointers)
+    group.loaded = told.append
+    group.follow(queue.active)
     with queue.active._lock:  # as a look does that hangs
         stopped = threading.Thread(target=consumer.stop, args=(0,), daemon=True)
         stopped.start()

@@ -270,7 +270,7 @@ def test_a_deactivated_queue_refuses_every_message_of_the_group(store):
 
 def test_a_defect_leaves_nobody_waiting(store, monkeypatch, caplog):
     queue = queue_on(store)
-    monkeypatch.setattr("latchwork.queue.sharded.publisher.store_messages", lambda *_: 1 / 0)
+    monkeypatch.setattr("latchwork.queue.sharded.publishing.publisher.store_messages", lambda *_: 1 / 0)
     with queue.publisher() as publisher:
         assert isinstance(publisher.publish(1).exception(30), OutcomeUnknown)
     assert "ZeroDivisionError" in caplog.text
@@ -290,7 +290,7 @@ def test_a_thread_that_an_exception_ends_leaves_nothing_to_the_next_one_of_its_n
             return self.spawned
 
     seams = OneNumber()
-    monkeypatch.setattr("latchwork.queue.sharded.publisher.store_messages", lambda *_: sys.exit(1))
+    monkeypatch.setattr("latchwork.queue.sharded.publishing.publisher.store_messages", lambda *_: sys.exit(1))
     publisher = queue_on(MemoryStore(seams)).publisher()
     assert isinstance(publisher.publish(1).exception(30), OutcomeUnknown)
     seams.spawned.join(30)
@@ -506,7 +506,7 @@ def test_a_child_forked_between_two_outcomes_knows_both(store):
     publisher = queue_on(store).publisher(linger=1)
     one, other = publisher.publish(1), publisher.publish(2)
     one.resolve(one.message_id)
-    publisher.begin_anew()
+    publisher.reset_after_fork()
     assert one.result(0) == one.message_id
     assert isinstance(other.exception(0), OutcomeUnknown)
 
@@ -533,7 +533,7 @@ def test_wherever_a_child_is_forked_it_finds_all_messages_that_wait(n):
     finally:
         sys.settrace(before)
     assert set(lost) == {0}
-    publisher.begin_anew()
+    publisher.reset_after_fork()
 
 
 # ---- Ctrl-C

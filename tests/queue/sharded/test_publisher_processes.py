@@ -155,7 +155,7 @@ def test_a_store_that_is_away_at_exit_does_not_keep_the_process_for_ever(path, q
         path,
         """
 import logging
-from latchwork.queue.sharded import publisher as module
+from latchwork.queue.sharded.publishing import publisher as module
 logging.basicConfig(format="%(message)s")
 module.EXIT = 0.2
 module.store_messages = lambda *_: time.sleep(3600)

@@ -13,7 +13,7 @@ from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer import rate as rates
 from latchwork.queue.sharded.consumer.rate import Rate
 from latchwork.queue.sharded.consumer.turn import HOLD
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock

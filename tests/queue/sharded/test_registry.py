@@ -431,7 +431,7 @@ def test_a_record_that_no_settings_can_be_made_of_is_left_out_and_stops_no_other
     store.operate(registry.records.key("a"), *(Put(bin, value) for bin, value in strange.items()))
     assert [queue.name for queue in registry.queues(active=None)] == ["b"]
     assert "'a'" in caplog.text
-    with pytest.raises(Unreadable, match="put them right"):
+    with pytest.raises(Unreadable, match="correct them"):
         QueueRegistry(store, "c").get("a")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
 
@@ -10,11 +11,13 @@ import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
-from latchwork.queue.sharded.schedules import MAX_TICKS, ScheduleRecords
+from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
-from latchwork.store import Key, MapPut, MemoryStore
+from latchwork.store import Key, MapPut, MapRemove, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Fault as Struck
+from latchwork.testing.stores import FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
 
 MINUTE = timedelta(minutes=1)
@@ -83,6 +86,21 @@ def test_a_pass_looks_at_so_many_ticks_and_the_next_one_goes_on():
     assert schedule.due(settled, begin + timedelta(days=1))[0][0] == settled + timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("missed", ["skip", "last"])
+@pytest.mark.parametrize(
+    ("rule", "away"),
+    [({"every": timedelta(seconds=1)}, timedelta(days=30)), ({"cron": "* * * * *"}, timedelta(days=3))],
+)
+def test_of_more_missed_ticks_than_a_pass_looks_at_the_newest_alone_is_published(missed, rule, away):
+    schedule = Schedule("s", "q", missed=missed, **rule)
+    settled = at("2026-01-01T00:00:00")
+    now, found = settled + away, []
+    while (step := schedule.due(settled, now))[1] != settled:
+        found += step[0]
+        settled = step[1]
+    assert found == [now]
+
+
 def test_a_server_clock_that_was_set_back_does_not_silence_a_schedule():
     schedule = Schedule("s", "q", every=MINUTE)
     now = at("2026-01-01T00:00:30")
@@ -90,12 +108,18 @@ def test_a_server_clock_that_was_set_back_does_not_silence_a_schedule():
     assert (found, settled) == ([], now)
 
 
+def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
+    assert Schedule("one", "q", every=60) == Schedule("one", "q", every=MINUTE)
+    assert Schedule("one", "q", every=60.0).to_json() == Schedule("one", "q", every=MINUTE).to_json()
+
+
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
         ({"every": MINUTE, "cron": "* * * * *"}, "either every= or cron="),
         ({}, "either every= or cron="),
-        ({"every": 60}, "timedelta"),
+        ({"every": True}, "timedelta"),
+        ({"every": 1.5}, "whole seconds"),
         ({"every": timedelta(milliseconds=1500)}, "whole seconds"),
         ({"every": timedelta(0)}, "1 s to 366 days"),
         ({"cron": "61 * * * *"}, "Bad minute"),
@@ -203,9 +227,59 @@ def test_each_tick_is_published_once_and_a_damaged_schedule_stops_no_other(caplo
         assert 0 < duty.run(Term()) <= 15
     found = published(registry.get("q"))
     assert len(found) == len(set(found)) == 1
-    assert "'a' was not published" in caplog.text
+    assert caplog.text.count("'a' was not published") == 1, "for a minute"
     with pytest.raises(Corrupt, match="'a'"):
         registry.schedules()
+
+
+def test_a_damaged_record_of_schedules_stops_no_other_farm(caplog):
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    farms = [registry_on(store), QueueRegistry(store, "c", farm_id="g")]
+    farms[1].create(QueueConfig("q", shards=1))
+    for registry in farms:
+        registry.schedule(Schedule("s", "q", "x", every=MINUTE))
+    store.operate(ScheduleRecords(store, "c", "f").key, Put("specs", "no map"))
+    duty = Scheduling(Farms(*farms))
+    clock.advance(61)
+    for _ in range(3):
+        assert 0 < duty.run(Term()) <= 2
+    assert len(published(farms[1].get("q"))) == 1
+    assert caplog.text.count("the schedules could not be read") == 1, "for a minute"
+    with pytest.raises(Corrupt, match="put the schedules again"):
+        farms[0].schedules()
+
+
+def test_a_defect_that_one_schedule_meets_stops_no_other(caplog, monkeypatch):
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    for name in "ab":
+        registry.schedule(Schedule(name, "q", name, every=MINUTE))
+    due = Schedule.due
+    monkeypatch.setattr(Schedule, "due", lambda self, *times: 1 / 0 if self.name == "a" else due(self, *times))
+    duty = Scheduling(Farms(registry))
+    clock.advance(61)
+    for _ in range(3):
+        duty.run(Term())
+    assert len(published(registry.get("q"))) == 1
+    assert caplog.text.count("'a' was not published") == 1, "for a minute"
+
+
+def test_a_schedule_whose_last_tick_was_lost_publishes_its_next_one():
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    records = ScheduleRecords(registry.store, "c", "f")
+    registry.schedule(Schedule("s", "q", every=MINUTE))
+    registry.schedule(Schedule("t", "q", every=MINUTE))
+    registry.store.operate(records.key, MapRemove("last", ("s",)), repeatable=True)
+    duty = Scheduling(Farms(registry))
+    for _ in range(12):
+        duty.run(Term())
+        clock.advance(10)
+    found = Counter(name.partition("@")[0] for name in published(registry.get("q")))
+    assert found["s"] == found["t"] == 2
+    assert not records.begin("s", 1)
+    assert not records.begin("unknown", 1)
 
 
 def test_a_tick_whose_publishing_was_not_noted_is_not_published_again():
@@ -217,6 +291,29 @@ def test_a_tick_whose_publishing_was_not_noted_is_not_published_again():
     clock.advance(60)
     Scheduling(Farms(registry)).run(Term())
     assert records.settle("s", records.read()[1]["s"], before)
+    Scheduling(Farms(registry)).run(Term())
+    assert len(published(registry.get("q"))) == 1
+
+
+def test_passes_follow_at_once_while_a_tick_is_due():
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    registry.schedule(Schedule("s", "q", cron="* * * * *"))
+    clock.advance(3 * MAX_TICKS * 60)
+    duty = Scheduling(Farms(registry))
+    passes = 0
+    while duty.run(Term()) < 1:
+        passes += 1
+    assert passes == 2, "which only count the ticks that were missed"
+    assert len(published(registry.get("q"))) == 1
+
+
+@pytest.mark.parametrize("letter", ["я", "語", "\N{RINGED PLANET}"])
+def test_a_schedule_with_the_longest_name_is_published(letter):
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    registry.schedule(Schedule(letter * 100, "q", every=MINUTE))
+    clock.advance(60)
     Scheduling(Farms(registry)).run(Term())
     assert len(published(registry.get("q"))) == 1
 
@@ -264,3 +361,39 @@ def test_the_record_of_schedules_is_read_whatever_is_in_it():
     assert records.with_time()[:2] == ({}, {})
     assert not records.settle("s", 1, 2)
     assert records.key == Key("f_c_ignis_queues", "latchwork-schedules")
+
+
+@pytest.mark.parametrize("then", ["replaced", "removed"])
+def test_a_request_of_schedule_that_arrives_after_its_repeat_puts_no_old_schedule_back(then):
+    late = FaultyStore(MemoryStore(clock := ManualClock()), {2: Struck("late", after=None)})
+    old, new = Schedule("s", "q", every=60), Schedule("s", "q", every=120)
+    ScheduleRecords(late, "c", "f").put(old)
+    assert late.pending == 1
+    others = ScheduleRecords(late.inner, "c", "f")
+    others.put(new) if then == "replaced" else others.remove("s")
+    clock.advance(1)
+    before = others.read()
+    late.deliver()
+    assert others.read() == before
+
+
+def test_a_request_of_unschedule_that_arrives_after_its_repeat_removes_no_new_schedule():
+    late = FaultyStore(MemoryStore(), {1: Struck("late", after=None)})
+    others = ScheduleRecords(late.inner, "c", "f")
+    others.put(Schedule("s", "q", every=60))
+    ScheduleRecords(late, "c", "f").remove("s")
+    others.put(Schedule("s", "q", every=120))
+    before = others.read()
+    assert late.pending == 1
+    late.deliver()
+    assert others.read() == before
+    assert set(before[0]) == {"s"}
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost", "late"])
+def test_a_schedule_that_was_not_there_is_not_found_although_a_reply_was_lost(fault):
+    lossy = FaultyStore(MemoryStore(), {1: fault})
+    ScheduleRecords(lossy.inner, "c", "f").put(Schedule("other", "q", every=60))
+    with pytest.raises(NotFound):
+        ScheduleRecords(lossy, "c", "f").remove("s")
+    ScheduleRecords(FaultyStore(lossy.inner, {1: fault}), "c", "f").remove("other")

@@ -8,7 +8,7 @@ import pytest
 
 from latchwork.errors import InvalidRequest, InvalidShovelInterval, LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
-from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
+from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import InlineClock
@@ -182,7 +182,7 @@ def test_a_refresh_that_fails_in_any_way_does_not_end_a_started_shovel(monkeypat
     queue.publish("a")
     queue.receive()[0].nack()
     monkeypatch.setattr(queue.registry, "refresh", lambda: 1 / 0)
-    monkeypatch.setattr(queue.registry, "_next_refresh", 0)
+    monkeypatch.setattr(queue.registry, "next_refresh", 0)
     shovel = Shovel(queue)
     clock.at(61, shovel._stop.set)
     shovel.start()

@@ -13,7 +13,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.shards import Slot, Written
+from latchwork.queue.sharded.slots import Slot, Written
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
@@ -137,14 +137,14 @@ def test_a_predecessor_that_is_overtaken_in_the_middle_of_an_acknowledgement_doe
 def test_consumers_have_the_queue_again_once_it_is_let_go(queue):
     fill(queue)
     owner = ranges.take(queue.pointers, "etl")
-    ranges.let_go(queue.pointers, owner)
+    ranges.release(queue.pointers, owner)
     assert len(queue.receive(N)) + len(queue.receive(N)) == N
     assert ranges.take(queue.pointers, "other").epoch > owner.epoch
 
 
 def test_letting_go_of_what_somebody_else_has_taken_over_changes_nothing(queue):
     before, after = (ranges.take(queue.pointers, "etl") for _ in range(2))
-    ranges.let_go(queue.pointers, before)
+    ranges.release(queue.pointers, before)
     assert ranges.current(queue.pointers, "etl") == after
 
 

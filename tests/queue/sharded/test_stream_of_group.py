@@ -9,7 +9,7 @@ import pytest
 from latchwork.errors import FencedOut, NotFound, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
@@ -90,7 +90,7 @@ def test_a_stream_of_a_group_refuses_its_consumers_and_nobody_elses(queue):
     with pytest.raises(QueueOwned):
         stream.take(audit.pointers, "another")
     assert received(queue) == received(other) == [1]
-    stream.let_go(audit.pointers, owner)
+    stream.release(audit.pointers, owner)
     assert received(audit) == [1]
 
 
@@ -164,7 +164,7 @@ def test_an_empty_slot_is_closed_so_that_a_replay_reads_alike_and_the_producer_p
     queue.pointers.reserve({0: 1})
     owner = stream.take(audit.pointers, "etl")
     assert read(audit.pointers, owner) == []
-    assert queue.pointers.bury([Slot(0, 1)]) == [False], "there is a tombstone"
+    assert queue.pointers.write_tombstones([Slot(0, 1)]) == [False], "there is a tombstone"
 
 
 @pytest.mark.parametrize("fault", ["reply_lost", "crash_before", "crash_after"])

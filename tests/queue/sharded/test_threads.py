@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from datetime import timedelta
@@ -9,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.active import ActiveShards
 from latchwork.store import MemoryStore, SQLiteStore
 
 MESSAGES, PRODUCERS, CONSUMERS = 240, 3, 4
@@ -69,3 +71,23 @@ def test_every_message_is_received_once(store, batch):
     assert len(published) == MESSAGES
     assert received == Counter(published)
     assert handles[0].depth().ready == 0
+
+
+def test_a_publish_goes_on_though_another_thread_adds_a_group_at_that_moment():
+    queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q", shards=1))
+    groups = [queue.group(f"g{n}").active for n in range(3)]
+
+    def at_each_step(frame, event, _):
+        if event == "line" and "weakref" in frame.f_code.co_filename and len(groups) < 20:
+            groups.append(ActiveShards(queue.pointers))
+            groups[-1].follow(queue.active)
+        return at_each_step
+
+    before = sys.gettrace()
+    sys.settrace(at_each_step)
+    try:
+        queue.active.loaded([0])
+    finally:
+        sys.settrace(before)
+    assert len(groups) > 3
+    assert groups[0].believed

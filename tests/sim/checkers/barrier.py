@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from latchwork.coord.generations import AT, ENDS, MET, TURN
+from latchwork.coord.barrier.layout import AT, ENDS, MET, TURN
 
 from ..faults.kinds import Kind
 from ..history.record import Entry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from latchwork.coord.limiter import CELLS, LAST, Limit
@@ -11,6 +12,8 @@ from ..faults.kinds import Kind
 from .lock import FORGETFUL, released_soon_after_faults
 
 if TYPE_CHECKING:
+    from ..faults.network import Change
+    from ..workload.base import Scenario
     from ..workload.limiter import Limiter
 
 LIMIT, PER = 4, 1.0
@@ -23,11 +26,12 @@ class Passed(NamedTuple):
     when: float
     id: str
     n: int
+    order: int
 
 
 def check(run: Limiter) -> None:
     """All promises of a rate limiter."""
-    passed = let_through(run)
+    passed = let_through(run.changes)
     released_soon_after_faults(run)
     if run.happened(*FORGETFUL):
         return
@@ -38,19 +42,19 @@ def check(run: Limiter) -> None:
     nobody_is_refused_while_there_is_room(run, passed)
 
 
-def let_through(run: Limiter) -> list[Passed]:
+def let_through(changes: Sequence[Change]) -> list[Passed]:
     """What the record says was let through, in order."""
     found = []
-    for change in run.changes:
+    for change in changes:
         id = change.after.get(LAST)
         if id and id != change.before.get(LAST):
             before = change.before.get(CELLS_OF) or {}
             n = sum(max(0, count - before.get(cell, 0)) for cell, count in change.after[CELLS_OF].items())
-            found.append(Passed(change.when, id, n))
+            found.append(Passed(change.when, id, n, change.order))
     return found
 
 
-def never_more_than_the_limit_in_any_window(run: Limiter, passed: list[Passed]) -> None:
+def never_more_than_the_limit_in_any_window(run: Scenario, passed: list[Passed]) -> None:
     """In no window of true time, wherever it begins, is more let through; a clock that is set may begin a new one."""
     steps = [when for _, when, _, what in run.history.notes if what == Kind.SERVER_CLOCK.value]
     for first in passed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from latchwork.coord.members import ABOUT, BEAT, GONE, ID
+from latchwork.coord.presence.layout import ABOUT, BEAT, GONE, ID
 
 from ..faults.kinds import Kind
 from ..faults.network import Change

@@ -37,7 +37,7 @@ class Ensemble:
         world.at(world.now + LOOK, self._look)
 
     def _look(self) -> None:
-        """Hear of who can be heard, and end the sessions of who was not heard of for too long."""
+        """Hear of who can be heard, and end the sessions of who has not renewed for too long."""
         for client in self.clients:
             if client.reachable and client.session in self.heard:
                 self.heard[client.session] = self.world.now

@@ -180,7 +180,7 @@ def _watched(ground: Ground) -> Iterator[Counter[str]]:
     class Counting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
-                said["met trouble" if "met trouble" in record.getMessage() else record.getMessage()[:40]] += 1
+                said["met an error" if "met an error" in record.getMessage() else record.getMessage()[:40]] += 1
             if record.exc_info and not isinstance(record.exc_info[1], LatchworkError):
                 ground.complain("no error but the package's own", f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -200,5 +200,5 @@ def _watched(ground: Ground) -> Iterator[Counter[str]]:
 def _check_the_log(ground: Ground, said: Counter[str], seconds: float) -> None:
     """Who goes on failing says so once a minute."""
     for words, times in said.items():
-        if "met trouble" in words and times > LINES * (1 + seconds / 60):
+        if "met an error" in words and times > LINES * (1 + seconds / 60):
             ground.complain("trouble is said once a minute", f"{times} times in {seconds:.0f} s: {words}")

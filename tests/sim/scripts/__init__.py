@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from . import barrier, circular, ground, latch, ledger, lock, one, ordered, presence, rwlock, semaphore, sharded
+from . import (
+    across,
+    barrier,
+    circular,
+    ground,
+    latch,
+    later,
+    ledger,
+    lock,
+    one,
+    ordered,
+    presence,
+    rwlock,
+    semaphore,
+    sharded,
+)
 
 RULES = [
     *ground.RULES,
@@ -17,5 +32,7 @@ RULES = [
     *presence.RULES,
     *barrier.RULES,
     *rwlock.RULES,
+    *across.RULES,
+    *later.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -185,7 +185,7 @@ def range_read_twice_while_its_producer_is_slow():
 
 
 def nothing_buried():
-    return mock.patch.object(ranges, "_bury", return_value=[])
+    return mock.patch.object(ranges, "_write_tombstones", return_value=[])
 
 
 RULES = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from latchwork.coord import Group, presence
+from latchwork.coord import Group
+from latchwork.coord.presence import presence
 from latchwork.errors import FencedOut
 from latchwork.store import Add
 from latchwork.store.model.expr import Const

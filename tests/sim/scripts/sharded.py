@@ -109,7 +109,7 @@ def producer_slower_than_the_consumers_grace():
 
 
 def no_tombstones():
-    return mock.patch.object(pointers.PointerQueue, "bury", lambda self, slots: [True] * len(slots))
+    return mock.patch.object(pointers.PointerQueue, "write_tombstones", lambda self, slots: [True] * len(slots))
 
 
 def consumer_dies_while_it_rejects():
@@ -267,7 +267,7 @@ def ring_that_is_lost():
 
     def producer(store):
         queue = queue_on(store)
-        queue.pointers.bell.owe = lambda: None
+        queue.pointers.bell.ring_later = lambda: None
         queue.publish("m")
 
     def consumer(store):

@@ -15,12 +15,15 @@ from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
 from .ordered import Ordered
+from .poller import Polling
 from .presence import Presence
 from .publisher import Publishers
+from .rate import Rated
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
+from .upkeep import Upkept
 
 SCENARIOS: dict[str, type[Scenario]] = {
     kind.name: kind
@@ -34,10 +37,13 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Sharded,
         Ordered,
         Prefetching,
+        Rated,
         Groups,
         Batches,
         Ledgers,
         Publishers,
+        Upkept,
+        Polling,
         SemaphoreScenario,
         Limiter,
         Presence,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from latchwork.coord import Barrier, Group
-from latchwork.coord.generations import BARRIERS
+from latchwork.coord.barrier.layout import BARRIERS
 from latchwork.store import Key
 
 from ..checkers import barrier as promises

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from ..checkers.linearizable import Model, Undecided, linearizable
@@ -46,6 +47,11 @@ class Scenario:
         self.environs = Environment(self)
 
     # ---- for subclasses to fill in
+
+    @classmethod
+    def sizes(cls, seed: int) -> AbstractContextManager[object]:
+        """Sizes of the code that are other ones during the run, so that a short one reaches what is behind them."""
+        return nullcontext()
 
     def setup(self) -> None:
         """What exists before the faults begin; runs in an actor of its own."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest import mock
 
-from latchwork.background import Troubles
+from latchwork.background import FailureLog
 from latchwork.queue import Publish
+from latchwork.queue.sharded.batches import blocks, records
 from latchwork.queue.sharded.batches.batch import QueueBatch
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep.ending import AGAIN, Ending
@@ -33,8 +37,8 @@ class _OneQueue:
     def queues(self) -> list[ShardedQueue]:
         return [self._queue]
 
-    def troubles(self) -> Troubles:
-        return Troubles(self._queue.store.seams, logging.getLogger(__name__))
+    def failure_log(self) -> FailureLog:
+        return FailureLog(self._queue.store.seams, logging.getLogger(__name__))
 
 
 class Batches(Sharded):
@@ -44,6 +48,14 @@ class Batches(Sharded):
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
     rare = ()  # a batch whose records the store has lost does not end
+
+    @classmethod
+    @contextmanager
+    def sizes(cls, seed: int) -> Iterator[None]:
+        """In half of the runs a batch has several blocks."""
+        size = blocks.BLOCK if seed % 2 else 3
+        with mock.patch.object(blocks, "BLOCK", size), mock.patch.object(records, "BLOCK", size):
+            yield
 
     def setup(self) -> None:
         super().setup()

@@ -30,6 +30,7 @@ class Prefetching(Sharded):
 
     name = "consumer"
     most_messages: ClassVar[int] = 3
+    at_once: ClassVar[tuple[int, ...]] = (1, 12, 40)
 
     def setup(self) -> None:
         self.done: set[str] = set()
@@ -67,7 +68,7 @@ class Prefetching(Sharded):
         queue = self._opened(process, store)
         for _ in range(self.rng.randint(1, self.most_messages) if queue else 0):
             payloads = []
-            for _ in range(self.rng.choice((1, 12, 40))):
+            for _ in range(self.rng.choice(self.at_once)):
                 self.published += 1
                 payloads.append(f"m{self.published}")
             self.call(process, "publish", partial(queue.publish_many, payloads), tuple(payloads))

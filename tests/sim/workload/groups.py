@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from latchwork.queue.sharded.queue import QueueGroup, ShardedQueue
-from latchwork.queue.sharded.shards import Slot
+from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 

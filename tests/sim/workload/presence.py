@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latchwork.coord import Group, Membership
-from latchwork.coord.members import GROUPS
+from latchwork.coord.presence.layout import GROUPS
 from latchwork.store import Add, Key, Once
 
 from ..checkers import presence as promises

@@ -7,8 +7,8 @@ from typing import Any
 
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded.config import QueueConfig
-from latchwork.queue.sharded.publication import Publication
-from latchwork.queue.sharded.publisher import Publisher
+from latchwork.queue.sharded.publishing.publication import Publication
+from latchwork.queue.sharded.publishing.publisher import Publisher
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.registry import QueueRegistry
 

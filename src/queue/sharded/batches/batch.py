@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -16,32 +16,29 @@ from ....inputs import checked_text, checked_timeout, seconds_of
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ...ledger.dedup import Entry, Wanted, publish_or_find
+from ...rows import those_read
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..peek import CHUNK, unfired
-from ..publishing import (
+from ..publishing.publish import (
     Outcome,
     Prepared,
     Publishable,
     Terms,
-    checked_payloads,
-    checked_terms,
-    ids_or_raise,
+    publish,
     store_messages,
-    with_dedups,
 )
 from ..record import lifetime
 from ..shards import PointerQueue
 from .blocks import OUT, Place, place_of, place_of_text
-from .records import BatchRecords, BatchState, Tally
+from .ends import Home, end_done
+from .records import MAX_NAME, BatchRecords, BatchState, Tally
 
-MAX_NAME = 128
-"""Characters in the name of a batch."""
 MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=365)
 MAX_FOLLOW_UP = 65_536
 """Bytes, as the record of a batch is written by each call that publishes."""
 LOOKS = Poll(low=0.02, high=2.0, factor=1.5)
-"""How often `wait` looks."""
+"""The pauses between two looks of `wait`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +56,16 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """How far a batch has come.
+    """The progress of a batch at one moment.
 
-    published: messages in it; while it is open about right, as calls that publish may fail.  done: acknowledged.
-    discarded: discarded, cancelled, or moved to another queue.  parked: waiting among the parked messages.
-    waiting: all others: ready, delayed, in somebody's hands, in the sideline, or expired.
-    closed: no more will come.  complete: closed, and none is waited for.  ended: and the follow-up is published.
+    published: messages in it; while it is open only roughly, as calls that publish may fail.
+    done: acknowledged.
+    discarded: discarded, cancelled, or moved to another queue.
+    parked: waiting among the parked messages.
+    waiting: all others: ready, delayed, held by a consumer, in the sideline, or expired.
+    closed: whether no more messages can be added.
+    complete: whether it is closed and no message is waited for.
+    ended: whether it is complete and the follow-up is published.
     """
 
     published: int
@@ -77,20 +78,11 @@ class BatchProgress:
     ended: bool
 
 
-class Main(Publishable, Protocol):
+class Main(Home, Publishable, Protocol):
     """A queue as far as its batches need it: `ShardedQueue` is one."""
 
     @property
     def parked(self) -> Parked: ...
-    def prepare(
-        self,
-        payloads: Collection[Any],
-        *,
-        key: str | None,
-        keys: Sequence[str | None] | None,
-        headers: dict[str, str] | None,
-        message_ids: Sequence[str] | None,
-    ) -> list[Prepared]: ...
 
 
 class Parked(Protocol):
@@ -102,11 +94,11 @@ class Parked(Protocol):
 class QueueBatch:
     """Messages of a queue that are counted as they are done, each once, however often it is delivered.
 
-    Made by `ShardedQueue.batch`. Safe to share between threads; other processes ask for it by its name.  `with` closes
-    it, unless the block raises: then it stays open, to go on with.
+    Made by `ShardedQueue.batch`. Safe to share between threads; other processes ask for it by its name. `with` closes
+    it, unless the block raises: then it stays open and can be continued.
 
-    A message is done once the queue's own consumers have acknowledged it; where an acknowledgement raised `LeaseLost`
-    it may be done as well. Whose publishing raised is not waited for, though it may be delivered.
+    A message is done once the queue's own consumers have acknowledged it; if an acknowledgement raised `LeaseLost`, it
+    may be done as well. A message whose publishing raised is not waited for, though it may be delivered.
     """
 
     def __init__(self, queue: Main, records: BatchRecords, state: BatchState) -> None:
@@ -115,7 +107,7 @@ class QueueBatch:
 
     @property
     def name(self) -> str:
-        """Its name within the queue."""
+        """The batch's name within the queue."""
         return self._state.name
 
     def __repr__(self) -> str:
@@ -140,7 +132,7 @@ class QueueBatch:
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         dedup: str | None = None,
-        dedup_for: timedelta | None = None,
+        dedup_for: timedelta | float | None = None,
         on_duplicate: str = "keep",
     ) -> str:
         """Publish one message into the batch, as `ShardedQueue.publish` does. Four calls: publish in hundreds.
@@ -165,46 +157,44 @@ class QueueBatch:
         delay: timedelta | float | None = None,
         at: datetime | None = None,
         dedups: Sequence[str] | None = None,
-        dedup_for: timedelta | None = None,
+        dedup_for: timedelta | float | None = None,
         on_duplicate: str = "keep",
     ) -> list[str]:
         """Publish messages into the batch, as `ShardedQueue.publish_many` does. Two calls more than that, in all.
 
-        dedups: a message whose key has one already counts where that one does: here, if it is of this batch. So a
-            publisher that died is run again with its keys.
+        dedups: a message whose key already has one counts where that one does: in this batch, if it belongs to it. So a
+            publisher that died can be run again with its keys.
 
-        Raises as that does, and `Refused` once the batch is closed; where it was closed meanwhile `Refused`, and
-        `OutcomeUnknown` where nobody knows whether these count, whose `details["published"]` has the ids of what will
-        be delivered all the same.
+        Raises what `ShardedQueue.publish_many` raises, and `Refused` if the batch is closed. If it was closed during
+        the call: `Refused`, or `OutcomeUnknown` if it is not known whether these messages count; its
+        `details["published"]` has the ids of the messages that will be delivered all the same.
         """
-        checked_payloads(payloads)
-        terms = checked_terms(
-            self._queue.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for,
-            on_duplicate=on_duplicate,
+        return publish(
+            self._queue, payloads, key=key, keys=keys, headers=headers, message_ids=message_ids,
+            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate, store=self._store,
         )  # fmt: skip
-        common = checked_headers(headers)
-        with self.store.seams.span(
-            "publish", [common] if common else [], queue=self._queue.name, messages=len(payloads)
-        ):
-            messages = self._queue.prepare(payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
-            if dedups is not None:
-                messages = with_dedups(messages, dedups)
-            if not messages:
-                return []
-            self._queue.open_for_publishing()
-            me, ordinals = self._records.begin(self._state, len(messages))
-            places = [self._records.place(self._state, ordinal) for ordinal in ordinals]
-            messages = [
-                one._replace(envelope=replace(one.envelope, batch=place.text))
-                for one, place in zip(messages, places, strict=True)
-            ]
-            outcomes = self._stored(messages, terms)
-            self._count(me, places, outcomes)
-        ids: list[Outcome] = [one.message_id if isinstance(one, Entry) else one for one in outcomes]
-        return ids_or_raise(self._queue, messages, ids, on_duplicate)
+
+    def _store(self, queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:
+        """Store the messages as of this batch, and count them."""
+        if not messages:
+            return []
+        queue.open_for_publishing()
+        if terms.due is not None:
+            self._queue.delayed.ahead(terms.due)
+        me, ordinals = self._records.begin(self._state, len(messages))
+        places = [self._records.place(self._state, ordinal) for ordinal in ordinals]
+        messages = [
+            one._replace(envelope=replace(one.envelope, batch=place.text))
+            for one, place in zip(messages, places, strict=True)
+        ]
+        outcomes = self._stored(messages, terms)
+        self._count(me, places, outcomes)
+        return [one.message_id if isinstance(one, Entry) else one for one in outcomes]
 
     def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[Entry | LatchworkError]:
-        """Store them; the message that each came to be, and the place in a batch that this one has."""
+        """Store the messages; return for each the message that it became, and the place in a batch that this message
+        has.
+        """
         try:
             if terms.remembered is not None:
                 wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
@@ -218,7 +208,7 @@ class QueueBatch:
         ]
 
     def _count(self, me: str, places: Sequence[Place], outcomes: Sequence[Entry | LatchworkError]) -> None:
-        """Wait for those that are safe: take the ordinals of the others out first, then confirm the call."""
+        """Count the messages that are safe: first take out the ordinals of the others, then confirm the call."""
         unused: list[Place] = []
         found: dict[str, None] = {}
         for place, outcome in zip(places, outcomes, strict=True):
@@ -234,14 +224,14 @@ class QueueBatch:
         except LatchworkError as failure:
             safe = [one.message_id for one in outcomes if isinstance(one, Entry)]
             if not safe:
-                return  # what kept the messages from being safe is raised, as they may be delivered
+                return  # the errors of the messages are raised, as these may be delivered
             known = failure.code in ("REFUSED", "NOT_FOUND")
             raised = failure if known else OutcomeUnknown(f"{self!r}: whether what was published counts: {failure}")
             raised.details["published"] = safe
             raise raised from failure
 
     def _vouch(self, found: Sequence[str]) -> None:
-        """Vouch for messages that were published before, where they are of this batch. One call, or none."""
+        """Vouch for messages that were published before, if they are of this batch. One call, or none."""
         batch = self._records.place(self._state, 0).batch
         places = [place_of_text(text) for text in found]
         mine = [place for place in places if place is not None and place.batch == batch]
@@ -252,19 +242,24 @@ class QueueBatch:
     # ---- its end
 
     def close(self) -> None:
-        """No more will come: once all that was published is done, the follow-up is published. Two calls.
+        """Add no more messages: once all that were published are done, the follow-up is published. Three calls.
 
-        Of calls that publish at this moment nothing counts that was not confirmed, and they raise `Refused`. Harmless
-        when repeated. Raises `NotFound`, `Refused` where its queue has too many that have not ended, and the store's
+        Of calls that publish at this moment, only confirmed messages count; the others raise `Refused`. Harmless when
+        repeated. Raises `NotFound`, `Refused` if its queue has too many batches that have not ended, and the store's
         errors: then close it again.
         """
         self._state = self._records.close(self._state)
+        place = self._records.place(self._state, self._state.given)
+        if not self._state.ended and self._records.blocks.close(place):
+            end_done(self._queue, [place.batch])
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the batch is closed and all of it is done, up to `timeout` seconds (None = for ever); whether so.
+        """Wait until the batch is closed and all of it is done, for at most `timeout` seconds (None = no limit); return
+        whether it is.
 
-        It looks each 20 ms at first, each 2 s later, with two calls, and one more for each further 500,000 messages
-        not done yet. The follow-up may come up to 5 s later. Raises `NotFound` once the batch's life is over.
+        It looks every 20 ms at first, every 2 s later, with two calls, and one more for each further 500,000 messages
+        that are not done. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
+        later. Raises `NotFound` once the batch has expired.
         """
         seams, tally = self.store.seams, Tally(self._records)
 
@@ -280,7 +275,7 @@ class QueueBatch:
             )
 
     def progress(self) -> BatchProgress:
-        """How far it has come. Three calls, and one for each 500,000 messages and each 1,000 parked ones."""
+        """Return the progress. Three calls, and one for each 500,000 messages and each 1,000 parked ones."""
         state = self._records.read(self.name, self._state.tag)
         counts, parked = Tally(self._records).counts(state), len(self.missing())
         published = max(0, state.given - counts.out)
@@ -291,15 +286,16 @@ class QueueBatch:
         )  # fmt: skip
 
     def missing(self) -> list[str]:
-        """The ids of its messages that are parked: they hold it up until they are redriven or discarded.
+        """Return the ids of its messages that are parked: they hold it up until they are redriven or discarded.
 
-        One call, and one for each 1,000 parked messages of the queue.
+        One call, and one for each 1,000 parked messages of the queue. One that cannot be read is left out, with a
+        warning that names its record.
         """
         parked = self._queue.parked.pointers
         batch = self._records.place(self._state, 0).batch
         slots, ids = list(unfired(parked)), list[str]()
         for begin in range(0, len(slots), CHUNK):
-            for envelope in parked.look(slots[begin : begin + CHUNK]):
+            for envelope in those_read(parked.look(slots[begin : begin + CHUNK])):
                 place = place_of(envelope) if envelope else None
                 if envelope and place and place.batch == batch:
                     ids.append(envelope.msg_id)
@@ -307,14 +303,14 @@ class QueueBatch:
 
 
 def checked_name(name: str) -> str:
-    """The name of a batch, once it is text of 1 to 128 characters. Raises `InvalidRequest`."""
+    """Return the name of a batch, once it is text of 1 to 128 characters. Raises `InvalidRequest`."""
     if len(checked_text("batch name", name)) > MAX_NAME:
         raise InvalidRequest(f"a batch name has {len(name)} characters; give at most {MAX_NAME}")
     return name
 
 
 def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
-    """The seconds that a batch lives. Raises `InvalidRequest`."""
+    """Return the seconds that a batch lives. Raises `InvalidRequest`."""
     seconds = lifetime(config) if life is None else seconds_of(life)
     least, most = (1 if config.unsafe_limits else MIN_LIFE.total_seconds()), MAX_LIFE.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= 2 * most:
@@ -323,7 +319,7 @@ def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
 
 
 def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str, Any] | None:
-    """What the record of a batch keeps of its follow-up. Raises `InvalidRequest`."""
+    """Return the follow-up as the record of a batch keeps it. Raises `InvalidRequest`."""
     if then is None:
         return None
     headers = checked_headers(then.headers)
@@ -337,7 +333,7 @@ def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str
 
 
 def check_alike(queue: str, state: BatchState, then: Mapping[str, Any] | None) -> None:
-    """Raises `AlreadyExists` where a batch has another follow-up than is asked for."""
+    """Raise `AlreadyExists` if a batch has another follow-up than the one asked for."""
     if then is not None and then != state.then:
         raise AlreadyExists(
             f"batch {shown(state.name)} of queue {shown(queue)} is there, with another follow-up: give "

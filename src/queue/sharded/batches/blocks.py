@@ -1,6 +1,7 @@
 """The blocks of batches: which messages are done, by their ordinals in the batch (docs/protocols P18).
 
-A message has its place in a batch in the bin `batch`, so whoever acknowledges it finds the block without a read.
+A message has its place in a batch in the bin `batch`, so the process that acknowledges it finds the block without a
+read.
 """
 
 from __future__ import annotations
@@ -8,33 +9,35 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from ....errors import LatchworkError, NotFound, Refused, Unavailable
 from ....inputs import is_int
-from ....store import Compute, Exists, Key, MapPut, MapRemove, Param, RecordStore, Update, exists
+from ....store import Compute, Exists, Key, MapPut, MapRemove, Param, Put, Read, RecordStore, Update, exists
 from ....store.model.expr import Bound, Const, Expr, If, MapSize, all_of
 from ....store.model.ops import Op
 from ....store.port import MAX_TTL
-from ...rows import settle
+from ...rows import read_each
 from ..envelope import Envelope
 
 BLOCK = 500
 """Ordinals in one record."""
-DONE, GONE, OUT, VOUCHED = "done", "gone", "out", "kept"
-"""Acknowledged; discarded or moved elsewhere; not published; published though its first publisher did not say so."""
+DONE, GONE, OUT, VOUCHED, LAST = "done", "gone", "out", "kept", "last"
+"""Acknowledged; discarded or moved elsewhere; not published; published, though its first publisher did not confirm it.
+Of the last block of a closed batch: how many ordinals it has."""
 STEP = 100
-"""Blocks that are read and written at once where ordinals are taken out."""
+"""Blocks that are read and written at once when ordinals are taken out."""
 ROUNDS = 20
-"""How often ordinals are taken out again of a block that others write to meanwhile."""
+"""How often ordinals are taken out of a block again if others write to it meanwhile."""
 
 
 def size(bin: str) -> Expr:
-    """The entries of a map bin, 0 where it is not there."""
+    """Return the number of entries of a map bin, 0 if it is absent."""
     return If(exists(bin), MapSize(bin), Const(0))
 
 
 _SIZES = tuple(Compute(size(bin)) for bin in (DONE, GONE, OUT))
+_SETTLED: tuple[Op, ...] = (*_SIZES, Read(LAST))
 _GROWING = (DONE, GONE, VOUCHED)
 _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
 
@@ -42,7 +45,8 @@ _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
 class Place(NamedTuple):
     """The place of a message in a batch.
 
-    batch: names its blocks, `{queue}/{name}/{tag}`.  life: seconds that a block lives from its last change.
+    batch: names its blocks, `{queue}/{name}/{tag}`.
+    life: seconds that a block lives from its last change.
     """
 
     batch: str
@@ -51,22 +55,28 @@ class Place(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the message has it."""
+        """The place as the message stores it."""
         return f"{self.batch}/{self.life}/{self.ordinal}"
 
 
 def batch_id(queue: str, name: str, tag: str) -> str:
-    """What names the blocks of a batch."""
+    """Return the prefix of the names of a batch's blocks."""
     return f"{quote(queue, safe='')}/{quote(name, safe='')}/{tag}"
 
 
+def parts_of(batch: str) -> tuple[str, str, str]:
+    """Return the queue, the name and the tag of a batch from its id; three empty texts where that is damaged."""
+    parts = batch.split("/")
+    return (unquote(parts[0]), unquote(parts[1]), parts[2]) if len(parts) == 3 else ("", "", "")
+
+
 def place_of(envelope: Envelope) -> Place | None:
-    """The place that a message has; None where it has none, or where that is damaged."""
+    """Return the place that a message has; None if it has none, or a damaged one."""
     return None if envelope.batch is None else place_of_text(envelope.batch)
 
 
 def place_of_text(text: str) -> Place | None:
-    """The place that a message has in its bin; None where that is damaged."""
+    """Return the place that a message has in its bin; None if that is damaged."""
     batch, *numbers = text.rsplit("/", 2)
     if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 12 for one in numbers):
         return None
@@ -81,13 +91,20 @@ class Counts(NamedTuple):
     out: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Both together."""
+        """Return the sum of both."""
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def settled(self) -> int:
-        """All that nobody waits for any more."""
+        """The number of messages for which the batch does not wait any more."""
         return sum(self)
+
+
+class Marked(NamedTuple):
+    """The outcome of marks. failures: for each mark its error, or None.  whole: batches of which a block is settled."""
+
+    failures: list[LatchworkError | None]
+    whole: set[str]
 
 
 class Blocks:
@@ -97,57 +114,83 @@ class Blocks:
         self.store, self._set = store, f"{client_id}_batch_set"
 
     def key(self, batch: str, number: int) -> Key:
-        """Where a block is."""
+        """Return the key of a block."""
         return Key(self._set, f"M/{batch}/{number}")
 
-    def mark(self, places: Sequence[Place]) -> list[LatchworkError | None]:
-        """Note that these messages are done; what kept each from it. One call; a repeat is harmless."""
+    def mark(self, places: Sequence[Place]) -> Marked:
+        """Note that these messages are done. One call; a repeat is harmless."""
         return self._put(places, DONE, GONE, OUT)
 
-    def vouch(self, places: Sequence[Place]) -> list[LatchworkError | None]:
-        """Note that these are published, whatever becomes of their first publisher. One call; a repeat is harmless."""
-        return self._put(places, VOUCHED, OUT)
+    def close(self, place: Place) -> bool:
+        """Note the first ordinal that no message has; return whether its block is settled. One call, or none.
 
-    def _put(self, places: Sequence[Place], bin: str, *others: str) -> list[LatchworkError | None]:
+        From then on `mark` finds out when the last block is settled, as it does for all others. Raises the store's
+        errors.
+        """
+        n = place.ordinal % BLOCK
+        if not n:
+            return True
+        key = self.key(place.batch, place.ordinal // BLOCK)
+        (row,) = self.store.repeat_many([Update(key, (Put(LAST, n), *_SETTLED), exists=Exists.ANY, ttl=place.life)])
+        if isinstance(row, LatchworkError):
+            raise row
+        return _is_whole(row)
+
+    def vouch(self, places: Sequence[Place]) -> list[LatchworkError | None]:
+        """Note that these are published, even if their first publisher dies. One call; a repeat is harmless."""
+        return self._put(places, VOUCHED, OUT).failures
+
+    def _put(self, places: Sequence[Place], bin: str, *others: str) -> Marked:
         parts = _by_block(places)
         updates = [
-            Update(self.key(batch, number), _moving(ordinals, bin, *others), exists=Exists.ANY, ttl=life)
+            Update(self.key(batch, number), (*_moving(ordinals, bin, *others), *_SETTLED), exists=Exists.ANY, ttl=life)
             for (batch, life, number), ordinals in parts.items()
         ]
-        rows = dict(zip(parts, settle(self.store, updates), strict=True)) if updates else {}
+        rows = dict(zip(parts, self.store.repeat_many(updates), strict=True)) if updates else {}
         outcomes = [rows[_block(place)] for place in places]
-        return [outcome if isinstance(outcome, LatchworkError) else None for outcome in outcomes]
+        failures = [outcome if isinstance(outcome, LatchworkError) else None for outcome in outcomes]
+        settled = {block[0] for block, row in rows.items() if not isinstance(row, LatchworkError) and _is_whole(row)}
+        return Marked(failures, settled)
 
     def take_out(self, places: Sequence[Place], bin: str = OUT) -> None:
-        """Wait for these no more, but for those that are done, or vouched for. Two calls, more where others write.
+        """Stop waiting for these messages, except those that are done, or vouched for. Two calls, more if others write.
 
-        bin: `OUT`, or `GONE`, which counts also where a publisher has vouched for it. Raises the store's errors.
+        bin: `OUT`, or `GONE`, which counts also if a publisher has vouched for the message.
+
+        Raises the store's errors, those of single blocks once all others are done.
         """
         parts = list(_by_block(places).items())
+        failures: list[LatchworkError] = []
         for begin in range(0, len(parts), STEP):
-            self._take_out(dict(parts[begin : begin + STEP]), bin)
+            failures += self._take_out(dict(parts[begin : begin + STEP]), bin)
+        if failures:
+            raise failures[0]
 
-    def _take_out(self, left: dict[tuple[str, int, int], list[int]], bin: str) -> None:
+    def _take_out(self, left: dict[tuple[str, int, int], list[int]], bin: str) -> list[LatchworkError]:
+        """Take ordinals out of each of these blocks; return the errors of those where that failed."""
+        failures: list[LatchworkError] = []
         for _ in range(ROUNDS):
             if not left:
-                return
+                return failures
             keys = [self.key(batch, number) for batch, _, number in left]
-            records = self.store.get_many(keys, *_GROWING, OUT)
-            updates = {
-                block: self._taking(key, block[1], ordinals, bin, record.bins if record else {})
-                for (block, ordinals), key, record in zip(left.items(), keys, records, strict=True)
-            }
-            updates = {block: update for block, update in updates.items() if update.ops}
-            rows = dict(zip(updates, settle(self.store, list(updates.values())) if updates else (), strict=True))
-            for row in rows.values():
-                if isinstance(row, LatchworkError) and not isinstance(row, Refused):
-                    raise row
+            records = read_each(self.store, keys, *_GROWING, OUT)
+            updates: dict[tuple[str, int, int], Update] = {}
+            for (block, ordinals), key, record in zip(left.items(), keys, records, strict=True):
+                if isinstance(record, LatchworkError):
+                    failures.append(record)
+                elif (update := self._taking(key, block[1], ordinals, bin, record.bins if record else {})).ops:
+                    updates[block] = update
+            rows = dict(zip(updates, self.store.repeat_many(list(updates.values())) if updates else (), strict=True))
+            others = [row for row in rows.values() if not isinstance(row, Refused)]
+            failures += [row for row in others if isinstance(row, LatchworkError)]
             left = {block: left[block] for block, row in rows.items() if isinstance(row, Refused)}
         if left:
-            raise Unavailable(f"batch {next(iter(left))[0]}: others wrote to its blocks all the time; try again")
+            busy = f"batch {next(iter(left))[0]}: others wrote to its blocks all the time; try again"
+            failures.append(Unavailable(busy))
+        return failures
 
     def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, bins: Mapping[str, Any]) -> Update:
-        """What takes these out that are neither done nor gone, nor vouched for."""
+        """Return the update that takes out those ordinals that are neither done nor gone, nor vouched for."""
         stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
         there: set[Any] = {one for name in stay for one in (bins.get(name) or ())}
         chosen = [one for one in ordinals if one not in there]
@@ -156,11 +199,11 @@ class Blocks:
         return Update(key, ops, Bound(_AS_READ, sizes), exists=Exists.ANY, or_absent=True, ttl=life)
 
     def counts(self, batch: str, numbers: Sequence[int]) -> list[Counts]:
-        """The counts of these blocks. One call for each 1,000. Raises the store's errors."""
+        """Return the counts of these blocks. One call for each 1,000. Raises the store's errors."""
         found: list[Counts] = []
         for begin in range(0, len(numbers), 1_000):
             keys = [self.key(batch, number) for number in numbers[begin : begin + 1_000]]
-            for row in settle(self.store, [Update(key, _SIZES) for key in keys]):
+            for row in self.store.repeat_many([Update(key, _SIZES) for key in keys]):
                 if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
                     raise row
                 found.append(Counts() if isinstance(row, NotFound) else _checked(row))
@@ -171,8 +214,14 @@ def _checked(row: Sequence[Any]) -> Counts:
     return Counts(*(value if is_int(value) else 0 for value in row))
 
 
+def _is_whole(row: Sequence[Any]) -> bool:
+    """Whether no message of a block is waited for, by these values of it."""
+    *sizes, last = row
+    return _checked(sizes).settled >= (last if is_int(last) and 0 < last < BLOCK else BLOCK)
+
+
 def _moving(ordinals: Sequence[int], bin: str, *others: str) -> tuple[Op, ...]:
-    """What puts ordinals into one map, and takes them out of others."""
+    """Return the operations that put ordinals into one map, and take them out of others."""
     put = tuple(MapPut(bin, one, 1) for one in ordinals)
     return (*put, *(MapRemove(other, tuple(ordinals)) for other in others))
 
@@ -182,7 +231,7 @@ def _block(place: Place) -> tuple[str, int, int]:
 
 
 def _by_block(places: Iterable[Place]) -> dict[tuple[str, int, int], list[int]]:
-    """The ordinals within each block, each once."""
+    """Return the ordinals within each block, each once."""
     parts: dict[tuple[str, int, int], dict[int, None]] = defaultdict(dict)
     for place in places:
         parts[_block(place)][place.ordinal % BLOCK] = None

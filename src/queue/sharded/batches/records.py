@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 from urllib.parse import quote
 
-from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
 from ....inputs import is_int
-from ....store import NEVER, Add, Bin, Exists, Key, MapPut, MapRemove, Param, Put, Read, RecordStore, Update, missing
+from ....store import (
+    NEVER,
+    Add,
+    Bin,
+    Exists,
+    Key,
+    MapPut,
+    MapRemove,
+    Param,
+    Put,
+    Read,
+    Record,
+    RecordStore,
+    Update,
+    missing,
+)
 from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
 from ....store.port import MAX_TTL
-from ...rows import settle
+from ...rows import read_each, those_read
 from .blocks import BLOCK, OUT, Blocks, Counts, Place, batch_id
 
+MAX_NAME = 128
+"""Characters in the name of a batch."""
+MAX_MESSAGES = 1_000_000_000
+"""Ordinals that a batch can have given out; if its record says more it is damaged, and counting them would take hours.
+"""
 MOST = 1_000
-"""Batches of a queue that have not ended, and calls that publish into one batch at the same moment."""
+"""Batches of a queue that have not ended; also calls that publish into one batch at one moment."""
 FORGOTTEN = 3_600_000
 """Milliseconds by the server's clock after which a name without a record is no batch that is being made."""
 NAMES = "names"
@@ -37,8 +58,11 @@ _FORGOTTEN = _AS_LISTED & (Param("since") + FORGOTTEN < SERVER_NOW)
 class BatchState:
     """A batch as it was read.
 
-    given: ordinals that were given out.  open: the ordinals of calls that publish, by call.  then: the follow-up.
-    closed, ended: ms by the server's clock, 0 = not.  settled: nothing of what was open counts any more.
+    given: ordinals that were given out.
+    open: the ordinals of calls that publish, by call.
+    then: the follow-up.
+    closed, ended: ms by the server's clock, 0 = not.
+    settled: nothing of what was open counts any more.
     """
 
     name: str
@@ -67,25 +91,27 @@ class BatchRecords:
 
     @property
     def index(self) -> Key:
-        """Where the names of those are that have not ended."""
+        """The key of the record with the names of all batches that have not ended."""
         return Key(self._set, f"I/{self._queue}")
 
     def key(self, name: str) -> Key:
-        """Where a batch is."""
+        """Return the key of a batch."""
         return Key(self._set, f"B/{self._queue}/{quote(name, safe='')}")
 
     def place(self, state: BatchState, ordinal: int) -> Place:
-        """The place of a message."""
+        """Return the place of a message."""
         return Place(batch_id(self.queue, state.name, state.tag), state.life, ordinal)
 
     # ---- made, found
 
     def make(self, name: str, then: Mapping[str, Any] | None, life: int) -> BatchState:
-        """Make the batch, or find it. One call, two where it is there. Raises `Refused` where there are too many."""
+        """Make the batch, or find it. One call, two if it exists. Raises `Refused` if there are too many."""
         tag = self.store.seams.unique()
         bins = {"tag": tag, "life": life, "next": 0, "then": then}
         create = tuple(Put(bin, value) for bin, value in bins.items() if value is not None)
-        rows = settle(self.store, [self._listing(name), Update(self.key(name), create, exists=Exists.CREATE, ttl=life)])
+        rows = self.store.repeat_many(
+            [self._listing(name), Update(self.key(name), create, exists=Exists.CREATE, ttl=life)]
+        )
         for row in rows:
             if isinstance(row, Refused):
                 raise Refused(f"queue {self.queue!r} has {MOST} batches that have not ended: close some, or wait")
@@ -94,14 +120,14 @@ class BatchRecords:
         return self.read(name) if isinstance(rows[1], AlreadyExists) else BatchState(name, tag, life, 0, then=then)
 
     def read(self, name: str, tag: str | None = None) -> BatchState:
-        """The batch; `tag`: this very one. One call. Raises `NotFound`, `Corrupt`."""
+        """Return the batch; `tag`: this very one. One call. Raises `NotFound`, `Corrupt`."""
         record = self.store.get(self.key(name))
         if record is None or tag not in (None, record.bins.get("tag")):
             raise self._gone(name)
         return self.state(name, record.bins)
 
     def state(self, name: str, bins: Mapping[str, Any]) -> BatchState:
-        """The batch in these bins. Raises `Corrupt`."""
+        """Return the batch in these bins. Raises `Corrupt`."""
         calls = bins.get("open") or {}
         try:
             spans = {call: range(int(end) - int(n), int(end)) for call, (end, n) in calls.items()}
@@ -110,6 +136,8 @@ class BatchRecords:
         tag, life, given = bins.get("tag"), _time(bins.get("life")), _time(bins.get("next"))
         if not isinstance(tag, str) or not 0 < life <= MAX_TTL:
             raise self._damaged(name, "tag or life")
+        if not is_int(bins.get("next")) or not 0 <= given <= MAX_MESSAGES:
+            raise self._damaged(name, "next")
         then = bins.get("then")
         return BatchState(
             name, tag, life, given, spans, then if isinstance(then, Mapping) else None,
@@ -117,16 +145,29 @@ class BatchRecords:
         )  # fmt: skip
 
     def names(self) -> dict[str, int]:
-        """The batches that have not ended, and when each was listed last (ms, server). One call."""
+        """Return the batches that have not ended, and when each was listed last (ms, server). One call."""
         record = self.store.get(self.index, NAMES)
         return names_in(record.bins if record else {})
 
     def states(self) -> list[BatchState]:
-        """The batches that have not ended, by name. Two calls. Raises `Corrupt`."""
+        """Return the batches that have not ended, by name. Two calls.
+
+        One whose record is damaged is left out, with a warning that names the record.
+        """
         names = sorted(self.names())
-        records = self.store.get_many([self.key(name) for name in names])
-        found = [self.state(name, record.bins) for name, record in zip(names, records, strict=True) if record]
-        return [state for state in found if not state.ended]
+        records = read_each(self.store, [self.key(name) for name in names])
+        found = those_read(starmap(self._state_of, zip(names, records, strict=True)))
+        return [state for state in found if state is not None and not state.ended]
+
+    def _state_of(
+        self, name: str, row: Record | Corrupt | Unreadable | None
+    ) -> BatchState | Corrupt | Unreadable | None:
+        if not isinstance(row, Record):
+            return row
+        try:
+            return self.state(name, row.bins)
+        except Corrupt as failure:
+            return failure
 
     # ---- published into
 
@@ -153,9 +194,10 @@ class BatchRecords:
         return me, range(end - n, end)
 
     def confirm(self, state: BatchState, me: str) -> None:
-        """Let the messages of a call count from now on. One call. Raises `Refused` where the batch was closed before.
+        """Let the messages of a call count from now on. One call. Raises `Refused` if the batch was closed before.
 
-        A repeat after a lost reply is refused, and finds the call gone: only its own end removes it.
+        A repeat after a lost reply is refused, and finds that the call is not listed any more: only its own
+        confirmation removes it.
         """
         guard = Bound(_MAY_END, {"tag": state.tag, "me": me})
         try:
@@ -168,13 +210,14 @@ class BatchRecords:
     # ---- ended
 
     def close(self, state: BatchState) -> BatchState:
-        """Give out no more ordinals, and let what was not confirmed count no more. Two calls, some more for the rest.
+        """Give out no more ordinals, and remove the messages that were not confirmed from the count. Two calls, and
+        some more for these messages.
 
-        Raises `Refused` where it is closed, but cannot be listed, so that nobody would publish the follow-up.
+        Raises `Refused` if it is closed, but cannot be listed: then no process would publish the follow-up.
         """
         guard = Bound(_OPEN, {"tag": state.tag})
         closing = Update(self.key(state.name), (Put("closed", SERVER_NOW),), guard)
-        closed, listed = settle(self.store, [closing, self._listing(state.name)])
+        closed, listed = self.store.repeat_many([closing, self._listing(state.name)])
         for row in (closed, listed):
             if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
                 raise row
@@ -201,13 +244,13 @@ class BatchRecords:
         """
         noted = Update(self.key(state.name), (Put("ended", SERVER_NOW),), Bound(_SAME & missing("ended"), _tag(state)))
         for update in (noted, self._unlisting(state.name, since, _AS_LISTED)):
-            (row,) = settle(self.store, [update])
+            (row,) = self.store.repeat_many([update])
             if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
                 raise row
 
     def forget(self, name: str, since: int) -> None:
-        """List a name no more that has no record, unless somebody may be making it. One call."""
-        settle(self.store, [self._unlisting(name, since, _FORGOTTEN)])
+        """Remove a name that has no record from the list, unless another process may be making it. One call."""
+        self.store.repeat_many([self._unlisting(name, since, _FORGOTTEN)])
 
     def _listing(self, name: str) -> Update:
         put = MapPut(NAMES, name, SERVER_NOW)
@@ -217,7 +260,7 @@ class BatchRecords:
     def _unlisting(self, name: str, since: int, when: Any) -> Update:
         return Update(self.index, (MapRemove(NAMES, (name,)),), Bound(when, {"name": name, "since": since}))
 
-    # ---- what is wrong
+    # ---- errors
 
     def _refused(self, now: BatchState) -> Refused:
         if now.closed:
@@ -243,7 +286,9 @@ class Tally:
         self._over = Counts()
 
     def counts(self, state: BatchState) -> Counts:
-        """What is done by now. One call for each 500,000 ordinals of blocks that are not; none without any."""
+        """Return the counts by now. One call for each 500,000 ordinals of blocks that are not complete; none if there
+        are no such blocks.
+        """
         blocks = range(self._whole, -(-state.given // BLOCK))
         batch = self._records.place(state, 0).batch
         found = self._records.blocks.counts(batch, blocks) if blocks else []
@@ -256,9 +301,10 @@ class Tally:
 
 
 def names_in(bins: Mapping[str, Any]) -> dict[str, int]:
-    """The batches that an index lists."""
+    """Return the batches that an index lists; names that no batch can have are left out."""
     names = bins.get(NAMES)
-    return {name: _time(since) for name, since in names.items()} if isinstance(names, Mapping) else {}
+    listed = names.items() if isinstance(names, Mapping) else ()
+    return {name: _time(since) for name, since in listed if isinstance(name, str) and 1 <= len(name) <= MAX_NAME}
 
 
 def _time(value: Any) -> int:

@@ -7,23 +7,22 @@ import os
 from collections.abc import Callable, Collection
 from typing import Any, cast
 
-from ....background import TROUBLE, Activity, Troubles
+from ....background import ERROR_BACKOFF, Activity, FailureLog
 from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch
 from ....seams import Task
+from ....unpicklable import Unpicklable
 from ..config import check_concurrency
 from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..upkeep.upkeep import upkeep_of
-from .handler import Calls, check_handler, kinds_of
-from .inflight import Runs
+from .handler import Calls, Runs, Settlements, Tally, check_handler, kinds_of
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate
-from .settlements import Settlements, Tally
 from .signals import Signals
 from .turn import Standing, Turns
 
@@ -31,47 +30,55 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
 KEEP = 0.5
-"""Seconds at the most between two looks of the keeper."""
+"""Seconds at the most between two looks of the supervisor."""
 ATTEND = 0.05
 """The same while messages wait that were not begun, or acknowledgements."""
 HEED = 0.1
-"""Seconds between two looks of `run` at what a signal has said."""
+"""Seconds between two looks of `run` at the signals received."""
 
 
-class Consumer:
+class Consumer(Unpicklable):
     """Calls `handler(delivery)` for each message, in up to `concurrency` threads; with the queue's `batching`, calls
     `handler([delivery, ...])` for each batch.
 
-    What the handler returns decides, where it has not acknowledged or failed the delivery by itself: True or None =
-    done, acknowledged; False = rejected, into the sideline, and so is anything else, with that as its `last_error`; for
-    a batch also a sequence of these, one for each. An exception, even `SystemExit`, puts it into the sideline too, one
-    of `ignorable` (a type, or several) acknowledges it. While a handler runs its messages are extended; after the
-    queue's `handler_timeout` they go to the sideline as `timeout`, and what the handler returns later counts for
-    nothing.
-    Python cannot end the thread, so its place is taken by another, up to `concurrency` of them. Once those hang too,
-    twice `concurrency` in all, the consumer is `saturated`: it says so in the log, and takes no more messages until one
-    returns; what it had not begun goes back to the queue, in batches and in order to the sideline, as `saturated`.
+    The handler's result decides, unless it has acknowledged or failed the delivery itself: True or None = done,
+    acknowledged; False or any other value = rejected: into the sideline, with the value as its `last_error`. For a
+    batch the result may also be a sequence of these, one for each message. An exception, even `SystemExit`, puts the
+    message into the sideline too; an `ignorable` one (a type, or several) acknowledges it.
 
-    concurrency: None = what the queue's record says, followed at run time (0 = paused).  ordered: takes a fenced lock
-    on a shard and works it alone, so that messages of one `key` are handled in the order in which they were published,
-    unless one fails, or is given up, or gets to the store more than 250 ms later than one behind it, as in
-    `publish_many` a row that has to be sent again may; a consumer of the same queue that is not ordered breaks that.
-    What a consumer had that died, or lost its lock, is handled first by the next one, perhaps once more: 10 s later,
-    where anything is behind it, else after the sweep.  grace: seconds that `stop` gives handlers to finish.  upkeep:
-    whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected process
-    sweeps what dead consumers had, and brings back what failed.  prefetch: how many messages a worker claims at once,
-    at the most, 1 (no prefetch) to 1,000; None = 16. It claims that many only while the queue has them and the handler
-    is quick, some 20 ms for all, and they are acknowledged together. What is claimed and not begun is extended; it goes
-    back to the queue after 0.1 s, or when the consumer stops or is paused, without counting an attempt. A consumer with
-    `ordered` takes one message at a time.  rate: a limiter that is asked before each handler begins, over all processes
-    that use it.  per_key: a function from a delivery to text; then each key has the limits of `rate` for itself. What
-    may not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
-    waits with its shard.  `with` starts and stops it.
+    While a handler runs, its messages are extended. After the queue's `handler_timeout` they go to the sideline as
+    `timeout`, and a later result of the handler is ignored. Python cannot end the thread, so another thread takes its
+    place, up to `concurrency` of them. Once those hang too, twice `concurrency` in all, the consumer is `saturated`: it
+    logs that, and takes no more messages until one returns; messages that were not begun go back to the queue, in
+    batches and in order to the sideline, as `saturated`.
 
-    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, comes again;
-    so do messages that were handled in the last 20 ms before it died. Each message that it had claimed then, begun or
-    not, has one attempt more.
+    concurrency: threads; None = as the queue's record says, followed at run time (0 = paused).
+    ordered: take a fenced lock on a shard and work it alone, so that messages of one `key` are handled in the order in
+        which they were published. Exceptions: a message that fails or is given up, and one that reaches the store more
+        than 250 ms later than one behind it, as a row of `publish_many` that has to be sent again may. Another consumer
+        of the queue that is not `ordered` breaks the order. The messages that a consumer held when it died, or lost its
+        lock, are handled first by the next one, perhaps once more: after 10 s if anything is behind them, else after
+        the sweep.
+    grace: seconds that `stop` gives handlers to finish.
+    upkeep: whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected
+        process sweeps what dead consumers held, and moves failed messages back.
+    prefetch: the most messages that a worker claims at once, 1 (no prefetch) to 1,000; None = 16. It claims that many
+        only while the queue has them and the handler is quick, about 20 ms for all, and they are acknowledged together.
+        Messages that are claimed and not begun are extended; they go back to the queue after 0.1 s, or when the
+        consumer stops or is paused, without counting an attempt. An `ordered` consumer takes one message at a time.
+    rate: a limiter that is asked before each handler begins, over all processes that use it.
+    per_key: a function from a delivery to text; then each key has the limits of `rate` for itself. A message that may
+        not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
+        waits with its shard.
+
+    `with` starts and stops the consumer.
+
+    Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, is delivered
+    again; so are messages that were handled in the last 20 ms before the process died. Each message that the process
+    had claimed then, begun or not, has one attempt more.
     """
+
+    _INSTEAD = "pickle the QueueRegistry, the queue's name and the handler, and make a consumer there"
 
     def __init__(
         self,
@@ -96,26 +103,34 @@ class Consumer:
         self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
         self._tally = Tally(queue.store.seams)
         self.stats = self._tally.counts
-        self._troubles = Troubles(queue.store.seams, log)
-        self._wanted = None if concurrency is None else check_concurrency(concurrency)
+        self._failure_log = FailureLog(queue.store.seams, log)
+        wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
         self._stopping = self._seams.event()
-        self.signals = Signals(self._stopping.is_set)
         self._gave_up = False
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
-        self._keeper: Activity | None = None
+        self._supervisor: Activity | None = None
         self._attention, self._dozes = self._seams.event(), False
         self._tasks: list[Task] = []
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
         self._settlements = Settlements(queue, self._tally)
         self._prefetched = Prefetched(queue, self._settlements)
         self._runs = Runs(queue, self._settlements, self._tally)
+        self.standing = Standing(
+            queue,
+            self._runs,
+            wanted,
+            self._stopping,
+            Signals(self._stopping.is_set),
+            self._wake_supervisor,
+            self._report,
+            self._pause,
+        )
         self._turns = Turns(
-            Standing(
-                self._stopping, self._ends, self._takes, lambda: self.saturated, self._attend, self._report, self._pause
-            ),
+            self.standing,
+            self._seams,
             queue,
             Calls(queue, handler, kinds_of(ignorable), self._tally),
             self._runs,
@@ -132,21 +147,23 @@ class Consumer:
     @property
     def concurrency(self) -> int:
         """Workers that are wanted now."""
-        return self.queue.concurrency if self._wanted is None else self._wanted
+        return self.standing.concurrency()
 
     def allot(self, workers: int) -> None:
-        """Want so many workers from now on, 0 to 100, whatever the queue's record says. Raises `TooManyConsumers`."""
-        self._wanted = check_concurrency(workers)
+        """Use this number of workers from now on, 0 to 100, whatever the queue's record says. Raises
+        `TooManyConsumers`.
+        """
+        self.standing.wanted = check_concurrency(workers)
 
     @property
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
-        return 0 < 2 * self.concurrency <= self._runs.stuck
+        return self.standing.saturated()
 
     @property
     def busy(self) -> bool:
         """Whether messages are being handled here, or are believed to be there. No I/O."""
-        return self._runs.open_runs > 0 or len(self._prefetched) > 0 or self.queue.active.believed
+        return bool(self._runs.open_runs or self._prefetched.waiting or self.queue.active.believed)
 
     # ---- life
 
@@ -154,18 +171,18 @@ class Consumer:
         """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended."""
         self._refuse_second_start()
         self._pid = os.getpid()
-        self._keeper = Activity(self._seams)
+        self._supervisor = Activity(self._seams)
         try:
-            self._keeper.begin(self._keep, f"{self.queue.name}-keeper")
+            self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
             if self._upkeep is not None:
                 self._upkeep.join(self, self.queue.name)
-        except BaseException:  # an interrupt, too: whoever gets it may not have this consumer to stop it
+        except BaseException:  # also an interrupt: its receiver may have no reference to stop this consumer
             self._end(0.0)
             raise
         return self
 
     def _refuse_second_start(self) -> None:
-        if self._keeper:
+        if self._supervisor:
             raise InvalidRequest(f"{self!r} was started before: make another")
 
     def __enter__(self) -> Consumer:
@@ -178,8 +195,9 @@ class Consumer:
         """Take no more messages, give handlers `grace` seconds to finish, then give up what is still running.
 
         What was claimed and not begun goes back to the queue at once, and so does what a worker that was just asking
-        for messages gets after that: no handler is called any more. True where all had finished; False where some were
-        given up: their messages are in the sideline as `timeout`. Where the store does not answer messages come back
+        for messages gets after that: no handler is called any more, but for a batch that a worker had begun to
+        collect. True if all had finished; False if some were given up: their messages are in the sideline as
+        `timeout`. Where the store does not answer messages come back
         through the sweeper. It ends a second after the grace at the latest. When called again it says False once it
         has. Not to be called by a handler, which it would wait for. In a child that was forked since the start it does
         nothing: what runs is the parent's.
@@ -193,17 +211,17 @@ class Consumer:
             finally:
                 self._end(max(0.0, end + 2 * KEEP - self._seams.monotonic()))
         finally:
-            self._end(0.0)  # once more, as an interrupt may have come before the first one had ended
+            self._end(0.0)  # again, as an interrupt may have ended the first call early
         return not self._gave_up
 
     def _finish(self, end: float) -> None:
-        """Take no more messages; let handlers finish until then, and give up those that do not."""
+        """Take no more messages; let handlers finish until `end`, and give up those that do not."""
         self._stopping.set()
         self.queue.active.wake()
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
             self._prefetched.hand_back()
-        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.signals.forced:
+        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.standing.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
         with Deadline(self._seams, 0):
@@ -211,42 +229,33 @@ class Consumer:
             self._prefetched.hand_back(last=True)
             self._runs.abandon_all("was still running when the consumer's grace period ended")
         soon = min(end, self._seams.monotonic()) + KEEP
-        for task in filter(None, (*self._tasks, self._keeper)):
+        for task in filter(None, (*self._tasks, self._supervisor)):
             task.join(max(0.0, soon - self._seams.monotonic()))
 
     def _end(self, timeout: float) -> None:
         """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
         self._stopping.set()
         self._attention.set()
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._supervisor is not None:
+            self._supervisor.cancel()
         if self._upkeep is not None:
             self._upkeep.leave(self, timeout)
 
     def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
+        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned.
 
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces. In a
-        child that a handler has forked they do what they did before.
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
         """
         self._refuse_second_start()
-        with self.signals:
+        with self.standing.signals:
             self.start()
-            while not (self.signals.drains or self._stopping.wait(HEED)):
+            while not (self.standing.signals.drains or self._stopping.wait(HEED)):
                 pass
             return self.stop()
 
-    def _ends(self) -> bool:
-        """Whether no more messages are to be taken, for good."""
-        return self.signals.drains or self._stopping.is_set()
+    # ---- the supervisor
 
-    def _takes(self) -> bool:
-        """Whether handlers may begin: not while it is paused or saturated, nor once it ends."""
-        return not (self._ends() or self.saturated or self.concurrency == 0)
-
-    # ---- the keeper
-
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         """Start workers as wanted, keep their messages alive, give up on handlers that hang."""
         config = self.queue.config
         pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
@@ -254,9 +263,9 @@ class Consumer:
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
-            if not self._ends():
+            if not self.standing.ends():
                 self._survive(self.queue.registry.refresh_if_due)
-                self._survive(self._staff)
+                self._survive(self._scale_workers)
             if self.saturated and not saturated:
                 log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
             saturated = self.saturated
@@ -267,24 +276,26 @@ class Consumer:
         self._prefetched.keep()
 
     def _move_on(self) -> None:
-        """Acknowledge what no worker has in time, and hand back what waits for too long, or may not begin."""
+        """Acknowledge finished messages that no worker has acknowledged in time, and hand back messages that wait for
+        too long, or may not begin.
+        """
         self._settlements.send(SPAN)
-        self._prefetched.hand_back(WAIT if self._takes() else 0.0)
+        self._prefetched.hand_back(WAIT if self.standing.takes() else 0.0)
 
     def _doze(self, pause: float) -> None:
-        """Until the next look, which is sooner while something waits that workers may not come to."""
+        """Wait until the next look, which comes sooner while messages wait that workers may not reach in time."""
         if self._stopping.is_set():
             self._seams.sleep(pause)
             return
-        self._dozes = True  # before it is asked whether anything waits: what comes later wakes
-        if len(self._prefetched) + self._settlements.collected:
+        self._dozes = True  # set before the check for messages: later messages then wake it
+        if self._prefetched.waiting or self._settlements.collected:
             self._dozes, pause = False, min(pause, ATTEND)
         self._attention.wait(pause)
         self._dozes = False
         self._attention.clear()
 
-    def _attend(self) -> None:
-        """Let the keeper look soon at what waits: messages that were not begun, and acknowledgements."""
+    def _wake_supervisor(self) -> None:
+        """Let the supervisor look soon at what waits: messages that were not begun, and acknowledgements."""
         if self._dozes:
             self._attention.set()
 
@@ -294,16 +305,16 @@ class Consumer:
         except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
             self._report(failure)
 
-    def _staff(self) -> None:
-        """As many workers as are wanted."""
+    def _scale_workers(self) -> None:
+        """Start workers until there are as many as are wanted."""
         with self._lock:
             missing = -self._surplus()
         if missing > 0:
             self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
-            self._hire(number)
+            self._start_worker(number)
 
-    def _hire(self, number: int) -> None:
+    def _start_worker(self, number: int) -> None:
         self._count(1)
         try:
             self._tasks.append(self._seams.spawn(self._work, f"{self.queue.name}-worker-{number}"))
@@ -316,9 +327,10 @@ class Consumer:
             self._workers += more
 
     def _surplus(self) -> int:
-        """Workers that there are beyond those wanted: `concurrency`, and one for each that hangs, up to as many again.
+        """Return how many workers there are beyond those wanted: `concurrency`, and one for each that hangs, up to as
+        many again.
 
-        Those that hang cannot leave, so where more do than that, as after `scale`, all others are too many.
+        Workers that hang cannot leave. So if more than that hang, as after `scale`, all others are too many.
         """
         stuck, wanted = self._runs.stuck, self.concurrency
         return self._workers - max(stuck, wanted + min(stuck, wanted))
@@ -326,7 +338,7 @@ class Consumer:
     def _retires(self) -> bool:
         """Whether this worker is one too many; counts it out if it is."""
         with self._lock:
-            over = self._surplus() > 0 or self._ends()
+            over = self._surplus() > 0 or self.standing.ends()
             if over:
                 self._workers -= 1
             return over
@@ -350,9 +362,9 @@ class Consumer:
     def _pause(self, failure: Exception, troubles: int) -> None:
         """Report a failure, and wait for as long as is due after so many in a row."""
         self._report(failure)
-        self._stopping.wait(TROUBLE.pause(troubles, self._seams))
+        self._stopping.wait(ERROR_BACKOFF.pause(troubles, self._seams))
 
     def _report(self, failure: Exception) -> None:
         """Count and log a failure."""
         self._tally.add("troubles")
-        self._troubles.tell(failure, f"{self!r} met trouble")
+        self._failure_log.record(failure, f"{self!r} met an error")

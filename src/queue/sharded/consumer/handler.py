@@ -1,24 +1,36 @@
-"""The handler of a consumer: how it is checked and called, and what its answers mean for its messages."""
+"""The handler of a consumer: how it is checked and called; its runs, kept alive while they may continue; and the
+settlement of their messages: acknowledged together, put into the sideline, or handed back.
+"""
 
 from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ....errors import InvalidMessageHandler, InvalidRequest
+from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
 from ....plain import shown
-from ..delivery import Delivery
+from ....seams import Seams
+from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
-from .settlements import Tally, Verdict
+from ..transfer import CHUNK
 
 log = logging.getLogger(__name__)
 
+EXTENSIONS = 4
+"""How often a delivery is extended in one sweep duration."""
+LATE = "had not begun when the consumer stopped"
+
+Verdict = tuple[Reason, str | None] | None
+"""The outcome of a message: None = acknowledged, else why it failed."""
+
 
 def check_handler(handler: Any) -> None:
-    """Raises `InvalidMessageHandler` for what cannot be called, and for a coroutine function."""
+    """Raise `InvalidMessageHandler` for an object that cannot be called, and for a coroutine function."""
     if not callable(handler):
         raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
     if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
@@ -28,33 +40,25 @@ def check_handler(handler: Any) -> None:
         )
 
 
-def judged(answer: Any, messages: int, *, batch: bool) -> list[Verdict]:
-    """A verdict for each message, by what the handler returned: True or None is a success, for a batch also in each."""
-    each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
-    if len(each) != messages:
-        return [(Reason.EXCEPTION, f"the handler gave {len(each)} answers for {messages} messages")] * messages
-    return [None if one is None or one is True else (Reason.REJECTED, _why_rejected(one)) for one in each]
-
-
 def _why_rejected(answer: Any) -> str | None:
-    """The reason to store with a rejected message; None where the handler returned False, which says it all."""
+    """Return the reason to store with a rejected message; None if the handler returned False, which says it all."""
     if answer is False:
         return None
     if inspect.iscoroutine(answer):
-        answer.close()  # it is never awaited, which Python would complain of
+        answer.close()  # Python warns about a coroutine that is never awaited
     return f"the handler returned a {type(answer).__name__}; return True or None to acknowledge, False to reject"
 
 
 def text_of(failure: BaseException) -> str:
-    """What the exception says; to say it is code of the handler's too, which may fail."""
+    """Return the text of the exception. Its `__str__` is the handler's code too, and may fail."""
     try:
         return str(failure)
     except BaseException as trouble:  # noqa: BLE001 - as what a handler raises
-        return f"it cannot be shown, that raised {type(trouble).__name__}"
+        return f"its text cannot be shown: that raised {type(trouble).__name__}"
 
 
 def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
-    """The exception types that were given, one or many. Raises `InvalidRequest`."""
+    """Return the exception types that were given, one or many. Raises `InvalidRequest`."""
     kinds = (ignorable,) if isinstance(ignorable, type) else ignorable
     if (
         isinstance(kinds, str)
@@ -63,6 +67,20 @@ def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
     ):
         raise InvalidRequest(f"ignorable is {shown(ignorable)}; it must be one or several exception types")
     return tuple(kinds)
+
+
+class Tally:
+    """The counts of a consumer. Safe between its workers and its supervisor."""
+
+    def __init__(self, seams: Seams) -> None:
+        self.counts: Counter[str] = Counter()
+        self._lock = seams.lock()
+
+    def add(self, what: str, n: int = 1) -> None:
+        """Add `n` to this count."""
+        if n:
+            with self._lock:
+                self.counts[what] += n
 
 
 class Calls:
@@ -76,14 +94,38 @@ class Calls:
         tally: Tally,
     ) -> None:
         self._queue, self._handler, self._ignorable, self._tally = queue, handler, ignorable, tally
-        self._seams = queue.store.seams
+        self._name, self._seams = queue.name, queue.store.seams
 
     def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
-        """For each delivery None = acknowledge, or why it failed."""
+        """Run the handler, in the trace in which its message was published; return for each delivery None =
+        acknowledge, or why it failed.
+
+        True or None is a success; of a batch the handler may also return a list with an answer for each message.
+        """
         batch, messages = self._queue.config.batching is not None, len(deliveries)
         self._tally.add("handled", messages)
+        began, outcome = self._seams.monotonic(), "raised"
         try:
-            return judged(self._call(deliveries), messages, batch=batch)
+            try:
+                origins = [delivery.headers for delivery in deliveries]
+                with self._seams.span("handle", origins, queue=self._name, messages=messages):
+                    # A copy: messages that the handler removes from its list are settled all the same.
+                    answer = self._handler(list(deliveries) if batch else deliveries[0])
+                outcome = "returned"
+            finally:
+                self._seams.note("handling", self._seams.monotonic() - began, queue=self._name, outcome=outcome)
+            each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
+            verdicts: list[Verdict]
+            if len(each) == messages:
+                verdicts = [
+                    None if one is None or one is True else (Reason.REJECTED, _why_rejected(one)) for one in each
+                ]
+            else:
+                why = f"the handler gave {len(each)} answers for {messages} messages"
+                verdicts = [(Reason.EXCEPTION, why)] * messages
+            if any(verdicts):
+                self._log_rejected(deliveries, verdicts)
+            return verdicts
         except self._ignorable:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
@@ -91,31 +133,278 @@ class Calls:
             self._log(deliveries, why, failure)
             return [(Reason.EXCEPTION, why)] * messages
 
-    def _log(self, deliveries: Sequence[Delivery], why: str, failure: BaseException) -> None:
-        """What is needed to find the failure: message and attempt, the exception, and at DEBUG where it was raised.
+    def _log_rejected(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+        """Log an answer that is none: its author may believe that the message was acknowledged."""
+        odd = [(one, why[1]) for one, why in zip(deliveries, verdicts, strict=True) if why is not None and why[1]]
+        if odd:
+            first, why = odd[0]
+            others = f" and {len(odd) - 1} others" if len(odd) > 1 else ""
+            log.warning("%r rejected message %s%s: %s", self._name, first.message_id, others, why)
 
-        A message's payload is never logged; an exception that quotes it is the handler's.
+    def _log(self, deliveries: Sequence[Delivery], why: str, failure: BaseException) -> None:
+        """Log what is needed to find the failure: message and attempt, the exception, and at DEBUG its traceback.
+
+        A message's payload is never logged; if an exception quotes it, that is the handler's decision.
         """
         first, others = deliveries[0], f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
         log.warning(
             "the handler of %r raised at message %s%s, attempt %d: %s",
-            self._queue.name,
+            self._name,
             first.message_id,
             others,
             first.attempts,
             why,
         )
-        log.debug("where the handler of %r raised", self._queue.name, exc_info=failure)
+        log.debug("where the handler of %r raised", self._name, exc_info=failure)
 
-    def _call(self, deliveries: Sequence[Delivery]) -> Any:
-        """The handler's answer; it runs in the trace in which its message was published."""
-        name, began, outcome = self._queue.name, self._seams.monotonic(), "raised"
+
+class Settlements:
+    """Settlement of the messages of one consumer. Safe between its workers and its supervisor."""
+
+    def __init__(self, queue: ShardedQueue, tally: Tally) -> None:
+        self._queue, self._seams, self._tally = queue, queue.store.seams, tally
+        self._lock = self._seams.lock()
+        self.collected: list[Delivery] = []
+        """The messages that are done and not acknowledged yet."""
+        self._since = 0.0
+
+    def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
+        """Put messages that failed into the sideline, and collect the others until `send` acknowledges them.
+
+        Messages that the handler has acknowledged or failed itself are settled; its result changes nothing for them.
+        """
+        done: list[Delivery] = []
+        failed: list[Delivery] = []
+        why: list[tuple[Reason, str | None]] = []
+        for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if delivery.settled:
+                continue
+            if verdict is None:
+                done.append(delivery)
+            else:
+                failed.append(delivery)
+                why.append(verdict)
+        if done:
+            with self._lock:
+                if not self.collected:
+                    self._since = self._seams.monotonic()
+                self.collected += done
+        if failed:
+            self.fail(failed, why)
+
+    # ---- acknowledged
+
+    def send(self, age: float = 0.0) -> None:
+        """Acknowledge what was collected, in one call, if the first of it has waited for `age` seconds.
+
+        Each message counts by itself, while `ack_many` says of a batch only what came first.
+        """
+        if not self.collected:
+            return
+        with self._lock:
+            if self._seams.monotonic() - self._since < age:
+                return
+            done, self.collected = self.collected, []
+        if not done:
+            return
+        rows: list[Outcome]
         try:
-            origins = [delivery.headers for delivery in deliveries]
-            with self._seams.span("handle", origins, queue=name, messages=len(deliveries)):
-                # A list of its own: what the handler takes out of it is settled all the same.
-                answer = self._handler(deliveries[0] if self._queue.config.batching is None else list(deliveries))
-            outcome = "returned"
-            return answer
+            rows = ack_each(done)
+        except LatchworkError as failure:
+            rows = [failure] * len(done)
+            record_outcomes(self._queue.pointers, rows, "acked")
+        acked = rows.count(True)
+        self._tally.add("acked", acked)
+        if acked < len(rows):
+            self._count_unsettled(rows, "acknowledged")
+
+    # ---- failed, or not begun
+
+    def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
+        """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
+        self._tally.add("failed", len(deliveries))
+        rows = self._queue.fail_many(deliveries, why)
+        self._count_unsettled(rows, "put into the sideline")
+        return not any(isinstance(row, LatchworkError) for row in rows)
+
+    def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Return messages that were not begun to the queue; return those for which that failed."""
+        rows = self._queue.hand_back(deliveries)
+        self._tally.add("handed_back", rows.count(True))
+        self._count_unsettled(rows, "handed back")
+        outcomes = zip(deliveries, rows, strict=True)
+        return [delivery for delivery, row in outcomes if isinstance(row, LatchworkError)]
+
+    def put_off(self, delivery: Delivery, delay: float) -> None:
+        """Let a message that was not begun come again later; if it also stays here, it is left to the sweeper.
+
+        Raises the store's errors where it was not stored for later, or perhaps: then it is still in hand.
+        """
+        self._count_unsettled([self._queue.put_off(delivery, delay)], "deleted, though stored for later")
+
+    def _count_unsettled(self, rows: Sequence[Outcome], done: str) -> None:
+        """Count messages that could not be settled; the sweeper, or another consumer that has them now,
+        settles them.
+        """
+        failed = [row for row in rows if row is not True]
+        if failed:
+            gone = failed.count(False)
+            self._tally.add("lost", gone)
+            self._tally.add("unsettled", len(failed) - gone)
+            first = failed[0] or "another consumer has it by now, or it was deleted"
+            log.warning("%d messages could not be %s; the first: %s", len(failed), done, first)
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
+
+    received, extended: when the deliveries came, and when their time began again.
+    started: when the handler was called; None = not yet.
+    given_up: called if the run is given up, with whether its messages are in the sideline; a run that has one is of
+        an ordered consumer.
+    """
+
+    deliveries: list[Delivery]
+    received: float
+    extended: float
+    started: float | None = None
+    given_up: Callable[[bool], object] | None = None
+    abandoned: bool = False
+
+
+class Runs:
+    """The runs of one consumer. Safe between its workers and its supervisor."""
+
+    def __init__(self, queue: ShardedQueue, settlements: Settlements, tally: Tally) -> None:
+        self._settlements, self._seams, self._tally = settlements, queue.store.seams, tally
+        self._sweep = queue.config.sweep_duration.total_seconds()
+        self._timeout = queue.config.handler_timeout.total_seconds()
+        self._lock = self._seams.lock()
+        self._runs: list[Run] = []
+        self._over = False
+        self.stuck = 0
+        """Handlers that were given up and have not returned."""
+
+    @property
+    def open_runs(self) -> int:
+        """Calls of the handler that have not ended, or not begun."""
+        return len(self._runs)
+
+    def patience(self, seconds: float) -> float:
+        """Return `seconds`, or less if a message has to be extended before they are over."""
+        return min(seconds, self._sweep / EXTENSIONS)
+
+    def begin(self, delivery: Delivery) -> Run | None:
+        """Return a run of one message, whose handler begins now; None if nothing may begin any more."""
+        now = self._seams.monotonic()
+        run = Run([delivery], now, now, started=now)
+        with self._lock:
+            if self._over:
+                return None
+            self._runs.append(run)
+        return run
+
+    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[bool], object] | None = None) -> Run:
+        """Keep these deliveries alive from now on; their handler starts with `start`."""
+        now = self._seams.monotonic()
+        run = Run(list(deliveries), now, now, given_up=given_up)
+        with self._lock:
+            self._runs.append(run)
+        return run
+
+    def add(self, run: Run, deliveries: Sequence[Delivery]) -> None:
+        """Add messages to a run whose handler has not begun; if the run was given up, they are given up too."""
+        with self._lock:
+            if not run.abandoned:
+                run.deliveries.extend(deliveries)
+                return
+        self._give_up(run, deliveries, LATE)
+
+    def start(self, run: Run) -> bool:
+        """Whether the handler may begin: not if this run, or all later ones, were given up.
+
+        Its time runs from here.
+        """
+        with self._lock:
+            if not (self._over or run.abandoned):
+                run.started = self._seams.monotonic()
+                return True
+        self.abandon(run, LATE)
+        return False
+
+    def close(self, run: Run) -> bool:
+        """Note that the handler has returned; return whether the worker still has to settle its deliveries."""
+        with self._lock:
+            self._runs.remove(run)
+            self.stuck -= run.abandoned
+            return not run.abandoned
+
+    def keep(self) -> None:
+        """Extend what is due, give up what has run too long."""
+        now = self._seams.monotonic()
+        for run in self._open_runs():
+            if run.started is not None and now - run.started > self._timeout:
+                self.abandon(run, f"ran longer than {self._timeout:g} s")
+            elif now - run.extended > self._sweep / EXTENSIONS:
+                run.extended = now
+                extend(_open(run.deliveries))
+
+    def abandon_all(self, why: str) -> None:
+        """Hand back whatever is still running, and from now on whatever would start."""
+        with self._lock:
+            self._over = True
+        for run in self._open_runs():
+            self.abandon(run, why)
+
+    def abandon(self, run: Run, why: str) -> bool:
+        """Give a run up: its messages go to the sideline, and a later result of its handler is ignored.
+
+        Messages whose handler has not begun are handed back, except by an ordered consumer: they would come out of
+        order.
+        """
+        with self._lock:
+            if run.abandoned or run not in self._runs:
+                return False
+            run.abandoned = True
+            self.stuck += 1
+        moved = False
+        try:
+            moved = self._give_up(run, run.deliveries, why)
         finally:
-            self._seams.note("handling", self._seams.monotonic() - began, queue=name, outcome=outcome)
+            if run.given_up is not None:
+                run.given_up(moved)
+        return True
+
+    def _give_up(self, run: Run, deliveries: Sequence[Delivery], why: str) -> bool:
+        """Whether nothing is left of them here."""
+        left = _open(deliveries)
+        if not left:
+            return True
+        if run.started is None and run.given_up is None:
+            return not self._settlements.hand_back(left)
+        self._tally.add("timed_out", len(left))
+        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
+        return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))
+
+    def _open_runs(self) -> list[Run]:
+        with self._lock:
+            return [run for run in self._runs if not run.abandoned]
+
+
+def extend(deliveries: Sequence[Delivery]) -> None:
+    """Start the sweep durations of deliveries again, a thousand at once; what cannot be extended is logged."""
+    failures: list[LatchworkError] = []
+    for begin in range(0, len(deliveries), CHUNK):
+        try:
+            failures += extend_all(deliveries[begin : begin + CHUNK])
+        except LatchworkError as failure:
+            failures.append(failure)
+    if failures:
+        first = failures[0]
+        log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)
+
+
+def _open(deliveries: Sequence[Delivery]) -> list[Delivery]:
+    """Return the deliveries that their handler has neither acknowledged nor failed itself."""
+    return [delivery for delivery in deliveries if not delivery.settled]

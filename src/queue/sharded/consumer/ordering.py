@@ -13,7 +13,7 @@ from ....errors import LatchworkError
 from ....seams import Event
 from ..delivery import Delivery
 from ..queue import ShardedQueue
-from ..shards import Turn
+from ..slots import Turn
 from ..subqueue import MAX_RECEIVE
 
 log = logging.getLogger(__name__)
@@ -21,18 +21,19 @@ log = logging.getLogger(__name__)
 LEASE = 10.0
 """Seconds after which a dead consumer's shard is taken over."""
 TURN = 5.0
-"""Seconds after which a shard is given up, so that others are worked too where there are few workers."""
+"""Seconds after which a shard is given up, so that few workers work all shards in turn."""
 ASK = 1.0
 """Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
 
 
 @dataclass
 class HeldShard:
-    """A shard that this worker has to itself, until its turn is over.
+    """A shard that this worker has for itself until its turn is over.
 
-    end: lets others have it, now rather than at the end of the turn; harmless when repeated.  leave: the same where
-    this process is not done with what it has claimed: the lock is left to its lease, and whoever breaks it is given
-    that first.  is_given_up: somebody else gives its messages up, and ends it then.
+    end: release it now rather than at the end of the turn; harmless when repeated.
+    leave: end the turn although this process has not finished the messages it claimed: the lock is left to run out, and
+        the next holder is given these messages first.
+    is_given_up: another thread gives its messages up, and then ends it.
     """
 
     shard: int
@@ -42,25 +43,38 @@ class HeldShard:
     end: Callable[[], None]
     leave: Callable[[], None]
     is_given_up: bool = False
+    is_receiving: bool = False
+    """Whether messages may be on their way to a run of this process."""
 
     @property
     def lost(self) -> bool:
-        """Whether somebody else may have it by now."""
+        """Whether another process may have it by now."""
         return self.grant.lost.is_set()
 
+    @contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Receive messages and put them into a run meanwhile. After an error some may be on their way still."""
+        self.is_receiving = True
+        yield
+        self.is_receiving = False
+
     def receive(self, most: int, *, more: bool, timeout: float) -> list[Delivery]:
-        """The next messages of the shard; `more`: beside some that are in hand and not handled yet."""
-        return self.queue.await_messages(most, timeout, {self.shard}, Turn(self.grant.fence, more))
+        """Return the next messages of the shard; `more`: beside some that are in hand and not handled yet."""
+        end = self.queue.store.seams.monotonic() + timeout
+        return self.queue.await_messages(most, end, {self.shard}, Turn(self.grant.fence, more))
 
     def given_up(self, moved: bool) -> None:
-        """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline."""
-        self.end() if moved else self.leave()
+        """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline.
+
+        No worker here handles messages that are on their way, so the next holder must take them over.
+        """
+        self.end() if moved and not self.is_receiving else self.leave()
 
     def mine(self) -> bool:
         """Whether the next message may be taken.
 
-        Not beyond the turn, unless this process waits for a message that it has claimed: whoever is next would handle
-        later ones before it.
+        Not beyond the turn, unless this process waits for a message that it has claimed: the next holder would handle
+        later messages before it.
         """
         in_turn = self.queue.store.seams.monotonic() < self.until
         return not (self.lost or self.is_given_up) and (in_turn or self.awaits())
@@ -83,13 +97,13 @@ class ShardLocks:
 
     @contextmanager
     def hold_one(self, stopping: Event) -> Iterator[HeldShard | None]:
-        """A shard that has messages and that nobody else works; None, after a pause, where there is none."""
+        """Yield a shard that has messages and no other worker; None, after a pause, if there is none."""
         self._queue.used = True
         shards = self._candidates()
         held = self._take_one(shards)
         if held is None:
             if not stopping.is_set():
-                # Where others have what there is, or the queue is paused, it is not worth asking soon.
+                # If other consumers have all shards with messages, or the queue is paused, ask again later.
                 self._queue.active.wait(ASK, least=ASK if shards or self._queue.concurrency == 0 else 0.0, known=shards)
             yield None
             return
@@ -98,18 +112,18 @@ class ShardLocks:
         except LatchworkError:
             held.end()
             raise
-        except BaseException:  # whatever it was, this worker may not be done with what it has claimed
+        except BaseException:  # any error: this worker may not have finished its claimed messages
             held.leave()
             raise
         if not held.is_given_up:
             held.end()
 
     def _candidates(self) -> list[int]:
-        """Shards that may have something for this process: none while the queue is paused."""
+        """Return shards that may have something for this process: none while the queue is paused."""
         if self._queue.concurrency == 0:
             return []
-        # Where a claimed message is awaited there may be nothing else to claim.
-        return list(dict.fromkeys((*self._queue.aside.shards, *self._queue.active.candidates())))
+        # If a claimed message is awaited, there may be no other to claim.
+        return list(dict.fromkeys((*self._queue.pending.shards, *self._queue.active.candidates())))
 
     def _take_one(self, shards: Sequence[int]) -> HeldShard | None:
         for shard in shards:
@@ -126,7 +140,7 @@ class ShardLocks:
         return None
 
     def _acquired(self, shard: int) -> Grant | None:
-        """The lock; where it was broken, whoever had it may have left something, which comes first (P5)."""
+        """Return the lock of a shard. If it was broken, the messages that its last holder left come first (P5)."""
         grant = self._lock_of(shard).try_acquire()
         if grant is None:
             return None
@@ -136,12 +150,12 @@ class ShardLocks:
             if grant.broken:
                 self._queue.take_over(shard, grant.fence, self._most)
         except BaseException:
-            grant.give_up()  # not released: the next one must take over, too
+            grant.give_up()  # not released: the next holder must take over too
             raise
         return grant
 
     def _end(self, shard: int, grant: Grant) -> None:
-        if self._queue.awaits({shard}):  # whoever is next would handle what is behind that
+        if self._queue.awaits({shard}):  # the next holder would handle later messages first
             self._leave(shard, grant)
         elif self._forget(shard, grant):
             try:
@@ -152,10 +166,12 @@ class ShardLocks:
     def _leave(self, shard: int, grant: Grant) -> None:
         grant.give_up()
         if self._forget(shard, grant):
-            self._queue.aside.drop(shard)
+            self._queue.pending.drop(shard)
 
     def _forget(self, shard: int, grant: Grant) -> bool:
-        """The shard may be taken again; False where it ended before, and may be under another grant by now."""
+        """Allow the shard to be taken again; False if its turn had ended before, as another grant may hold it
+        by now.
+        """
         with self._guard:
             mine = self._busy.get(shard) is grant
             if mine:

@@ -1,10 +1,13 @@
-"""Prefetch: how many messages a worker claims at once, and those that are claimed and not begun (docs/protocols P5)."""
+"""Prefetch: how many messages a worker claims at once, and the messages that are claimed and not begun (docs/protocols
+P5).
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ....errors import InvalidRequest, LatchworkError
 from ....inputs import is_int
@@ -13,8 +16,7 @@ from ..delivery import Delivery, extend_all
 from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
-from .inflight import EXTENSIONS, extend
-from .settlements import Settlements
+from .handler import EXTENSIONS, Settlements, extend
 
 PREFETCH = 16
 """Messages that a worker claims at once, at the most, where nothing else is asked for."""
@@ -23,11 +25,11 @@ SPAN = 0.02
 WAIT = 0.1
 """Seconds after which a message that was claimed and not begun is handed back, as another process may be idle."""
 WEIGHT = 1 / 20
-"""Of the latest run in the mean time of a handler: slow ones are remembered for some fifty runs."""
+"""The weight of the latest run in the mean duration of a handler: slow runs count for about fifty runs."""
 
 
 def checked_prefetch(prefetch: int | None, *, batching: bool, ordered: bool) -> int:
-    """The messages that are claimed at once at the most. Raises `InvalidRequest`."""
+    """Return the messages that are claimed at once at the most. Raises `InvalidRequest`."""
     if prefetch is None:
         return 1 if ordered else PREFETCH
     if not is_int(prefetch) or not 1 <= prefetch <= MAX_RECEIVE:
@@ -42,45 +44,48 @@ def checked_prefetch(prefetch: int | None, *, batching: bool, ordered: bool) -> 
 
 
 class Pace:
-    """How many messages a worker claims at once: as many as are handled within `SPAN`, and more than one only while
-    claims come back full. About right only: workers that ask at once may all see one number.
+    """The number of messages that a worker claims at once: as many as are handled within `SPAN`, and more than one only
+    while claims return as many as were asked for. A rough number: workers that ask at the same moment may all see the
+    same one.
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._allowed = most, 1
+        self._most, self._allowed, self._quick = most, 1, 1
         self._mean: float | None = None
-
-    @property
-    def size(self) -> int:
-        """How many to claim next."""
-        if self._mean is None:
-            return 1
-        quick = self._most if self._mean * self._most <= SPAN else int(SPAN / self._mean)
-        return max(1, min(self._allowed, quick))
+        self.size = 1
+        """The number of messages to claim next."""
 
     def claimed(self, asked: int, found: int) -> None:
-        """Twice as many the next time where there were as many as were asked for; else as many as there were."""
+        """Note a claim: claim twice as many next time if there were as many as asked for; else as many as
+        there were.
+        """
         self._allowed = min(2 * asked, self._most) if found >= asked else max(1, found)
+        self.size = min(self._allowed, self._quick)
 
     def one_by_one(self) -> None:
         """Claim one the next time, and more only as claims come back full."""
-        self._allowed = 1
+        self._allowed = self.size = 1
 
     def handled(self, seconds: float) -> None:
         """Take note of how long a handler ran."""
         self._mean = seconds if self._mean is None else self._mean + (seconds - self._mean) * WEIGHT
+        self._quick = self._most if self._mean * self._most <= SPAN else max(1, int(SPAN / self._mean))
+        self.size = min(self._allowed, self._quick)
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A message that was claimed and not begun. Times in seconds, monotonic.
 
-    extended: when its lease began.  stays: whether it could not be handed back, and is handled here.
+    extended: when its lease began.
+    survived: whether it comes back because a consumer died, or was paused, while it had it.
+    stays: whether it could not be handed back, and is handled here.
     """
 
     delivery: Delivery
     received: float
     extended: float
+    survived: bool
     stays: bool = False
 
 
@@ -93,36 +98,37 @@ class Prefetched:
     def __init__(self, queue: ShardedQueue, settlements: Settlements) -> None:
         self._settlements, self._seams = settlements, queue.store.seams
         self._sweep = queue.config.sweep_duration.total_seconds()
+        self._safe = self._sweep / 2
+        """Seconds after which a sweep may have taken a message, as in a pause of the process."""
         self._lock = self._seams.lock()
-        self._waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._over = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Keep messages that were just claimed."""
-        waiting = [Waiting(one, one.received, one.received) for one in sorted(deliveries, key=survived_its_consumer)]
+        swept = Reason.SWEPT.value
+        waiting = [Waiting(d, d.received, d.received, d.held.envelope.reason == swept) for d in deliveries]
+        waiting.sort(key=attrgetter("survived"))
         with self._lock:
-            self._waiting += waiting
+            self.waiting += waiting
 
     def put_back(self, one: Waiting) -> None:
         """Keep a message that was taken and may not begin yet."""
         with self._lock:
-            self._waiting.append(one)
+            self.waiting.append(one)
 
     def take(self) -> Waiting | None:
-        """The next message, to be handled now; None where there is none."""
+        """Return the next message, to be handled now; None if there is none. A call for a late one, which a sweep may
+        have taken.
+        """
         while True:
             with self._lock:
-                one = self._waiting.popleft() if self._waiting else None
-            if one is None:
-                return None
-            if self._still_ours([one]):
+                one = self.waiting.popleft() if self.waiting else None
+            if one is None or self._seams.monotonic() - one.extended < self._safe or _extended(one.delivery):
                 return one
 
     def hand_back(self, waited: float = 0.0, *, last: bool = False) -> None:
-        """Let others have what has waited for so many seconds.
+        """Hand back the messages that have waited for so many seconds.
 
         What cannot be handed back stays, and is handled here: it is tried once, as each try may leave a copy behind.
         last: the consumer has ended: all of it is tried again, and the sweeper sees to what does not go.
@@ -130,31 +136,26 @@ class Prefetched:
         now = self._seams.monotonic()
         with self._lock:
             self._over = self._over or last
-            goes = [one for one in self._waiting if self._over or not (one.stays or now - one.received < waited)]
-            self._waiting = deque(one for one in self._waiting if one not in goes)
-        ours = self._still_ours(goes)
+            goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
+            self.waiting = deque(one for one in self.waiting if one not in goes)
+        ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
         left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
         stays = [one for one in ours if one.delivery in left]
         for one in stays:
             one.stays = True
         with self._lock:
             if not self._over:
-                self._waiting += stays
+                self.waiting += stays
 
     def keep(self) -> None:
         """Extend what is due."""
         now = self._seams.monotonic()
         with self._lock:
-            due = [one for one in self._waiting if now - one.extended > self._sweep / EXTENSIONS]
+            due = [one for one in self.waiting if now - one.extended > self._sweep / EXTENSIONS]
         for one in due:
             one.extended = now
         if due:
             extend([one.delivery for one in due])
-
-    def _still_ours(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Return the messages that no sweep has taken, as it may in a pause of the process. A call for late ones."""
-        now = self._seams.monotonic()
-        return [one for one in waiting if now - one.extended < self._sweep / 2 or _extended(one.delivery)]
 
 
 def _extended(delivery: Delivery) -> bool:
@@ -162,8 +163,3 @@ def _extended(delivery: Delivery) -> bool:
         return not extend_all([delivery])
     except LatchworkError:
         return False
-
-
-def survived_its_consumer(delivery: Delivery) -> bool:
-    """Whether the message comes back because a consumer died, or was paused, while it had it."""
-    return delivery.reason == Reason.SWEPT.value

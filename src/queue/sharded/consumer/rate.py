@@ -19,7 +19,7 @@ MOST_KEYS = 10_000
 class Rate:
     """At most as many handlers as `limiter` allows, over all processes; with `per_key`, as many of each key.
 
-    Safe between the workers of a consumer.
+    Safe to share between the workers of a consumer.
     """
 
     def __init__(self, limiter: RateLimiter, per_key: Callable[[Delivery], str] | None, seams: Seams) -> None:
@@ -27,17 +27,17 @@ class Rate:
         self._limiters: dict[str, RateLimiter] = {}
         self._turns: dict[str, float] = {}
         self._lock = seams.lock()
-        # Room comes back a tenth of the window late (P13).
+        # A limiter has room again a tenth of the window late (P13).
         self._between = max(1.1 * limit.per / limit.most for limit in limiter.limits)
         self._closed_until = 0.0
 
     @property
     def keyed(self) -> bool:
-        """Whether messages of other keys may begin while those of one may not."""
+        """Whether messages of other keys may begin while the messages of one key may not."""
         return self._per_key is not None
 
     def key_of(self, delivery: Delivery) -> str:
-        """The key of a message. Raises what `per_key` raises, and `InvalidRequest` for what cannot be a key."""
+        """Return the key of a message. Raises what `per_key` raises, and `InvalidRequest` for what cannot be a key."""
         if self._per_key is None:
             return ""
         key = self._per_key(delivery)
@@ -48,22 +48,24 @@ class Rate:
         return key
 
     def ask(self, key: str) -> float:
-        """Seconds until a handler may begin; 0 = it may now, and is counted. Raises the store's errors."""
+        """Return seconds until a handler may begin; 0 = it may now, and is counted. Raises the store's errors."""
         limiter = self._limiters.get(key) or (self._limiter.of_key(key) if key else self._limiter)
         decision = limiter.try_acquire()
         return 0.0 if decision.allowed else max(decision.retry_after, 0.001)
 
     def turn_of(self, key: str, wait: float) -> float:
-        """Seconds after which a message of the key should come again, behind those that this process has put off."""
+        """Return after how many seconds a message of the key should come again, behind the messages that this process
+        has put off.
+        """
         with self._lock:
             now = self._seams.monotonic()
             turn = max(now + wait, self._turns.pop(key, 0.0))
-            while len(self._turns) >= MOST_KEYS:  # the one that was put off the longest ago
+            while len(self._turns) >= MOST_KEYS:  # the key that was put off the longest ago
                 self._turns.pop(next(iter(self._turns)))
             self._turns[key] = turn + self._between
         return turn - now
 
-    # ---- without keys: nothing may begin
+    # ---- without keys: no message may begin
 
     def close(self, seconds: float) -> None:
         """Take note that nothing may begin for so long."""
@@ -76,7 +78,7 @@ class Rate:
 
 
 def checked_rate(rate: Any, per_key: Any, *, batching: bool, seams: Seams) -> Rate | None:
-    """The rate that was asked for, None where there is none. Raises `InvalidRequest`."""
+    """Return the rate that was asked for, None if there is none. Raises `InvalidRequest`."""
     if rate is None:
         if per_key is not None:
             raise InvalidRequest("per_key without rate: give rate=RateLimiter(store, name, limit, per)")

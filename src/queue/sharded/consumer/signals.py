@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT for a program that works until it is told to end: the first drains, a second one forces."""
+"""SIGTERM and SIGINT for a program that runs until it receives one: the first drains, a second one forces the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 class Signals:
     """Handles both signals while it is entered, where that is in the main thread; elsewhere it does nothing.
 
-    drains: a signal has come: take no more work.  forced: one has come while the program was ending already: do not
-    wait.  Plain flags, as a signal may interrupt the very thread that holds the lock of an event. In a child that was
-    forked meanwhile, both signals do what they did before.
+    drains: a signal has come: take no more work.
+    forced: one has come while the program was ending already: do not wait. Plain flags, as a signal may interrupt the
+        very thread that holds the lock of an event. In a child that was forked meanwhile, both signals do what they did
+        before.
 
     ending: whether the program ends already, for another reason than a signal.
     """
@@ -38,7 +39,7 @@ class Signals:
             signal.signal(number, handler)
 
     def _signalled(self, number: int, _frame: Any) -> None:
-        if os.getpid() != self._pid:  # a forked child, where nobody looks at the flags
+        if os.getpid() != self._pid:  # a forked child has no thread that reads the flags
             self.__exit__()
             signal.raise_signal(number)
             return

@@ -1,57 +1,74 @@
-"""A turn of a worker: what it takes, handles and settles before it asks anew whether it is still wanted."""
+"""A turn of a worker: it takes, handles and settles messages, then checks again whether it is still needed."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ....errors import LatchworkError
-from ....seams import Event
+from ....seams import Event, Seams
 from ..config import BatchingConfig
 from ..delivery import Delivery
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
-from .handler import Calls, text_of
-from .inflight import Run, Runs
+from .handler import Calls, Run, Runs, Settlements, Verdict, text_of
 from .ordering import HeldShard, ShardLocks
-from .prefetch import SPAN, Pace, Prefetched, Waiting, survived_its_consumer
+from .prefetch import SPAN, Pace, Prefetched, Waiting
 from .rate import Rate
-from .settlements import Settlements, Verdict
+from .signals import Signals
 
 log = logging.getLogger(__name__)
 
 ASK = 1.0
-"""Seconds for which an idle worker waits for a message before it looks around."""
+"""Seconds for which an idle worker waits for a message before it checks whether it is still needed."""
 HEED = 0.1
 """Seconds between two looks of a worker at its shard's lock, and at whether it is still wanted, while it waits."""
 HOLD = 1.0
 """Seconds for which a message may wait in hand for the rate to allow its handler."""
 LONGEST = 3600.0
-"""Seconds for which a message of a key is put off at the most; then the limiter is asked anew."""
+"""The longest time, in seconds, that a message of a key is put off; then the limiter is asked again."""
 UNKNOWN = 0.1
 """Seconds until a limiter that could not be asked is asked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Standing:
-    """How things stand with the consumer that a worker belongs to.
+    """The state of the consumer that a worker belongs to.
 
-    stopping: set once it takes no more messages.  ends: whether it takes none, for good.
-    takes: whether handlers may begin: not while it is paused or saturated, nor once it ends.
-    saturated: whether so many handlers hang that no more messages are taken.
-    attend: lets the keeper look soon at what waits: messages that were not begun, and acknowledgements.
-    report: counts and logs a failure.  pause: the same, and waits for as long as is due after so many in a row.
+    wanted: the workers that it was asked for; None = as many as the queue's record says.
+    stopping: set once it takes no more messages.
+    attend: wake the supervising thread for what waits: messages that were not begun, and acknowledgements.
+    report: count and log a failure.
+    pause: count and log a failure, then wait for as long as is due after so many in a row.
     """
 
+    queue: ShardedQueue
+    runs: Runs
+    wanted: int | None
     stopping: Event
-    ends: Callable[[], bool]
-    takes: Callable[[], bool]
-    saturated: Callable[[], bool]
+    signals: Signals
     attend: Callable[[], None]
     report: Callable[[Exception], None]
     pause: Callable[[Exception, int], None]
+
+    def concurrency(self) -> int:
+        """Return how many workers are wanted now."""
+        return self.queue.live.concurrency if self.wanted is None else self.wanted
+
+    def saturated(self) -> bool:
+        """Whether so many handlers hang that no more messages are taken."""
+        return 0 < 2 * self.concurrency() <= self.runs.stuck
+
+    def ends(self) -> bool:
+        """Whether it takes no more messages, finally."""
+        return self.signals.drains or self.stopping.is_set()
+
+    def takes(self) -> bool:
+        """Whether handlers may begin: not while it is paused or saturated, nor once it ends."""
+        return self.runs.stuck < 2 * self.concurrency() and not self.ends()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,7 @@ class Turns:
     """
 
     consumer: Standing
+    seams: Seams
     queue: ShardedQueue
     calls: Calls
     runs: Runs
@@ -73,58 +91,50 @@ class Turns:
 
     def take(self) -> None:
         """Take and handle one message, or one batch; in order, all of one shard until the turn of the shard is over."""
-        if self.locks is not None:
-            self._shard(self.locks)
-        elif self.queue.config.batching is not None:
-            self._handle(self._gather(None))
-        else:
-            self._message()
-
-    # ---- one message
-
-    def _message(self) -> None:
-        # 1. Where none is in hand: acknowledge what is done, then claim as many as the pace allows.
-        if not self.prefetched:
+        if self.locks is not None or self.queue.config.batching is not None:
+            self._take_several()
+            return
+        # 1. If none is in hand: acknowledge the finished messages, then claim as many as the pace allows.
+        if not self.prefetched.waiting:
             self.settlements.send()
             if self.rate is not None and self.rate.closed:
                 self.consumer.stopping.wait(min(self.rate.closed, HEED))
                 return
             size = self.pace.size
-            found = self.queue.await_messages(size, ASK, None, one_shard=True)
+            found = self.queue.await_messages(size, self.seams.monotonic() + ASK, None, one_shard=True)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
         if waiting is None:
             return
-        delivery = waiting.delivery
         # 2. A message whose consumer died is handled with nothing else in hand, as it may have been the cause.
-        if survived_its_consumer(delivery):
+        if waiting.survived:
             self.settlements.send()
             self.prefetched.hand_back()
             self.pace.one_by_one()
-        # 3. Ask the limiter; what may not begin soon comes again later, its attempt uncounted.
+        # 3. Ask the limiter. A message that may not begin soon comes again later; its attempt does not count.
         if self.rate is not None and not self._admitted(waiting, self.rate):
             return
-        # 4. Begin; where nothing may begin, what is in hand goes back at once.
-        run = self.runs.begin(delivery) if self.consumer.takes() else None
+        # 4. Begin. If no message may begin, those in hand go back at once.
+        run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
         if run is None:
             self._not_now(waiting, HEED)
             return
-        if self.prefetched or self.settlements.collected:
+        if self.prefetched.waiting or self.settlements.collected:
             self.consumer.attend()
-        # 5. Call the handler. A run that nobody closes counts as a handler that hangs, for ever.
+        # 5. Call the handler. A run that is never closed counts as a hanging handler.
         try:
             verdicts = self.calls.verdicts(run.deliveries)
         finally:
             ours = self.runs.close(run)
-        self.pace.handled(self.runs.now() - run.received)
-        # 6. Settle; acknowledge now where nothing else is in hand, else together with what is done within SPAN.
+        self.pace.handled(self.seams.monotonic() - run.received)
+        # 6. Settle. Acknowledge now if no other message is in hand, else together with those finished within SPAN.
         if ours:
             self.settlements.settle(run.deliveries, verdicts)
-        self.settlements.send(SPAN if self.prefetched and not self.consumer.ends() else 0.0)
+        self.settlements.send(SPAN if self.prefetched.waiting and not self.consumer.ends() else 0.0)
 
     def _not_now(self, waiting: Waiting, wait: float) -> None:
-        """Hand back a message that may not begin; where it has to stay, wait before anything is tried with it again."""
+        """Hand back a message that may not begin; if it has to stay, wait before the next attempt with it."""
         self.prefetched.put_back(waiting)
         self.prefetched.hand_back()
         if waiting.stays:
@@ -133,7 +143,7 @@ class Turns:
     # ---- at a rate
 
     def _admitted(self, waiting: Waiting, rate: Rate) -> bool:
-        """Whether the handler of this message may begin now; where it may not, the message was failed, put off, or
+        """Whether the handler of this message may begin now; if not, the message was failed, put off, or
         handed back if that could be.
         """
         delivery = waiting.delivery
@@ -142,14 +152,14 @@ class Turns:
             self.settlements.fail([delivery], [failed])
             return False
         self.consumer.attend()
-        end = self.runs.now() + self.runs.patience(HOLD)
-        while (wait := self._asked(rate, key)) and self.runs.now() + wait <= end and self._waited(wait):
+        end = self.seams.monotonic() + self.runs.patience(HOLD)
+        while (wait := self._asked(rate, key)) and self.seams.monotonic() + wait <= end and self._waited(wait):
             pass
         if not wait:
             return True
         self.pace.one_by_one()
         if rate.keyed and self.consumer.takes():
-            try:  # messages of other keys may begin meanwhile: it comes again when it is its turn
+            try:  # it goes back until its turn, so that messages of other keys may begin
                 self.settlements.put_off(
                     delivery,
                     min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, LONGEST),
@@ -158,19 +168,19 @@ class Turns:
             except LatchworkError as failure:
                 self.consumer.report(failure)
                 wait = UNKNOWN
-        rate.close(UNKNOWN if rate.keyed else wait)  # the wait of one key is not that of others
+        rate.close(UNKNOWN if rate.keyed else wait)  # the wait of one key must not delay other keys
         self._not_now(waiting, wait)
         return False
 
     def _key_of(self, delivery: Delivery, rate: Rate) -> tuple[str, Verdict]:
-        """The key of a message, and why it fails where the user's function does."""
+        """Return the key of a message; and if the user's function fails, why."""
         try:
             return rate.key_of(delivery), None
         except BaseException as failure:  # noqa: BLE001 - as what a handler raises
             return "", (Reason.EXCEPTION, f"per_key raised {type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR])
 
     def _asked(self, rate: Rate, key: str) -> float:
-        """Seconds until a handler may begin, 0 = it may; where the limiter cannot be asked it may not."""
+        """Return seconds until a handler may begin, 0 = now; it may not if the limiter cannot be asked."""
         try:
             return rate.closed or rate.ask(key)
         except LatchworkError as failure:
@@ -179,17 +189,17 @@ class Turns:
 
     def _waited(self, seconds: float) -> bool:
         """Wait so long; False, at once, where nothing may begin any more."""
-        end = self.runs.now() + seconds
-        while (left := end - self.runs.now()) > 0:
+        end = self.seams.monotonic() + seconds
+        while (left := end - self.seams.monotonic()) > 0:
             if not self.consumer.takes():
                 return False
             self.consumer.stopping.wait(min(left, HEED))
         return self.consumer.takes()
 
     def _in_turn(self, run: Run, held: HeldShard, rate: Rate) -> Verdict | bool:
-        """Wait with a message in hand, as nothing may pass it, until its handler may begin; False where it may not.
+        """Wait with a message in hand, as nothing may pass it, until its handler may begin; False if it may not.
 
-        Else why the message fails: because the user's function does.
+        If the user's function fails, return the reason for which the message fails.
         """
         key, failed = self._key_of(run.deliveries[0], rate)
         while not failed and (wait := self._asked(rate, key)):
@@ -197,11 +207,14 @@ class Turns:
                 return False
         return failed or True
 
-    # ---- in order
+    # ---- a batch, or in order
 
-    def _shard(self, locks: ShardLocks) -> None:
-        """Handle the messages of one shard alone."""
-        with locks.hold_one(self.consumer.stopping) as held:
+    def _take_several(self) -> None:
+        """Take and handle one batch; in order, the messages of one shard alone."""
+        if self.locks is None:
+            self._handle(self._gather(None))
+            return
+        with self.locks.hold_one(self.consumer.stopping) as held:
             troubles = 0
             while held is not None and held.mine() and self._may_take(held):
                 try:
@@ -210,23 +223,24 @@ class Turns:
                 except LatchworkError as failure:
                     if not held.awaits():
                         raise
-                    troubles += 1  # whoever is next would handle what is behind that: the shard is kept
+                    troubles += 1  # keep the shard: its next holder would handle later messages first
                     self.consumer.pause(failure, troubles)
                     continue
                 if run is None and not held.awaits():
                     return
                 self._handle(run, held)
 
-    # ---- a batch, or one message in order
-
     def _gather(self, held: HeldShard | None) -> Run | None:
-        """The next message, or the next batch: as many as come within `max_wait` of the first, up to `max_size`."""
+        """Return the next message, or the next batch: as many as come within `max_wait` of the first, up to
+        `max_size`.
+        """
         batching = self.queue.config.batching
         most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
-        first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
-        if not first:
-            return None
-        run = self.runs.open(first, None if held is None else held.given_up)
+        with nullcontext() if held is None else held.receiving():
+            first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
+            if not first:
+                return None
+            run = self.runs.open(first, None if held is None else held.given_up)
         if batching is not None:
             self._fill(run, batching, held)
         return run
@@ -234,20 +248,20 @@ class Turns:
     def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
         ask = ASK if held is None else HEED
         while len(run.deliveries) < batching.max_size and self._may_take(held):
-            left = run.received + batching.max_wait.total_seconds() - self.runs.now()
+            left = run.received + batching.max_wait.total_seconds() - self.seams.monotonic()
             if left <= 0:
                 return
             wanted = min(batching.max_size - len(run.deliveries), MAX_RECEIVE)
             try:
-                more = self._receive(wanted, held, more=True, timeout=min(left, ask))
-            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended for ever
+                with nullcontext() if held is None else held.receiving():
+                    self.runs.add(run, self._receive(wanted, held, more=True, timeout=min(left, ask)))
+            except Exception as failure:  # noqa: BLE001 - a run that is left open would be extended without end
                 self.consumer.report(failure)
-                return  # what has come is handled; the next look meets the same trouble
-            self.runs.add(run, more)
+                return  # handle the messages that came; the next look meets the same error
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
         if held is None:
-            return self.queue.await_messages(most, timeout, None)
+            return self.queue.await_messages(most, self.seams.monotonic() + timeout, None)
         return held.receive(most, more=more, timeout=timeout)
 
     def _may_take(self, held: HeldShard | None) -> bool:
@@ -271,7 +285,7 @@ class Turns:
                 verdicts = [may]
             elif self.runs.start(run):
                 verdicts = self.calls.verdicts(run.deliveries)
-        finally:  # a run that nobody closes counts as a handler that hangs, for ever
+        finally:  # a run that is never closed counts as a hanging handler
             ours = self.runs.close(run)
         if ours:
             self.settlements.settle(run.deliveries, verdicts)
@@ -280,7 +294,7 @@ class Turns:
             held.is_given_up = True
 
     def _leave(self, run: Run, held: HeldShard) -> None:
-        """Handle nothing of the run: whoever has the shard by now is given it first, and what is behind it then."""
+        """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""
         held.leave()
         if self.runs.close(run):
             log.warning(

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ....background import Background, Troubles
+from ....background import Background, FailureLog
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch, checked_whole, is_int
 from ....plain import shown
+from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
 from ..queue import ShardedQueue
@@ -43,7 +44,7 @@ SIGNAL_POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What a worker does with one queue."""
+    """A queue of a worker, and what the worker does with its messages."""
 
     handler: Handler
     concurrency: int | None
@@ -56,18 +57,19 @@ class Handled:
     per_key: Callable[[Delivery], str] | None
 
 
-class Worker:
-    """Runs a handler for each of several queues, in one process that needs nothing beside it.
+class Worker(Unpicklable):
+    """Runs a handler for each of several queues, in one process that needs nothing else beside it.
 
     registry: where the queues are; they must have been created when the worker starts.
-    weights: for each queue a whole number from 1 to 1,000. `concurrency` threads are divided among the queues that have
-        messages, in proportion; a queue without messages keeps one thread, so that nothing waits behind another queue
-        for longer than one message takes, and nobody starves. None: each queue has as many threads as its handler, or
-        its record, says.
+    weights: for each queue an integer from 1 to 1,000. `concurrency` threads are divided among the queues that have
+        messages, in proportion; a queue without messages keeps one thread, so a new message waits at most for one
+        message of its own queue. None: each queue has as many threads as its handler, or its record, says.
     concurrency: threads in all, at least one for each queue; default the sum of the weights.
     grace: seconds that `stop` gives handlers to finish.
     upkeep: whether this process takes part in the upkeep of the client's queues.
     """
+
+    _INSTEAD = "pickle the QueueRegistry and the handlers, and make a worker there"
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class Worker:
         self._background = Background(self._seams, self._divide_threads, f"{registry.client_id}-worker")
         self._stopping = self._background.stopping
         self._signals = Signals(self._stopping.is_set)
-        self._troubles = Troubles(self._seams, log)
+        self._failure_log = FailureLog(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Worker({self.registry.client_id!r}, queues={sorted(self._handlers)})"
@@ -117,7 +119,7 @@ class Worker:
         start_at, stop_at: work only once so many messages are ready, and then until so few are left; for work that
             pays in bulk. The depth is looked at each 2 s, one call.
 
-        Raises `InvalidRequest`, also where the queue has a handler.
+        Raises `InvalidRequest`, also if the queue has a handler.
         """
         if not isinstance(queue, str) or not queue:
             raise InvalidRequest(f"queue is {shown(queue)}; give the name of a queue")
@@ -160,7 +162,7 @@ class Worker:
             for consumer in self.consumers.values():
                 consumer.start()
             self._background.start()
-        except BaseException:  # an interrupt, too: whoever gets it may not have this worker to stop it
+        except BaseException:  # also an interrupt: its receiver may have no reference to stop this worker
             self.stop(0)
             raise
         return self
@@ -178,7 +180,7 @@ class Worker:
             rate=handled.rate,
             per_key=handled.per_key,
         )
-        consumer.signals = self._signals  # one signal ends them all
+        consumer.standing.signals = self._signals  # one signal stops all consumers
         return consumer
 
     def stop(self, grace: float | None = None) -> bool:
@@ -190,14 +192,14 @@ class Worker:
         try:
             done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in consumers]
             self._background.stop(SIGNAL_POLL)
-        except BaseException:  # an interrupt: it waits for nobody any more, but all of them end
+        except BaseException:  # an interrupt: do not wait any more, but stop all consumers
             for consumer in consumers:
                 consumer.stop(0)
             raise
         return all(done)
 
     def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; then what `stop` returned.
+        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned.
 
         In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
         """
@@ -218,10 +220,10 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether it has been started and not been told to end."""
+        """Whether it was started and not yet asked to end."""
         return bool(self.consumers) and not self._signals.drains
 
-    # ---- who gets how many threads
+    # ---- threads for each queue
 
     def _check_shares(self) -> None:
         if not self._handlers:
@@ -252,8 +254,8 @@ class Worker:
                     opened[name] = self._opens(name, handled, is_open=opened[name])
             try:
                 self._allot(opened)
-            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
-                self._troubles.tell(failure, f"{self!r} could not divide its threads")
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
+                self._failure_log.record(failure, f"{self!r} could not divide its threads")
             if self._stopping.wait(ALLOT_EVERY):
                 return
 
@@ -277,16 +279,18 @@ class Worker:
         try:
             states = self.consumers[name].queue.pointers.states()
         except Exception as failure:  # noqa: BLE001 - a defect, too
-            self._troubles.tell(failure, f"the depth of {name} is unknown")
+            self._failure_log.record(failure, f"the depth of {name} is unknown")
             return is_open
         ready = sum(state.loaded - state.fired for state in states)
         return ready > handled.stop_at if is_open else ready >= (handled.start_at or 0)
 
 
 def divided(threads: int, weights: Mapping[str, int], busy: Collection[str]) -> dict[str, int]:
-    """The threads of each queue: one each, and the others among those that are busy, in proportion to their weights.
+    """Return the threads of each queue: one each, and the rest for the queues that are busy, in proportion to their
+    weights.
 
-    Largest remainders first, and by name among equals, so that the sum is `threads`; all are busy where none is.
+    Largest remainders first, and by name if they are equal, so that the sum is `threads`. If no queue is busy, all
+    count as busy.
     """
     chosen = {name: weights[name] for name in sorted(busy or weights)}
     shares = {name: threads * weight / sum(chosen.values()) for name, weight in chosen.items()}

@@ -1,4 +1,4 @@
-"""Making a group and ending it, in steps that anybody may repeat and go on with (docs/protocols P17)."""
+"""Making a group and dropping it, in steps that any process may repeat and continue (docs/protocols P17)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ from ....store import (
     Add,
     Bin,
     Exists,
+    Key,
     MapGet,
     MapPut,
     MapRemove,
     Param,
     Put,
     Read,
+    Record,
     Removal,
     Update,
     has,
     lacks,
     missing,
 )
+from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import Bound
-from ...rows import delete_rows, settle
+from ...rows import read_each
 from ..config import GroupConfig
-from ..hands import GROUPS, releasing
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
-from ..shards import PointerQueue, Slot
-from .pointers import FIRST, JOINED, GroupPointers, SharedPointers
+from ..shards import PointerQueue
+from ..slots import Slot
+from ..stamps import GROUPS, releasing
+from .pointers import FIRST, JOINED, GroupPointers, SharedPointers, counted
 
 log = logging.getLogger(__name__)
 
 STEP = 1_000
-"""Messages that are read, or let go, in one call."""
+"""Messages that are read, or released, in one call."""
 MADE, DROPPED = "made", "dropped"
 Start = str | datetime
 _TAG = Bin("tag", str).eq(Param("tag", str))
@@ -47,7 +51,7 @@ _UNMADE = _TAG & missing(MADE) & missing(DROPPED)
 
 
 def checked_start(start: Start) -> Start:
-    """Where a group is to begin. Raises `InvalidRequest`."""
+    """Return where a group is to begin. Raises `InvalidRequest`."""
     if isinstance(start, datetime) and start.tzinfo is not None:
         return start
     if start not in ("oldest", "now"):
@@ -58,10 +62,10 @@ def checked_start(start: Start) -> Start:
 def complete(
     records: QueueRecords, config: GroupConfig, shared: SharedPointers, start: Start, oldest: Sequence[int]
 ) -> bool:
-    """Do what is left of making a group whose record is there; False where it was dropped meanwhile.
+    """Do what is left of making a group whose record is there; False if it was dropped meanwhile.
 
-    oldest: for each shard the pointer up to which nothing is waited for.  Four calls; for a time a call more for each
-    1,000 messages that were published before it.
+    oldest: for each shard the pointer up to which nothing is waited for. Four calls; for a time a call more for each
+        1,000 messages that were published before it.
     """
     joined = _join(shared)
     first = _first(shared, start, joined, oldest)
@@ -69,10 +73,10 @@ def complete(
         Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
         for n in range(shared.shards)
     ]
-    settle(shared.store, rows)
-    # Somebody else may have made some of them, and begun elsewhere.
+    shared.store.repeat_many(rows)
+    # Another process may have made some of them, and begun in another place.
     found = shared.store.get_many([shared.pointers_key(n) for n in range(shared.shards)], FIRST)
-    begun = {str(n): record.bins[FIRST] for n, record in enumerate(found) if record}
+    begun = {str(n): counted(record.bins.get(FIRST)) for n, record in enumerate(found) if record}
     if len(begun) == shared.shards and _made(records, config, begun):
         return True
     leave(shared)
@@ -80,7 +84,7 @@ def complete(
 
 
 def _pointers(joined: int, first: int) -> tuple[Put, ...]:
-    # With a record of its own they begin where it says, not where a sweep that has never seen them would.
+    # With such a record a sweep begins where it says, not where it begins with a shard that it has never seen.
     return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first), Put(KNOWN, 1))
 
 
@@ -106,23 +110,30 @@ def _join(shared: SharedPointers) -> list[int]:
     ops = (Add(LOAD, 0), Add(FIRE, 0), MapPut(GROUPS, shared.tag, Bin(LOAD)), MapGet(GROUPS, shared.tag))
     keys = [shared.queue_key(n) for n in range(shared.shards)]
     guard = lacks(GROUPS, shared.tag)
-    rows = settle(shared.store, [Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER) for key in keys])
+    rows = shared.store.repeat_many([Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER) for key in keys])
     again = [key for key, row in zip(keys, rows, strict=True) if isinstance(row, Refused)]
     before = dict(zip(again, shared.store.get_many(again, GROUPS), strict=True))
     joined = []
     for key, row in zip(keys, rows, strict=True):
         record = before.get(key)
-        if record is not None and shared.tag in record.bins.get(GROUPS, {}):
-            joined.append(record.bins[GROUPS][shared.tag])
+        there = record.bins.get(GROUPS) if record else None
+        if isinstance(there, Mapping) and shared.tag in there:
+            joined.append(_checked(key, there[shared.tag]))
         elif isinstance(row, LatchworkError):
             raise row
         else:
-            joined.append(row[0])
+            joined.append(_checked(key, row[0]))
     return joined
 
 
+def _checked(key: Key, at: Any) -> int:
+    if not is_int(at) or not 0 <= at <= MAX_COUNTER:
+        raise damaged(key, f"bin {GROUPS!r} has no pointer for a group")
+    return int(at)
+
+
 def _first(shared: SharedPointers, start: Start, joined: Sequence[int], oldest: Sequence[int]) -> list[int]:
-    """For each shard the pointer after which the group begins."""
+    """Return for each shard the pointer after which the group begins."""
     if start == "now":
         return list(joined)
     if not isinstance(start, datetime):
@@ -132,11 +143,11 @@ def _first(shared: SharedPointers, start: Start, joined: Sequence[int], oldest: 
 
 
 def _published_since(shared: SharedPointers, shard: int, after: int, last: int, since: int) -> int:
-    """The pointer before the first message that was published then or later, by its publisher's clock."""
+    """Return the pointer before the first message that was published then or later, by its publisher's clock."""
     for step in _steps(after, last):
-        records = shared.store.get_many([shared.key(Slot(shard, pointer)) for pointer in step], "enqueuedAt")
+        records = read_each(shared.store, [shared.key(Slot(shard, pointer)) for pointer in step], "enqueuedAt")
         for pointer, record in zip(step, records, strict=True):
-            date = record.bins.get("enqueuedAt") if record else None
+            date = record.bins.get("enqueuedAt") if isinstance(record, Record) else None  # damaged: of no time
             if isinstance(date, int) and date >= since:
                 return pointer - 1
     return last
@@ -146,31 +157,27 @@ def _steps(after: int, last: int) -> Iterable[range]:
     return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
-def _counted(stored: Any) -> int:
-    """A pointer as it is stored; 0 for one that is none."""
-    return stored if is_int(stored) and stored > 0 else 0
-
-
 def leave(shared: SharedPointers) -> list[int]:
     """Take the group out of all shards: nothing is published to it, nor claimed for it, from now on. Two calls.
 
     For each shard LOAD at that moment.
     """
     ops = (MapRemove(GROUPS, (shared.tag,)), Read(LOAD))
-    rows = settle(shared.store, [Update(shared.queue_key(n), ops) for n in range(shared.shards)])
+    rows = shared.store.repeat_many([Update(shared.queue_key(n), ops) for n in range(shared.shards)])
     ends = []
     for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
             raise row
-        ends.append(0 if isinstance(row, LatchworkError) else _counted(row[0]))
+        ends.append(0 if isinstance(row, LatchworkError) else counted(row[0]))
     _delete(shared, [shared])
     return ends
 
 
 def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[PointerQueue]) -> None:
-    """Drop a group, or go on with it where somebody died. Six calls, and one or two per 1,000 messages it had left.
+    """Drop a group, or continue where another process died while dropping it. Six calls, and one or two per 1,000
+    messages that it had left.
 
-    Raises `NotFound` where it is not there, or was made again.
+    Raises `NotFound` if it does not exist, or was made again.
     """
     key, guard = records.key(config.name), Bound(_TAG, {"tag": config.tag})
     try:
@@ -178,21 +185,32 @@ def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, oth
             key, Put(DROPPED, 1), Read(DROPPED), Read("sharedSweep"), when=guard, ttl=lifetime(config), repeatable=True
         )
     except (Refused, NotFound):
-        raise NotFound(f"there is no group {config.name!r} any more: it was dropped") from None
+        raise _dropped(config) from None
     ends = leave(pointers.shared)
     for shard, last in enumerate(ends):
-        after = _counted(swept.get(str(shard)) if isinstance(swept, dict) else 0)
-        if last - after > MAX_UNFIRED:  # of damaged pointers: what waited for the group goes as it expires
+        after = counted(swept.get(str(shard)) if isinstance(swept, dict) else 0)
+        if last - after > MAX_UNFIRED:  # the pointers are damaged: the group's messages are left to expire
             log.error("the group %r leaves messages in shard %d, whose pointers are damaged", config.name, shard)
             continue
         for step in _steps(after, last):
             _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
     _delete(pointers.own, [pointers.own, *others])
-    settle(records.store, [Update(key, (Put("active", "false"),), guard)])
+    records.store.repeat_many([Update(key, (Put("active", "false"),), guard)])
     try:
         records.store.delete(key, when=guard, repeatable=True)
     except Refused:
-        return  # made again by now
+        return  # the group was made again since
+
+
+def check_there(records: QueueRecords, config: GroupConfig) -> None:
+    """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""
+    bins = _bins(records, config.name, "tag", DROPPED)
+    if bins.get("tag") != config.tag or DROPPED in bins:
+        raise _dropped(config)
+
+
+def _dropped(config: GroupConfig) -> NotFound:
+    return NotFound(f"there is no group {config.name!r} any more: it was dropped")
 
 
 def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str]) -> None:
@@ -203,10 +221,12 @@ def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str
     if not tags:
         return
     names = {tag: f"{queue.name}@{tag.rpartition('~')[0]}" for tag in sorted(tags)}
-    found = records.store.get_many([records.key(name) for name in names.values()], "tag")
+    found = read_each(records.store, [records.key(name) for name in names.values()], "tag")
     for tag, record in zip(names, found, strict=True):
-        if record is None or record.bins.get("tag") != tag:
-            log.warning("the group %r of queue %r is gone and was never dropped: nothing waits for it", tag, queue.name)
+        if record is None or (isinstance(record, Record) and record.bins.get("tag") != tag):
+            log.warning(
+                "the group %r of queue %r has no record and was never dropped: nothing waits for it", tag, queue.name
+            )
             shared = SharedPointers(
                 queue.store, queue.client_id, queue.name, tag, queue.shards, ttl=queue.ttl, sweep=queue.sweep
             )
@@ -214,9 +234,9 @@ def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str
 
 
 def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
-    """Let messages wait for the group no more; those that waited for it alone go."""
+    """Remove the group from these messages; a message that waited for this group alone is deleted."""
     form = releasing(shared.tag)
-    rows = settle(shared.store, [Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
+    rows = shared.store.repeat_many([Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
     for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
             raise row
@@ -227,6 +247,6 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
 
 def _delete(first: PointerQueue, queues: Iterable[PointerQueue]) -> None:
     removals = [Removal(queue.pointers_key(n)) for queue in queues for n in range(queue.shards)]
-    for row in delete_rows(first.store, removals):
+    for row in first.store.delete_many(removals, repeatable=True):
         if isinstance(row, LatchworkError):
             raise row

@@ -1,14 +1,18 @@
-"""Which groups a slot is for: those that had joined its shard before it was reserved (docs/protocols P17)."""
+"""The groups that a slot is for: those that had joined its shard before it was reserved (docs/protocols P17)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ....errors import Corrupt, Unreadable
 from ....inputs import is_int
 from ....store import Key, Put, RecordStore
+from ...rows import read_each
 from ..envelope import Envelope
-from ..hands import ACKED, GROUPS, naming
+from ..stamps import ACKED, GROUPS, naming
+
+_NOBODY: Mapping[str, int] = {}
 
 
 class _Joined(NamedTuple):
@@ -19,10 +23,11 @@ class _Joined(NamedTuple):
 
 
 class Members:
-    """What a process has seen of the groups of each shard of a queue.
+    """The knowledge of a process about the groups of each shard of a queue. Safe to share between threads: if two note
+    at once, the older note may stay; then the next lookup above it reads again.
 
-    pointers_key: where a shard's pointers are.  load: the bin with LOAD.  Safe between threads: of two that note at
-    once the older may stay, which then asks again for what is above it.
+    pointers_key: the key of a shard's pointers.
+    load: the bin with LOAD.
     """
 
     def __init__(self, store: RecordStore, pointers_key: Callable[[int], Key], load: str) -> None:
@@ -30,34 +35,53 @@ class Members:
         self._seen: dict[int, _Joined] = {}
 
     def note(self, shard: int, loaded: int, groups: Any) -> None:
-        """Remember what was read in one step; what was read when LOAD was lower is older. Damaged, it names nobody."""
+        """Remember what was read in one step. What was read when LOAD was lower is older. Damaged bins name
+        no group.
+        """
         known = self._seen.get(shard)
         if known is None or known.loaded <= loaded:
-            there = groups if isinstance(groups, Mapping) else {}
-            self._seen[shard] = _Joined(loaded, {tag: at for tag, at in there.items() if is_int(at)})
+            there = groups if groups is not None and isinstance(groups, Mapping) else _NOBODY
+            joined = {tag: at for tag, at in there.items() if is_int(at) and type(tag) is str} if there else _NOBODY
+            self._seen[shard] = _Joined(loaded, joined)
 
     def forget(self) -> None:
-        """Remember nothing: a reservation that was noted has been undone, and LOAD is lower than it said."""
+        """Forget everything: a noted reservation was undone, and LOAD is lower than noted."""
         self._seen.clear()
 
     def loaded(self, shard: int) -> int:
-        """How many slots of a shard are reserved, as far as is known here. No call."""
+        """Return how many slots of a shard are reserved, as far as this process knows. No call."""
         known = self._seen.get(shard)
         return known.loaded if known else 0
 
-    def waiting(self, slots: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
-        """The groups of each slot. No call where this process has reserved it, or one above it."""
+    def waiting(self, slots: Sequence[tuple[int, int]]) -> list[tuple[str, ...] | Corrupt | Unreadable]:
+        """Return the groups of each slot, or why the pointers of its shard cannot be read. No call where this process
+        has reserved it, or one above it.
+        """
         unknown = sorted({s for s, pointer in slots if s not in self._seen or self._seen[s].loaded < pointer})
-        records = self._store.get_many([self._pointers_key(shard) for shard in unknown], self._load, GROUPS)
-        for shard, record in zip(unknown, records, strict=True):
+        damaged = self._look(unknown) if unknown else {}
+        found: list[tuple[str, ...] | Corrupt | Unreadable] = []
+        for shard, pointer in slots:
+            groups = _NOBODY if shard in damaged else self._seen[shard].groups
+            tags = tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ()
+            found.append(damaged.get(shard) or tags)
+        return found
+
+    def _look(self, shards: Sequence[int]) -> dict[int, Corrupt | Unreadable]:
+        """Note the groups of these shards; return the errors of those that cannot be read. One call."""
+        keys = [self._pointers_key(shard) for shard in shards]
+        damaged = {}
+        for shard, record in zip(shards, read_each(self._store, keys, self._load, GROUPS), strict=True):
+            if isinstance(record, Corrupt | Unreadable):
+                damaged[shard] = record
+                continue
             bins = record.bins if record else {}
             loaded = bins.get(self._load, 0)
             self.note(shard, loaded if is_int(loaded) else 0, bins.get(GROUPS))
-        return [
-            tuple(sorted(tag for tag, start in self._seen[s].groups.items() if start < pointer)) for s, pointer in slots
-        ]
+        return damaged
 
 
 def names(tags: tuple[str, ...], envelope: Envelope, *, moved: bool) -> tuple[Put, ...]:
-    """What names the groups in a new message: of one that was handed out before they have the original."""
+    """Return the operation that names the groups in a new message. A message that was handed out before they joined has
+    the original for them.
+    """
     return (naming(ACKED if moved or envelope.attempts else GROUPS, tags),) if tags else ()

@@ -1,4 +1,4 @@
-"""What a sweep is told and what it did, as values that pickle and add up."""
+"""The task and the report of a sweep, as values that pickle and add up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from ....seams import Seams
 from ..config import QueueConfig
 
-TOLD = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
-"""The counts of a shard's report that are told to the outside."""
+RECORDED = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
+"""The counts of a shard's report that are recorded as metrics."""
 
 
 class Kind(str, Enum):
-    """Which of a queue's three pointer queues is swept; of a group also its pointers in the queue's own slots."""
+    """The pointer queues of a queue that are swept; of a group also its pointers in the queue's own slots."""
 
     MAIN = "main"
     SIDELINE = "sideline"
@@ -23,22 +23,22 @@ class Kind(str, Enum):
 
 
 class Stop(str, Enum):
-    """Why the sweep of a shard went no further."""
+    """The reason for which the sweep of a shard went no further."""
 
-    DRAINED = "drained"  # everything that was fired is settled
-    LIVE = "live"  # the first message in the way is still in somebody's hands
+    DRAINED = "drained"  # all messages that were handed out are settled
+    LIVE = "live"  # a consumer still has the first message in the way
     YOUNG = "young"  # the first empty slot in the way may still be written to
     REFUSED = "refused"  # the first message in the way could not be moved
     DEPOSED = "deposed"  # another leader has taken over
     FAILED = "failed"  # the store failed
-    BUDGET = "budget"  # enough for one sweep; the next one goes on from there
+    BUDGET = "budget"  # enough for one sweep; the next one continues there
 
 
 class LiveMessage(NamedTuple):
-    """A message in somebody's hands, as a sweep saw it: its slot, its delivery, and the date of its last stamp.
+    """A message that a consumer holds, as a sweep saw it: its slot, its delivery, and the date of its last stamp.
 
-    The date, in ms by a client's clock, is compared for equality only: who finds it as it was knows that the message
-    was left alone in between.
+    The date, in ms by a client's clock, is only compared for equality: if a later sweep finds this date, no consumer
+    has worked on the message in between.
     """
 
     pointer: int
@@ -48,13 +48,17 @@ class LiveMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """What one shard's sweep is told; it pickles.
+    """The instructions for the sweep of one shard. It pickles.
 
-    swept: the sweep pointer.  begin, limit: scan what is above the one and up to the other; the sweep pointer moves
-    only where it begins there.  passable: empty slots up to here are settled, as no producer can still acknowledge a
-    message there.  noted: the pointer to be noted as fired by now, 0 = none.  age_ms: how long a message must have been
-    left alone, by the server's clock.  abandoned: messages that were left alone for as long by the leader's clock.
-    stop: why it goes no further than `limit`.  damage: what is wrong with the shard's pointers.
+    swept: the sweep pointer.
+    begin, limit: scan the slots above `begin`, up to `limit`. The sweep pointer moves only if it is `begin`.
+    passable: empty slots up to here are settled: no producer can still acknowledge a message there.
+    noted: the pointer to note as fired by now; 0 = none.
+    age_ms: how long a message must have been left alone, by the server's clock.
+    abandoned: messages that were left alone for as long, by the leader's clock.
+    stop: why the scan ends at `limit`.
+    damage: what is wrong with the shard's pointers.
+    unseen: whether its pointers are to be marked as seen by a sweep.
     """
 
     client_id: str
@@ -71,19 +75,26 @@ class ShardTask:
     abandoned: frozenset[LiveMessage] = frozenset()
     stop: Stop = Stop.DRAINED
     damage: str | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
-    """What the sweep of one shard did.
+    """The result of the sweep of one shard.
 
-    scanned: slots looked at.  acked: empty ones, settled.  rehomed: messages put into the sideline, or parked again.
-    live: messages in somebody's hands.  stamped: messages that were claimed and never stamped; they wait one sweep
-    duration from now.  tombstones: of producers that were too late.  refused: messages that could not be moved, and
-    stay for the next sweep.  swept: the sweep pointer now.  marked: the pointer that was noted as fired, or 0.
-    damage: what is wrong with the shard's pointers: nothing is published to it or received from it until they are put
-    right; its messages are brought to the sideline, of which the shovel brings them to other shards.
-    live_messages: those in somebody's hands, for the leader to remember; of very many, the first.
+    scanned: slots looked at.
+    acked: empty slots, settled.
+    rehomed: messages moved to the sideline, or parked again.
+    live: messages that consumers hold.
+    stamped: messages that were claimed and never stamped; they wait for one sweep duration from now.
+    tombstones: tombstones of producers that were too late.
+    refused: messages that could not be moved; the next sweep tries again.
+    swept: the sweep pointer now.
+    marked: the pointer that was noted as fired, or 0.
+    damage: what is wrong with the shard's pointers. Until they are repaired, nothing is published to the shard or
+        received from it; its messages are moved to the sideline, and the shovel moves them to other shards.
+    live_messages: the messages that consumers hold, for the leader to remember; if there are very many, the first of
+        them.
     """
 
     queue: str
@@ -106,11 +117,12 @@ class ShardReport:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did. Reports of parts of a sweep add up with `+`.
+    """The result of one sweep. Reports of parts of a sweep add up with `+`.
 
-    epoch: of the leader, 0 = this process did not lead, so nothing was done.  queues: the names of those looked at.
-    shards: one entry for each shard that had something to sweep, or is damaged.  failures: (queue, error) of those that
-    failed, have messages that could not be moved, or are damaged.
+    epoch: of the leader; 0 = this process did not lead, so nothing was done.
+    queues: the names of the queues looked at.
+    shards: one entry for each shard that had something to sweep, or is damaged.
+    failures: (queue, error) of each queue that failed, has messages that could not be moved, or is damaged.
     """
 
     epoch: int
@@ -158,15 +170,15 @@ class SweepReport:
         """The shards whose pointers are damaged."""
         return tuple(shard for shard in self.shards if shard.damage)
 
-    def tell(self, seams: Seams, seconds: float) -> None:
-        """Tell the outside what became of each queue; `seconds` is how long it took."""
+    def record(self, seams: Seams, seconds: float) -> None:
+        """Record the result for each queue as metrics; `seconds` is the duration of the sweep."""
         failed = dict(self.failures)
         for queue in self.queues:
             seams.note("sweeps", seconds, queue=queue, outcome="failed" if queue in failed else "swept")
             if queue not in failed:
                 seams.note("last_sweep", seams.wall(), queue=queue)
         for shard in self.shards:
-            for outcome in TOLD:
+            for outcome in RECORDED:
                 n = getattr(shard, outcome)
                 if n:
                     seams.note("swept", n, queue=shard.queue, outcome=outcome)

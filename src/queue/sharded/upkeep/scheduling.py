@@ -3,66 +3,91 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
+from ....background import FailureLog
 from ....coord.election.term import Leadership
-from ....errors import LatchworkError
+from ....plain import shown
 from ...ledger.ledger import Ledger, Outgoing
+from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, to_ms
 from ..registry import QueueRegistry
-from ..schedules import Schedule, ScheduleRecords, from_ms, to_ms
 
 log = logging.getLogger(__name__)
 
 LOOK = 15.0
 """Seconds at most between two looks at the schedules: one that another process has just made is noticed so late."""
+AGAIN = 2.0
+"""Seconds after which schedules that could not be read are read again."""
 
 
 class HasRegistries(Protocol):
-    """What tells the farms whose schedules are to be published."""
+    """A source of the farms whose schedules are to be published."""
 
     def registries(self) -> list[QueueRegistry]: ...
 
 
 class Scheduling:
-    """Publishes what is due in every farm."""
+    """The duty that publishes the ticks of every farm that are due."""
 
     def __init__(self, farms: HasRegistries) -> None:
         self._farms = farms
+        self._failures: dict[tuple[str, str], FailureLog] = {}
 
     def run(self, leadership: Leadership) -> float:
-        """Publish the ticks that are due; the seconds until the next one. One call where nothing is due."""
+        """Publish the ticks that are due; the seconds until the next one. One call where nothing is due.
+
+        A schedule that fails, and a farm whose schedules cannot be read, stop no other.
+        """
         pauses = [LOOK]
         for registry in self._farms.registries():
+            leadership.check()
             records = ScheduleRecords(registry.store, registry.client_id, registry.farm_id)
-            specs, last, now = records.with_time()
+            try:
+                specs, last, now = records.with_time()
+            except Exception as failure:  # noqa: BLE001 - of this farm alone
+                self._failed(registry, "", failure, "the schedules could not be read")
+                pauses.append(AGAIN)
+                continue
             for name in sorted(specs):
                 leadership.check()
                 try:
                     schedule = Schedule.from_json(name, specs[name])
-                    self._publish(registry, records, schedule, last.get(name, to_ms(now)), now)
-                    pauses.append((next(schedule.ticks(now)) - now).total_seconds())
-                except (LatchworkError, ValueError, TypeError) as failure:  # the others are published all the same
-                    log.warning("schedule %r was not published: %s", name, failure)
+                    pauses.append(self._publish(registry, records, schedule, last, now))
+                except Exception as failure:  # noqa: BLE001 - of this schedule alone
+                    self._failed(registry, name, failure, f"schedule {shown(name)} was not published")
         return max(min(pauses), 0.05)
+
+    def _failed(self, registry: QueueRegistry, name: str, failure: Exception, what: str) -> None:
+        """Log a failure, once a minute for each schedule, with the number of failures in between."""
+        place = registry.farm_id, name
+        self._failures.setdefault(place, FailureLog(registry.store.seams, log)).record(failure, what)
 
     def _publish(
         self,
         registry: QueueRegistry,
         records: ScheduleRecords,
         schedule: Schedule,
-        last: int,
+        lasts: Mapping[str, Any],
         now: datetime,
-    ) -> None:
-        """Publish first, then note it: a tick that a leader published and did not note is in the ledger (P6)."""
+    ) -> float:
+        """Publish what is due of a schedule; the seconds until its next tick.
+
+        Publish first, then note it: a tick that a leader published and did not note is in the ledger (P6).
+        """
+        last = lasts.get(schedule.name)
+        if last is None:  # that entry alone was lost: the ticks begin again now
+            records.begin(schedule.name, to_ms(now))
+            last = to_ms(now)
         ticks, settled = schedule.due(from_ms(last), now)
-        if not ticks and settled == from_ms(last):
-            return
         if ticks:
             queue = registry.get(schedule.queue)
             for tick in ticks:
                 name = f"{schedule.name}@{tick.astimezone(timezone.utc).isoformat()}"
                 ledger = Ledger(queue, f"schedule/{quote(schedule.name, safe='')}/{to_ms(tick)}")
                 ledger.publish(0, [Outgoing(schedule.payload, name)])
-        records.settle(schedule.name, last, to_ms(settled))
+        if ticks or settled != from_ms(last):
+            records.settle(schedule.name, last, to_ms(settled))
+        return (next(schedule.ticks(settled)) - now).total_seconds()

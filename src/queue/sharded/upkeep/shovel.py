@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from ....background import TROUBLE, Background, Troubles, shared
+from ....background import ERROR_BACKOFF, Background, FailureLog, shared
 from ....errors import InvalidRequest, InvalidShovelInterval
 from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
-from ..drain import PassReport, sweep_through
 from ..envelope import Envelope
 from ..pointers import ShardState
 from ..queue import ShardedQueue
-from ..shards import Held, PointerQueue
+from ..shards import PointerQueue
+from ..sideline.drain import PassReport, sweep_through
+from ..slots import Held
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ LONGEST = milliseconds(2 * MAX_EXPIRY)
 
 
 class Shovel:
-    """Moves what is due from the sideline back to its queue, with its attempts, reason and headers.
+    """A mover of what is due from the sideline back to its queue, with its attempts, reason and headers.
 
     Messages whose `not_before` has not come are put at the sideline's tail again; parked ones are never touched. Any
     number of processes may run one; each message is moved by one of them. A message moved while its mover dies comes
@@ -40,16 +41,16 @@ class Shovel:
         self._seams = queue.store.seams
         self._background = Background(self._seams, self._run, f"{queue.name}-shovel")
         self._stop = self._background.stopping
-        self._troubles = Troubles(self._seams, log)
+        self._failure_log = FailureLog(self._seams, log)
 
     def __repr__(self) -> str:
         return f"Shovel({self.queue.name!r})"
 
     def run_once(self) -> PassReport:
-        """One pass over the messages that are in the sideline now; what came of it.
+        """Make one pass over the messages that are in the sideline now; return its report.
 
-        Up to `ShovelConfig.concurrency` shards at once. Raises the store's errors; what was claimed before one comes
-        back through the sweeper.
+        Works on up to `ShovelConfig.concurrency` shards at once. Raises the store's errors; the sweeper returns the
+        messages that were claimed before the error.
         """
         source = self.queue.sideline.pointers
         states = [state for state in source.states() if state.fired < state.loaded or state.damage]
@@ -63,7 +64,7 @@ class Shovel:
     def start(self) -> Shovel:
         """Run a pass after every interval of the queue's `ShovelConfig`, which is followed at run time.
 
-        Raises `InvalidShovelInterval` where the queue has none.
+        Raises `InvalidShovelInterval` if the queue has none.
         """
         if self.queue.live.shovel is None:
             raise InvalidShovelInterval(f"the queue {shown(self.queue.name)} has no shovel: create it with shovel=...")
@@ -79,7 +80,7 @@ class Shovel:
         while not self._stop.is_set():
             self._survived(self.queue.registry.refresh_if_due)
             config = self.queue.live.shovel
-            # An interval of 0 means "as soon as there is something", which is looked for as often as by a consumer.
+            # An interval of 0 means "as soon as a message is due": look as often as a consumer does.
             interval = max(config.interval.total_seconds(), 1.0) if config else float("inf")
             left = last + interval - self._seams.monotonic()
             if left > 0:
@@ -88,19 +89,21 @@ class Shovel:
             last = self._seams.monotonic()
             failures = 0 if self._survived(self._pass) else failures + 1
             if failures:
-                self._stop.wait(TROUBLE.pause(failures, self._seams))
+                self._stop.wait(ERROR_BACKOFF.pause(failures, self._seams))
 
     def _pass(self) -> None:
         report = self.run_once()
         if report.errors:
-            self._troubles.warn(f"the shovel of {self.queue.name}: {len(report.errors)} not moved: {report.errors[0]}")
+            self._failure_log.warn(
+                f"the shovel of {self.queue.name}: {len(report.errors)} not moved: {report.errors[0]}"
+            )
 
     def _survived(self, work: Callable[[], None]) -> bool:
         """Do it; whether it succeeded."""
         try:
             work()
-        except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
-            self._troubles.tell(failure, f"the shovel of {self.queue.name} failed")
+        except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
+            self._failure_log.record(failure, f"the shovel of {self.queue.name} failed")
             return False
         return True
 
@@ -112,4 +115,4 @@ class Shovel:
             due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
-        return sweep_through(source, state, route, enough=self._stop.is_set)
+        return sum(sweep_through(source, state, route, enough=self._stop.is_set), PassReport())

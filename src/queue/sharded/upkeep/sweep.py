@@ -1,10 +1,10 @@
-"""Sweeping shards: what was handed out and never acknowledged goes to the sideline (docs/protocols P5).
+"""Sweeping shards: messages that were handed out and never acknowledged go to the sideline (docs/protocols P5).
 
-Parked messages that a redrive took, and did not bring anywhere, are parked again.
+Parked messages that a redrive took, and did not move, are parked again.
 
-`sweep_shards` needs nothing but a store, tasks, an epoch and a way to ask whether it still leads, so it runs in the
-sweeper's process or on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does the same
-at once: records are protected by stamps, the sweep pointer by the epoch.
+`sweep_shards` needs only a store, tasks, an epoch and a way to ask whether the process still leads, so it runs in the
+sweeper's process and on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does the same
+at that moment: stamps protect the records, the epoch protects the sweep pointer.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from ....errors import FencedOut, LatchworkError, NotFound, Refused
 from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, lacks, missing
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
 from ....store.model.ops import Op
-from ...rows import settle
 from ..envelope import Envelope, Reason
 from ..groups.pointers import GroupPointers, pointer_queues
-from ..hands import SEEN
+from ..pointers import FIRE, KNOWN
 from ..record import QueueRecords, lifetime, sweep_note
-from ..shards import Held, PointerQueue, Slot
+from ..shards import PointerQueue
+from ..slots import Held, Slot
+from ..stamps import SEEN
 from ..transfer import move
-from .books import MARKS, counter_bin, mark_name, pointer_bin
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop
+from .sweep_record import MARKS, counter_bin, mark_name, pointer_bin
 
 BATCH = 1_000
 """Records in one step, the figure of the Java library."""
@@ -36,6 +37,7 @@ MOST_REMEMBERED = 10_000
 """Live messages of a shard that a leader remembers from one sweep to the next."""
 POINTER_WRITES = Once(capacity=64, bin="ops", result=Bin("epoch"), monotone=True)
 
+_STILL_FIRED = Bin(FIRE) >= Param("fired")
 _MARK = ListOf((Param("fired"), SERVER_NOW))
 EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 """No later leader has written to the queue's record."""
@@ -43,7 +45,7 @@ EPOCH_GUARD = missing("epoch") | (Bin("epoch") <= Param("epoch"))
 
 @lru_cache(maxsize=64)
 def _forward(bin: str, shards: int) -> Expr:
-    """No later leader has, and none of so many sweep pointers would go back."""
+    """Return the guard "no later leader has written, and none of this number of sweep pointers would move back"."""
     parts = [EPOCH_GUARD]
     for n in range(shards):
         shard = Param(f"shard{n}", str)
@@ -57,8 +59,8 @@ def sweep_shards(
     """Sweep shards of one queue, each from its sweep pointer, 1,000 slots at a step whatever their shards.
 
     check: raises a `LatchworkError` once this is no longer the leader; asked before every step. Never raises for what
-    the store does: the reports say why it stopped. A step costs five calls where everything is abandoned, one more
-    where something is not, two where everything is settled.
+        the store does: the reports say why it stopped. A step costs five calls where everything is abandoned, one more
+        where something is not, two where everything is settled.
     """
     reports: list[ShardReport] = []
     for kind in Kind:
@@ -70,16 +72,20 @@ def sweep_shards(
 
 @dataclass(slots=True)
 class _Shard:
-    """How far the sweep of a shard has come, and the first slot in its way.
+    """The progress of the sweep of a shard, and the first slot that it cannot pass.
 
-    scanned: the last slot looked at.  over: the last slot whose step is over, its outcome written where it has one.
-    live: messages in somebody's hands.
+    scanned: the last slot looked at.
+    over: the last slot whose step is over: if it has an outcome, that is written.
+    live: messages that consumers hold.
+    unseen: whether its pointers are still to be marked. Until they are, no sweep pointer of it is written: the next
+        sweep would take it for a shard that was lost.
     """
 
     task: ShardTask
     swept: int
     scanned: int
     over: int
+    unseen: bool = False
     blocked: tuple[int, Stop] | None = None
     marked: int = 0
     tally: dict[str, int] = field(default_factory=dict)
@@ -89,7 +95,7 @@ class _Shard:
         self.tally[what] = self.tally.get(what, 0) + n
 
     def keep(self, pointer: int, stop: Stop, what: str | None = None) -> None:
-        """The slot is not settled: the sweep pointer stops before the first such, the scan does not."""
+        """Note that the slot is not settled: the sweep pointer stops before the first such slot, the scan continues."""
         if self.blocked is None or pointer < self.blocked[0]:
             self.blocked = pointer, stop
         if what:
@@ -97,7 +103,7 @@ class _Shard:
 
     @property
     def reached(self) -> int:
-        """Where the sweep pointer may go: not at all where the scan began beyond it."""
+        """The slot to which the sweep pointer may move. It does not move if the scan began beyond it."""
         if self.task.begin > self.task.swept:
             return self.swept
         return self.blocked[0] - 1 if self.blocked else self.scanned
@@ -125,7 +131,7 @@ class _Shard:
 
 
 def sides(main: PointerQueue, sideline: PointerQueue, parked: PointerQueue) -> dict[Kind, PointerQueue]:
-    """What is swept of a queue, or of a group."""
+    """Return the parts of a queue, or of a group, that are swept."""
     found = {Kind.MAIN: main, Kind.SIDELINE: sideline, Kind.PARKED: parked}
     if isinstance(main, GroupPointers):
         found |= {Kind.MAIN: main.own, Kind.SHARED: main.shared}
@@ -133,7 +139,9 @@ def sides(main: PointerQueue, sideline: PointerQueue, parked: PointerQueue) -> d
 
 
 def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:
-    """The message as a leader remembers it; None where its stamp is damaged: the server's clock alone counts for it."""
+    """Return the message as a leader remembers it; None if its stamp is damaged: the server's clock alone counts for
+    it.
+    """
     stamped = 0 if stamped is None else stamped
     return LiveMessage(slot.pointer, delivery, stamped) if type(delivery) is str and type(stamped) is int else None
 
@@ -146,11 +154,11 @@ class _Sweep:
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
         swept = sides(*pointer_queues(store, first.client_id, first.config))
         self.queue, self.target = swept[first.kind], swept[Kind.PARKED if first.kind is Kind.PARKED else Kind.SIDELINE]
-        self.hands = self.queue.hands
+        self.stamp_rules = self.queue.stamp_rules
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
-        self.shards = {task.shard: _Shard(task, task.swept, task.begin, task.begin) for task in tasks}
+        self.shards = {task.shard: _Shard(task, task.swept, task.begin, task.begin, task.unseen) for task in tasks}
 
     def run(self) -> list[ShardReport]:
         stop, error = None, None
@@ -186,12 +194,16 @@ class _Sweep:
 
     def _step(self, slots: Sequence[Slot]) -> int:
         """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
-        ops = self.hands.taking(self.me, self.queue.now_ms())
-        guard = Bound(self.hands.abandoned, {"age": self.age_ms})
+        ops = self.stamp_rules.taking(self.me, self.queue.now_ms())
+        guard = Bound(self.stamp_rules.abandoned, {"age": self.age_ms})
         taken: list[Held] = []
         others: list[Slot] = []
-        rows = self.store.operate_many(Update(self.queue.key(slot), ops, guard) for slot in slots)
-        for slot, row in zip(slots, rows, strict=True):
+        takes = [Update(self.queue.key(slot), ops, guard) for slot in slots]
+        unseen = [shard for shard in self._touched(slots) if shard.unseen]
+        rows = self.store.operate_many(takes + [self._seen(shard) for shard in unseen])
+        for shard, row in zip(unseen, rows[len(slots) :], strict=True):
+            shard.unseen = isinstance(row, LatchworkError)
+        for slot, row in zip(slots, rows[: len(slots)], strict=True):
             self.shards[slot.shard].scanned = slot.pointer
             self.shards[slot.shard].count("scanned")
             if isinstance(row, NotFound):
@@ -205,8 +217,21 @@ class _Sweep:
         taken += self._left_alone(self._not_abandoned(others))
         return self._rehome(taken)
 
+    def _touched(self, slots: Sequence[Slot]) -> list[_Shard]:
+        return [self.shards[number] for number in dict.fromkeys(slot.shard for slot in slots)]
+
+    def _seen(self, shard: _Shard) -> Update:
+        """Return the update that marks the pointers of a shard which no sweep has seen.
+
+        Refused if they were lost a moment ago, and began again: their sweep begins at their first slot.
+        """
+        guard = None if shard.task.damage else Bound(_STILL_FIRED, {"fired": shard.task.limit})
+        return Update(self.queue.pointers_key(shard.task.shard), (Put(KNOWN, 1),), guard)
+
     def _empty(self, slot: Slot) -> None:
-        """Acknowledged; or nothing was written yet, where only age makes sure that nothing will be."""
+        """Handle an empty slot: its message was acknowledged, or not written yet; only its age makes sure that it never
+        will be.
+        """
         shard = self.shards[slot.shard]
         if slot.pointer <= shard.task.passable:
             shard.count("acked")
@@ -219,14 +244,15 @@ class _Sweep:
     def _not_abandoned(self, slots: Sequence[Slot]) -> list[tuple[Slot, LiveMessage]]:
         """Return the slots that the leader knows to be abandoned, whatever the server's clock says.
 
-        Tombstones are settled; messages in somebody's hands are not; those never stamped get one duration.
+        Tombstones are settled. Messages that a consumer holds are not. Messages that were never stamped wait for one
+        sweep duration.
         """
         if not slots:
             return []
         unstamped: list[Slot] = []
         abandoned: list[tuple[Slot, LiveMessage]] = []
         nobodys: list[Slot] = []
-        rows = settle(self.store, [Update(self.queue.key(slot), self.hands.state) for slot in slots])
+        rows = self.store.repeat_many([Update(self.queue.key(slot), self.stamp_rules.state) for slot in slots])
         for slot, row in zip(slots, rows, strict=True):
             shard = self.shards[slot.shard]
             if isinstance(row, NotFound):
@@ -245,8 +271,8 @@ class _Sweep:
                     abandoned.append((slot, message))
                 else:
                     self._live(slot, message)
-        ops = self.hands.taking(SEEN, self.queue.now_ms())
-        settle(self.store, [Update(self.queue.key(slot), ops, self.hands.unstamped) for slot in unstamped])
+        ops = self.stamp_rules.taking(SEEN, self.queue.now_ms())
+        self.store.repeat_many([Update(self.queue.key(slot), ops, self.stamp_rules.unstamped) for slot in unstamped])
         self.queue.finish(nobodys)
         return abandoned
 
@@ -261,8 +287,10 @@ class _Sweep:
         if not abandoned:
             return []
         taken: list[Held] = []
-        ops = self.hands.taking(self.me, self.queue.now_ms())
-        guards = [Bound(self.hands.left_alone, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned]
+        ops = self.stamp_rules.taking(self.me, self.queue.now_ms())
+        guards = [
+            Bound(self.stamp_rules.left_alone, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned
+        ]
         rows = [Update(self.queue.key(slot), ops, guard) for (slot, _), guard in zip(abandoned, guards, strict=True)]
         for (slot, _), row in zip(abandoned, self.store.operate_many(rows), strict=True):
             if isinstance(row, NotFound):
@@ -276,7 +304,7 @@ class _Sweep:
         return taken
 
     def _held(self, slot: Slot, row: Any) -> Held:
-        envelope = self.hands.envelope(row)
+        envelope = self.stamp_rules.envelope(row)
         assert envelope is not None  # noqa: S101 - the guard asks for a payload
         return Held(slot, self.me, envelope)
 
@@ -293,16 +321,16 @@ class _Sweep:
 
     def _swept(self, envelope: Envelope) -> Envelope:
         if self.kind is Kind.PARKED:
-            return envelope  # with the reason for which it was parked
+            return envelope  # keeps the reason of its parking
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 
     # ---- the sweep pointers
 
     def _write_pointers(self, slots: Sequence[Slot], rehomed: int) -> None:
-        """Note what came of the step, if this epoch still may, and that it is over."""
-        touched = [self.shards[number] for number in dict.fromkeys(slot.shard for slot in slots)]
-        moving = [shard for shard in touched if shard.reached > shard.swept or shard.marks]
+        """Write the outcome of the step, if this epoch still may, and note that the step is over."""
+        touched = self._touched(slots)
+        moving = [shard for shard in touched if not shard.unseen and (shard.reached > shard.swept or shard.marks)]
         if moving or rehomed:
             self._write(moving, rehomed)
         for shard in touched:

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
-from ....background import TROUBLE, Background, Troubles, shared
+from ....background import ERROR_BACKOFF, Background, FailureLog, shared
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
 from ....plain import shown
 from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
-from ...rows import settle
 from ..config import milliseconds
-from ..groups.making import DROPPED, MADE
-from ..pointers import FIRE, LOAD, STREAM, Pointers
+from ..groups.making import DROPPED, MADE, forget_dead
+from ..pointers import FIRE, KNOWN, LOAD, STREAM, Pointers
 from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
-from .books import Books, Mark, mark_name
-from .lives import tasks_of
+from ..stamps import GROUPS
+from .lost_shards import begin_again
 from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sides, sweep_shards
+from .sweep_record import Mark, SweepRecord, mark_name
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,13 @@ INITIAL_DELAY, INTERVAL = 600.0, 900.0
 """Seconds until the first sweep, and between sweeps: the figures of the Java library."""
 PARALLELISM = 64
 BUDGET = 5_000_000
-"""Slots of one shard that one sweep looks at, at most; the next one goes on behind them."""
+"""The number of slots of one shard that one sweep looks at, at most; the next sweep continues behind them."""
 RESCUE = 1_000_000
-"""Slots behind the sweep pointer that are looked at in a shard that is damaged, as nobody knows how many were used."""
+"""The number of slots behind the sweep pointer that are looked at in a damaged shard: it is not known how many were
+used.
+"""
+RESCUE_BUDGET = 100_000
+"""The number of these that one sweep looks at, at most; the next sweep continues behind them, or begins again."""
 SHORTEST = 0.01
 """Seconds between sweeps at the least."""
 
@@ -42,7 +46,7 @@ Bins = dict[str, Any]
 
 
 class Leads(Protocol):
-    """What a sweep needs of a leadership."""
+    """The part of a leadership that a sweep uses."""
 
     @property
     def epoch(self) -> int: ...
@@ -50,7 +54,7 @@ class Leads(Protocol):
 
 
 class Elects(Protocol):
-    """What the sweeper needs of an election."""
+    """The part of an election that the sweeper uses."""
 
     @property
     def leadership(self) -> Leads | None: ...
@@ -66,7 +70,9 @@ class _Seen(NamedTuple):
 class _Shard(NamedTuple):
     """A shard's pointers, and the server's time in ms when they were read.
 
-    fired: None where the pointers are damaged, which `damage` says.
+    fired: None if the pointers are damaged, which `damage` says.
+    unseen: whether it has handed out messages, and no sweep has seen it since its pointers began.
+    groups: the names of the groups that have joined it.
     """
 
     place: tuple[Kind, int]
@@ -74,30 +80,39 @@ class _Shard(NamedTuple):
     is_streamed: bool
     now: int
     damage: Corrupt | None = None
+    unseen: bool = False
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, place: tuple[Kind, int], key: Key, row: Values | Corrupt) -> _Shard:
         if isinstance(row, Corrupt):
             return cls(place, None, is_streamed=True, now=0, damage=row)
-        *values, now = row
+        *values, known, groups, now = row
         bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), values, strict=True) if value is not None}
-        is_streamed = isinstance(bins.get(STREAM), str)
+        damage, fired = None, None
         try:
-            return cls(place, Pointers.of(key, bins).fire or 0, is_streamed, now)
+            fired = Pointers.of(key, bins).fire or 0
         except Corrupt as failure:
-            return cls(place, None, is_streamed, now, failure)
+            damage = failure
+        unseen = known is None and bool(bins.get(FIRE))
+        tags = tuple(groups) if isinstance(groups, dict) else ()
+        return cls(place, fired, isinstance(bins.get(STREAM), str), now, damage, unseen, tags)
 
 
-_POINTERS = (Read(LOAD), Read(FIRE), Read(STREAM), Compute(SERVER_NOW))
+_POINTERS = (Read(LOAD), Read(FIRE), Read(STREAM), Read(KNOWN), Read(GROUPS), Compute(SERVER_NOW))
 
 
 class Sweeper:
-    """Sweeps all queues of a registry while `election` says that this process leads.
+    """A sweeper of all queues of a registry, while `election` says that this process leads.
 
     election: the same for all sweepers of a client, best named `{client_id}-sweeper`, as the commands `queue sweep` and
-    `stats` name it. The epochs of two elections mean nothing to each other: the sweeper with the lower ones is deposed
-    by the other, and says so.  parallelism: queues swept at once.  initial_delay, interval: seconds, for `start`. Any
-    number of processes may run one; only the leader's does anything, and two that both believe to lead do no harm.
+        `stats` name it. The epochs of two elections cannot be compared: the sweeper with the lower epochs is deposed by
+        the other, and logs it.
+    parallelism: queues swept at once.
+    initial_delay, interval: seconds, for `start`.
+
+    Any number of processes may run a sweeper; only the leader's does anything. If two processes both believe that they
+    lead, no message is lost.
     """
 
     def __init__(
@@ -125,14 +140,14 @@ class Sweeper:
         self._repaired: dict[str, str] = {}
         self._background = Background(self._seams, self._run, "latchwork-sweeper")
         self._stop = self._background.stopping
-        self._troubles = Troubles(self._seams, log)
+        self._failure_log = FailureLog(self._seams, log)
 
     # ---- running
 
     def run_once(self) -> SweepReport:
-        """Sweep every queue once, active or not, if this process leads; what came of it.
+        """Sweep every queue once, active or not, if this process leads; return the report.
 
-        Raises only where the queues cannot be listed.
+        Raises only if the queues cannot be listed.
         """
         leadership = self.election.leadership
         if leadership is None:
@@ -140,7 +155,11 @@ class Sweeper:
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed, unreadable = self.registry.scan(active=None)
             parts = shared(
-                self._seams, lambda one: self._told(*one, leadership), listed, self.parallelism, "latchwork-sweep"
+                self._seams,
+                lambda one: self._sweep_and_record(*one, leadership),
+                listed,
+                self.parallelism,
+                "latchwork-sweep",
             )
         return sum(parts, unread(leadership.epoch, unreadable))
 
@@ -162,19 +181,19 @@ class Sweeper:
                 if report.led and report.ok:
                     log.info("%s", report)
                 elif report.led:
-                    self._troubles.warn(str(report))
+                    self._failure_log.warn(str(report))
                 failures = 0
-            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 failures += 1
-                pause = max(pause, TROUBLE.pause(failures, self._seams))
-                self._troubles.tell(failure, f"the sweep failed; the next one is in {pause:g} s")
+                pause = max(pause, ERROR_BACKOFF.pause(failures, self._seams))
+                self._failure_log.record(failure, f"the sweep failed; the next one is in {pause:g} s")
 
     # ---- one queue
 
-    def _told(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+    def _sweep_and_record(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         began = self._seams.monotonic()
         report = self._survived(queue, bins, leadership)
-        report.tell(self._seams, self._seams.monotonic() - began)
+        report.record(self._seams, self._seams.monotonic() - began)
         return report
 
     def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
@@ -189,30 +208,30 @@ class Sweeper:
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
         if isinstance(queue, QueueGroup) and DROPPED in bins:
-            queue.drop()  # whoever began it has died, or is at it
+            queue.drop()  # its creator has died, or still drops it
             return SweepReport(leadership.epoch, (queue.name,))
-        tasks = tasks_of(queue, bins, leadership.epoch, self.tasks)
+        tasks = self.tasks(queue, bins, leadership.epoch)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
         return self.finish(queue, leadership.epoch, tasks, shards)
 
     def finish(
         self, queue: ShardedQueue, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
     ) -> SweepReport:
-        """The report of a queue whose tasks were swept, here or elsewhere; its marks and how it went are noted."""
+        """Note the marks and the result of a queue whose tasks were swept, here or elsewhere; return its report."""
         self.swept(shards)
         error = next((_complaint(shard) for shard in shards if _is_amiss(shard)), None)
         error = self._repaired.pop(queue.name, None) or error
-        # A write of the sweep pointers has noted the success already.
+        # If the sweep pointers were written, that write has noted the success already.
         if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
             error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
         return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
 
     def failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
-        """The report of a queue that could not be swept, which is noted."""
+        """Return the report of a queue that could not be swept, which is noted."""
         try:
             self.note(queue, epoch, error)
         except LatchworkError as failure:
-            self._troubles.tell(failure, f"the failed sweep of {queue.name} could not be noted")
+            self._failure_log.record(failure, f"the failed sweep of {queue.name} could not be noted")
         return SweepReport(epoch, (queue.name,), (), ((queue.name, error),))
 
     def _check(self, leadership: Leads) -> None:
@@ -221,35 +240,40 @@ class Sweeper:
         leadership.check()
 
     def tasks(self, queue: ShardedQueue, bins: Bins, epoch: int) -> list[ShardTask]:
-        """What there is to sweep in a queue whose record holds `bins`: one call, whatever the number of shards.
+        """Return what there is to sweep in a queue whose record holds `bins`. One call, whatever the number of shards.
 
-        Bins that are a little old do no harm: sweep pointers never go back, and a mark stays true. Where they are
-        damaged they are put right first, by one call more, and that is reported at the end. Raises `Corrupt` where the
-        record cannot be put right.
+        Bins that are slightly out of date are harmless: sweep pointers never move back, and a mark stays true. One call
+        more each for damaged bins, which are repaired first, and reported at the end; for shards that were lost and
+        began again, which are swept from their first slot; and for the groups of the queue, of which one whose record
+        is gone is removed. Raises `Corrupt` if the record cannot be repaired, and `Refused` if a later leader has swept
+        the queue.
         """
+        shards = self._shards(queue)
+        forget_dead(self.registry.records, queue.pointers, {tag for shard in shards for tag in shard.groups})
+        begin_again(queue, bins, epoch, [shard.place for shard in shards if shard.unseen])
         # Where a group begins was not known when its record was read, if that does not call it made.
-        shards = [shard for shard in self._shards(queue) if shard.place[0] is not Kind.SHARED or MADE in bins]
+        shards = [shard for shard in shards if shard.place[0] is not Kind.SHARED or MADE in bins]
         now = max((shard.now for shard in shards), default=0)
-        books = Books.of(self.registry.records.key(queue.name), bins, now)
-        ahead = [shard for shard in shards if shard.fired is not None and books.swept(*shard.place) > shard.fired]
-        books = books.without(shard.place for shard in ahead)
-        if books.repairs:
-            self._repair(queue, books, epoch)
-        return [task for shard in shards if (task := self._task_of(queue, shard, books)) is not None]
+        notes = SweepRecord.of(self.registry.records.key(queue.name), bins, now)
+        ahead = [shard for shard in shards if shard.fired is not None and notes.swept(*shard.place) > shard.fired]
+        notes = notes.without(shard.place for shard in ahead)
+        if notes.repairs:
+            self._repair(queue, notes, epoch)
+        return [task for shard in shards if (task := self._task_of(queue, shard, notes)) is not None]
 
-    def _repair(self, queue: ShardedQueue, books: Books, epoch: int) -> None:
-        what = f"{', '.join(books.repairs)} in the queue's record are damaged; what cannot be read there begins anew"
+    def _repair(self, queue: ShardedQueue, notes: SweepRecord, epoch: int) -> None:
+        what = f"{', '.join(notes.repairs)} in the queue's record are damaged; they start from their defaults"
         log.warning("queue %s: %s", queue.name, what)
         key, guard = self.registry.records.key(queue.name), Bound(EPOCH_GUARD, {"epoch": epoch})
-        self.registry.store.operate(key, *books.ops, when=guard, ttl=lifetime(queue.config), repeatable=True)
+        self.registry.store.operate(key, *notes.ops, when=guard, ttl=lifetime(queue.config), repeatable=True)
         self._repaired[queue.name] = what
 
     def _shards(self, queue: ShardedQueue) -> list[_Shard]:
-        """The shards of all pointer queues that were ever used."""
+        """Return the shards of all pointer queues that were ever used."""
         queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
         keys = [queues[kind].pointers_key(shard) for kind, shard in places]
-        rows = settle(self.registry.store, [Update(key, _POINTERS) for key in keys])
+        rows = self.registry.store.repeat_many([Update(key, _POINTERS) for key in keys])
         found = []
         for place, key, row in zip(places, keys, rows, strict=True):
             if isinstance(row, NotFound):
@@ -259,9 +283,9 @@ class Sweeper:
             found.append(_Shard.of(place, key, row))
         return found
 
-    def _task_of(self, queue: ShardedQueue, at: _Shard, books: Books) -> ShardTask | None:
-        """What there is to sweep in a shard; None where there is nothing."""
-        swept, mark = books.swept(*at.place), books.marks.get(mark_name(*at.place))
+    def _task_of(self, queue: ShardedQueue, at: _Shard, notes: SweepRecord) -> ShardTask | None:
+        """Return what there is to sweep in a shard; None if there is nothing."""
+        swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
         if at.fired is None:
             return self._rescue(queue, at, swept, mark)
         return self._plan(queue, at, at.fired, swept, mark) if swept < at.fired else None
@@ -273,40 +297,45 @@ class Sweeper:
         noted, since = mark if mark and swept < mark[0] <= fired else (0, 0)
         if noted:
             old = self._known(*place, noted) * 1000 >= duration
-            # What was fired since a young mark was stamped since then, so that none of it can have been abandoned yet.
-            # Who has not known the mark for long takes the server's word for its age: to look too early does no harm.
+            # Messages handed out since a young mark were stamped since then, so none of them can be abandoned yet.
+            # A sweeper that has not known the mark for long uses its age by the server: a look too early does no harm.
             limit = fired if old or at.now - since >= duration else noted
             passable = noted if old else 0
+        part = self._part(place, swept, limit, BUDGET)
+        return self._task(queue, at, swept, passable=passable, noted=fired if old else 0, **part)
+
+    def _part(self, place: tuple[str, str], swept: int, limit: int, budget: int) -> dict[str, Any]:
+        """Return the part of a shard that this sweep looks at: where the last one stopped, within the budget."""
         begin = self._next.pop(place, swept)
         begin = begin if swept <= begin < limit else swept
-        end = min(limit, begin + BUDGET)
+        end = min(limit, begin + budget)
         if end < limit:
             self._next[place] = end
-        return self._task(
-            queue, at, swept, begin=begin, limit=end, passable=passable, noted=fired if old else 0,
-            stop=Stop.DRAINED if end == limit else Stop.BUDGET,
-        )  # fmt: skip
+        return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
     def _rescue(self, queue: ShardedQueue, at: _Shard, swept: int, mark: Mark | None) -> ShardTask:
-        """Bring the messages of a shard that nobody can receive from to the sideline, those that were not fired too.
+        """Move the messages of a shard that cannot be received from to the sideline, also those not handed out.
 
-        A stream's are left alone.
+        Leaves the shard of a stream unchanged.
         """
-        limit = swept if at.is_streamed else swept + RESCUE
-        known = self._known(queue.name, mark_name(*at.place), mark[0]) if mark else 0.0
+        place, limit = (queue.name, mark_name(*at.place)), swept if at.is_streamed else swept + RESCUE
+        known = self._known(*place, mark[0]) if mark else 0.0
         old = known * 1000 >= milliseconds(queue.config.sweep_duration)
         passable = min(mark[0], limit) if mark and old else 0
-        return self._task(queue, at, swept, begin=swept, limit=limit, passable=passable, noted=0, damage=str(at.damage))
+        part = self._part(place, swept, limit, RESCUE_BUDGET)
+        return self._task(queue, at, swept, passable=passable, noted=0, damage=str(at.damage), **part)
 
     def _task(self, queue: ShardedQueue, at: _Shard, swept: int, **scan: Any) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         return ShardTask(
             self.registry.client_id, self.registry.farm_id, queue.config, *at.place, swept, age_ms=duration,
-            abandoned=self._abandoned(queue.name, mark_name(*at.place), duration), **scan,
+            abandoned=self._abandoned(queue.name, mark_name(*at.place), duration), unseen=at.unseen, **scan,
         )  # fmt: skip
 
     def _known(self, queue: str, name: str, fired: int) -> float:
-        """Seconds, on this process's own clock, that the mark has been known here: nobody sets that."""
+        """Return for how many seconds this process has known the mark, by its own monotonic clock, which
+        cannot be set.
+        """
         now = self._seams.monotonic()
         seen = self._seen.get((queue, name))
         if seen is None or seen.fired != fired:
@@ -314,7 +343,7 @@ class Sweeper:
         return now - seen.at
 
     def _abandoned(self, queue: str, name: str, duration: int) -> frozenset[LiveMessage]:
-        """The messages that were seen as they are for one sweep duration, on this process's own clock."""
+        """Return the messages whose stamps have not changed for one sweep duration, by this process's own clock."""
         now = self._seams.monotonic()
         live = self._live.get((queue, name), {})
         return frozenset(message for message, since in live.items() if (now - since) * 1000 >= duration)
@@ -328,13 +357,13 @@ class Sweeper:
                 self._seen[place] = _Seen(report.marked, now)
             before = self._live.pop(place, {})
             live = {message: before.get(message, now) for message in report.live_messages}
-            if report.stop in _FAILURES:  # it may not have come to all of them
+            if report.stop in _FAILURES:  # the sweep may have ended before all of them
                 live = before | live
             if live:
                 self._live[place] = live
 
     def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> bool:
-        """Store when the queue was swept, and what went wrong if anything did; False where a later leader has.
+        """Store when the queue was swept, and its error, if any; False if a later leader has taken over.
 
         A deactivated queue from which nothing was moved has no more time to live than before.
         """
@@ -359,7 +388,7 @@ _FAILURES = (Stop.DEPOSED, Stop.FAILED)
 
 
 def unread(epoch: int, unreadable: Mapping[str, LatchworkError]) -> SweepReport:
-    """The report of queues whose records cannot be read, so that they cannot be swept."""
+    """Return the report of queues whose records cannot be read, so that they cannot be swept."""
     failures = tuple((name, f"{failure.code}: {failure}") for name, failure in unreadable.items())
     return SweepReport(epoch, tuple(unreadable), (), failures)
 

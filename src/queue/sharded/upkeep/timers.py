@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....inputs import is_int
@@ -14,9 +15,11 @@ from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...ledger.dedup import Wanted, publish_unless_there
-from ...rows import delete_rows, settle
-from ..delayed import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
+from ...rows import read_each, those_read
+from ..config import GroupConfig
+from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
 from ..envelope import from_bins
+from ..groups.making import check_there
 from ..queue import SPREAD, ShardedQueue
 
 log = logging.getLogger(__name__)
@@ -41,7 +44,7 @@ _HAS_IDS = (Compute(exists(IDS)),)
 
 
 class HasQueues(Protocol):
-    """What tells the queues whose messages are to be moved."""
+    """A source of the queues whose delayed messages are to be moved."""
 
     def queues(self) -> list[ShardedQueue]: ...
 
@@ -52,7 +55,7 @@ def is_for_good(failure: LatchworkError) -> bool:
 
 
 class Timers:
-    """Moves what is due into its queue, each message once."""
+    """The duty that moves what is due into its queue, each message once."""
 
     def __init__(self, farms: HasQueues) -> None:
         self._farms = farms
@@ -62,22 +65,24 @@ class Timers:
     def run(self, leadership: Leadership) -> float:
         """Move what is due in every queue; the seconds until something may be due again. One call a queue at least."""
         queues = {(queue.registry.farm_id, queue.name): queue for queue in self._farms.queues()}
+        # One that was made again has other shards, and what is known is of the one before.
+        self._known = {name: one for name, one in self._known.items() if one.queue is queues.get(name)}
         self._discover(queues)
         pauses = [DISCOVER]
-        for name in [name for name in self._known if name in queues]:
+        for name in list(self._known):
             leadership.check()
             try:
                 pauses.append(self._known[name].run(leadership))
             except NotFound:
                 del self._known[name]
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect that one queue meets must not stop the others
                 leadership.check()
-                log.warning("delayed messages of %s are moved later: %s", name[1], failure)
+                self._known[name].failure_log.record(failure, f"delayed messages of {name[1]} are moved later")
                 pauses.append(AHEAD)
         return min(pauses)
 
     def _discover(self, queues: Mapping[tuple[str, str], ShardedQueue]) -> None:
-        """Which queues have ever had a delayed message: one call for all that are not known to have."""
+        """Find the queues that ever had a delayed message: one call for all that are not known to have."""
         unknown = [name for name in queues if name not in self._known]
         if not unknown:
             return
@@ -85,33 +90,41 @@ class Timers:
         if store.seams.monotonic() < self._asked + DISCOVER:
             return
         self._asked = store.seams.monotonic()
-        found = store.get_many([queues[name].delayed.control for name in unknown], HORIZON)
+        found = read_each(store, [queues[name].delayed.control for name in unknown], HORIZON)
         for name, record in zip(unknown, found, strict=True):
             if record is not None:
                 self._known[name] = QueueTimers(queues[name])
 
 
 class Look(NamedTuple):
-    """What was seen: the horizon and the server's time (ms), the buckets that have ids, and the last one looked at."""
+    """The result of a look: the horizon and the server's time (ms), and the last bucket looked at.
+
+    full: the buckets that have ids, or records that are not known yet, with the ids of the records that were read.
+    lowered: whether a late publisher has lowered the horizon, and so may have put ids into buckets that were already
+        read: then the horizon is not moved, and the buckets are read again.
+    """
 
     horizon: int
     now: int
-    full: dict[int, list[str]]
+    full: dict[int, list[list[str]]]
     last: int
+    lowered: bool
 
 
 class QueueTimers:
     """The timers of one queue.
 
-    Nothing is remembered but when the server's time was what, so that a look needs one call: whatever is above the
-    horizon in the control record is looked at each time.
+    Nothing is remembered but when the server's time was what, and how many records a bucket has, so that a look needs
+    one call: whatever is above the horizon in the control record is looked at each time.
     """
 
     def __init__(self, queue: ShardedQueue) -> None:
-        self._queue, self._delayed, self._store = queue, queue.delayed, queue.store
+        self.queue, self._delayed, self._store = queue, queue.delayed, queue.store
         self._seams = queue.store.seams
+        self.failure_log = FailureLog(self._seams, log)
         self._horizon: int | None = None
         self._now, self._at = 0, 0.0
+        self._records: dict[int, int] = {}
         self._turn = int(self._seams.uniform(0, queue.config.shards))
 
     def run(self, leadership: Leadership) -> float:
@@ -128,59 +141,69 @@ class QueueTimers:
                 leadership.check()
                 if not self._empty(number, look.full[number]):
                     blocked = min(blocked, number)
-            self._pass(look.horizon, min((blocked - 1) * WIDTH, before - MARGIN))
-            if (look.last + 1) * WIDTH > look.now or blocked <= look.last:
+            if not look.lowered:
+                self._pass(look.horizon, min((blocked - 1) * WIDTH, before - MARGIN))
+            if blocked <= look.last or (not look.lowered and (look.last + 1) * WIDTH > look.now):
                 break
         later = [number * WIDTH - self._guess() for number in look.full if number * WIDTH > look.now]
         return max(0.0, min([AHEAD * 1000, *later]) / 1000)
 
     def _ask(self) -> None:
-        """The horizon and the server's time. One call. Raises `NotFound`."""
+        """Read the horizon and the server's time. One call. Raises `NotFound`."""
         row = self._store.operate(self._delayed.control, Read(HORIZON), Compute(SERVER_NOW))
         self._horizon, self._now = self._checked(*row)
         self._at = self._seams.monotonic()
 
     def _checked(self, horizon: Any, now: int) -> tuple[int, int]:
-        """The horizon and the server's time. Raises `Corrupt` for a horizon that is none."""
+        """Return the horizon and the server's time. Raises `Corrupt` for a horizon that is none."""
         if not is_int(horizon) or not 0 <= horizon <= MAX_COUNTER:
             raise damaged(self._delayed.control, f"bin {HORIZON!r} is no time: set it to one before all that is due")
         return horizon, now
 
     def _guess(self) -> float:
-        """The server's time now, about, in ms."""
+        """Return the server's time now, about, in ms."""
         return self._now + (self._seams.monotonic() - self._at) * 1000
 
     def _look(self) -> Look:
-        """Look at the buckets above the horizon, up to those of the next seconds. One call; one more where the horizon
-        was lowered meanwhile.
-        """
+        """Look at the buckets above the horizon, up to those of the next seconds. One call."""
         delayed = self._delayed
-        while True:
-            assert self._horizon is not None  # noqa: S101 - `run` has asked
-            first, guess = self._horizon // WIDTH + 1, int(self._guess())
-            due = range(first, min(max(guess // WIDTH, first - 1), first + SCAN - 1) + 1)
-            ahead = range(due.stop, min(due.stop + int(AHEAD * 1000) // WIDTH, first + SCAN))
-            rows = settle(self._store, [
-                Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW))),
-                *(Update(delayed.bucket(number, 0), (Read(IDS),)) for number in due),
-                *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
-            ])  # fmt: skip
-            for number, row in zip((*due, *ahead), rows[1:], strict=True):
-                if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-                    if not is_for_good(row):
-                        raise row
-                    log.error("which messages of %s are due in bucket %d is lost: %s", self._queue.name, number, row)
-            if isinstance(rows[0], LatchworkError):
-                raise rows[0]
-            before, (self._horizon, self._now) = self._horizon, self._checked(*rows[0])
-            self._at = self._seams.monotonic()
-            if self._horizon >= before:
-                full = {
-                    number: ids_in(row[0])
-                    for number, row in zip((*due, *ahead), rows[1:], strict=True)
-                    if not isinstance(row, LatchworkError) and row[0]
-                }
-                return Look(self._horizon, self._now, full, due.stop - 1)
+        assert self._horizon is not None  # noqa: S101 - `run` has asked
+        first, guess = self._horizon // WIDTH + 1, int(self._guess())
+        due = range(first, min(max(guess // WIDTH, first - 1), first + SCAN - 1) + 1)
+        ahead = range(due.stop, min(due.stop + int(AHEAD * 1000) // WIDTH, first + SCAN))
+        self._records = {number: n for number, n in self._records.items() if number >= first}
+        # All known records, and the next one, into which a late publisher may have put ids since.
+        places = [(number, k) for number in due for k in range(self._records.get(number, 0) + 1)]
+        rows = self._store.repeat_many([
+            Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW))),
+            *(Update(delayed.bucket(*place), (Read(IDS),)) for place in places),
+            *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
+        ])  # fmt: skip
+        if isinstance(rows[0], LatchworkError):
+            raise rows[0]
+        full = self._full(places, rows[1 : 1 + len(places)])
+        later = zip(ahead, rows[1 + len(places) :], strict=True)
+        full |= {number: [] for number, row in later if not isinstance(row, LatchworkError) and row[0]}
+        before, (self._horizon, self._now) = self._horizon, self._checked(*rows[0])
+        self._at = self._seams.monotonic()
+        return Look(self._horizon, self._now, full, due.stop - 1, self._horizon < before)
+
+    def _full(self, places: Sequence[tuple[int, int]], rows: Sequence[Any]) -> dict[int, list[list[str]]]:
+        """Return the buckets, among those whose records were read, that have ids, or records that are not known yet."""
+        found: dict[int, list[list[str]]] = {}
+        for (number, _), row in zip(places, rows, strict=True):
+            if not isinstance(row, NotFound):
+                found.setdefault(number, []).append(self._ids(number, row))
+        return {n: ids for n, ids in found.items() if any(ids) or len(ids) > self._records.get(n, 0)}
+
+    def _ids(self, number: int, row: Any) -> list[str]:
+        """Return the ids that were read from a record of a bucket, none if it is damaged. Raises the store's errors."""
+        if not isinstance(row, LatchworkError):
+            return ids_in(row[0])
+        if not is_for_good(row):
+            raise row
+        log.error("which messages of %s are due in bucket %d is lost: %s", self.queue.name, number, row)
+        return []
 
     def _pass_expired(self) -> None:
         """Move a horizon that is so old that nothing above it can still be there; else it would be looked for."""
@@ -188,11 +211,13 @@ class QueueTimers:
         self._pass(self._horizon, self._now - self._delayed.kept * 1000 - MARGIN)
 
     def _pass(self, horizon: int, to: int) -> None:
-        """Move the horizon, unless it is nearly there, somebody has moved it, or the server's clock was set back."""
+        """Move the horizon, unless it is nearly there, another process has moved it, or the server's clock was set
+        back.
+        """
         if to - horizon < PASS:
             return
         guard = Bound(_UNMOVED, {"old": horizon, "to": to + MARGIN})
-        row = settle(self._store, [Update(self._delayed.control, (Put(HORIZON, to),), guard)])[0]
+        row = self._store.repeat_many([Update(self._delayed.control, (Put(HORIZON, to),), guard)])[0]
         if isinstance(row, LatchworkError) and not isinstance(row, Refused):
             raise row
         self._horizon = to if not isinstance(row, LatchworkError) else None
@@ -201,35 +226,37 @@ class QueueTimers:
 
     # ---- one bucket
 
-    def _empty(self, number: int, ids: Sequence[str]) -> bool:
+    def _empty(self, number: int, records: Sequence[Sequence[str]]) -> bool:
         """Move the messages of a bucket, record by record; whether none is left."""
-        k, done = 0, True
-        while True:
+        done = True
+        for k, ids in enumerate(records):
             done = self._move(number, k, ids) and done
-            k += 1
-            row = settle(self._store, [Update(self._delayed.bucket(number, k), (Read(IDS),))])[0]
+        k = len(records)
+        while True:
+            row = self._store.repeat_many([Update(self._delayed.bucket(number, k), (Read(IDS),))])[0]
             if isinstance(row, NotFound):
+                self._records[number] = k
                 return done
-            if isinstance(row, LatchworkError):
-                if not is_for_good(row):
-                    raise row
-                log.error("which messages of %s are due in bucket %d is lost: %s", self._queue.name, number, row)
-                row = ((),)
-            ids = ids_in(row[0])
+            done = self._move(number, k, self._ids(number, row)) and done
+            k += 1
 
     def _move(self, number: int, k: int, ids: Sequence[str]) -> bool:
-        """Publish these messages, then forget them; whether all are gone.
+        """Publish these messages, then forget them; return whether all are gone.
 
-        Marked first: what is marked can be cancelled no more, and what was cancelled is not marked. Published through
-        the ledger: whoever was paused, or died, in between, and comes again, publishes none a second time.
+        They are marked first: a marked message cannot be cancelled any more, and a cancelled one is not marked. They
+        are published through the ledger, so a process that was paused or died in between, and starts again, publishes
+        none a second time.
         """
         if not ids:
             return True
+        config = self.queue.config
+        if isinstance(config, GroupConfig):  # as listed up to a minute ago; nobody reads the shards of a dropped one
+            check_there(self.queue.registry.records, config)
         delayed = self._delayed
-        taken = settle(self._store, [Update(delayed.entry(one), _TAKE, _NOT_CANCELLED) for one in ids])
+        taken = self._store.repeat_many([Update(delayed.entry(one), _TAKE, _NOT_CANCELLED) for one in ids])
         failures = {one: row for one, row in zip(ids, taken, strict=True) if isinstance(row, LatchworkError)}
         gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
-        # Their entries stay until they expire, so that nothing can make them again.
+        # Their entries stay until they expire, so that no late request can create them again.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, Wanted] = {}
@@ -242,10 +269,10 @@ class QueueTimers:
                 expired.add(one)
             else:
                 wanted[one] = Wanted(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
-        outcomes = publish_unless_there(self._queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
+        outcomes = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
         moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
-        if cancelled:  # whoever cancelled them may have died before their batches knew of it
-            records = self._store.get_many([delayed.entry(one) for one in sorted(cancelled)], "batch")
+        if cancelled:  # the process that cancelled them may have died before it updated their batches
+            records = those_read(read_each(self._store, [delayed.entry(one) for one in sorted(cancelled)], "batch"))
             delayed.left_batches([record.bins.get("batch") for record in records if record])
         failures |= {
             one: outcome for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, LatchworkError)
@@ -253,9 +280,9 @@ class QueueTimers:
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
         over = moved | expired | gone | cancelled | put_off
         if moved or expired:
-            delete_rows(self._store, [Removal(delayed.entry(one)) for one in sorted(moved | expired)])
+            self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(moved | expired)], repeatable=True)
         if over:
-            settle(self._store, [
+            self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
                 Update(delayed.control, (Add(OUT, len(over - cancelled)),)),
             ])  # fmt: skip
@@ -264,7 +291,7 @@ class QueueTimers:
     def _put_off(self, failures: Mapping[str, LatchworkError]) -> set[str]:
         """Let messages that cannot be moved be tried again later, so that they hold up no others; the ids of these.
 
-        What the store could not do now it does at the next look.
+        Anything that failed in the store is tried again at the next look.
         """
         bad = {one: failure for one, failure in failures.items() if is_for_good(failure)}
         if not bad:
@@ -272,17 +299,17 @@ class QueueTimers:
         for one, failure in bad.items():
             log.error(
                 "the delayed message %s of %s cannot be moved, which is tried again in %d s: %s",
-                one, self._queue.name, LATER // 1000, failure,
+                one, self.queue.name, LATER // 1000, failure,
             )  # fmt: skip
         return set(bad) if self._delayed.enter_again(list(bad), int(self._guess()) + LATER) is None else set()
 
     def _has_expired(self, bins: Mapping[str, Any]) -> bool:
-        expiry = self._queue.config.message_expiry.total_seconds() * 1000
+        expiry = self.queue.config.message_expiry.total_seconds() * 1000
         due = bins.get("due")
         return isinstance(due, int) and due + expiry < self._now
 
     def _shard(self, bins: Mapping[str, Any]) -> int:
-        shard, pointers = bins.get("shard", -1), self._queue.pointers
+        shard, pointers = bins.get("shard", -1), self.queue.pointers
         if is_int(shard) and 0 <= shard < pointers.shards:
             return int(shard)
         self._turn += 1

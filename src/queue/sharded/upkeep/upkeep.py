@@ -1,43 +1,54 @@
-"""The upkeep of a client's queues, by one elected process: sweeping, and bringing failed messages back (P5).
+"""The upkeep of a client's queues by one elected process: sweeping, and moving failed messages back (P5).
 
-Every process in which a consumer runs is a candidate, so that nothing has to be started by hand. Whoever is elected
-does the duties of all queues of the client, in every farm of which a process stands for election.
+Every process in which a consumer runs is a candidate, so nothing has to be started separately. The elected process
+performs the duties for all queues of the client, in every farm that has a candidate.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from ....background import Troubles
+from ....background import FailureLog
 from ....coord.election.election import Leadership, LeaseElection
 from ....coord.inputs import checked_owner
-from ....coord.members import MAX_NAME
-from ....forks import renew_in_child
+from ....coord.presence.layout import MAX_NAME
+from ....errors import InvalidRequest, LatchworkError
+from ....forks import reset_in_child
 from ....retry import Poll
+from ....seams import Seams
+from ..bell import RUNG, rung_in
 from ..queue import ShardedQueue
-from ..registry import QueueRegistry
-from .attendance import Attendance, workers_of
+from ..registry import QueueRegistry, made_here
 from .ending import Ending
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
 from .timers import Timers
+from .worker_group import WorkerMembership, workers_of
 
 log = logging.getLogger(__name__)
 
-LEASE = 20.0
-"""Seconds after which a leader that died is succeeded."""
-LOOKS = Poll(low=4.0, high=6.0)
-"""How often a candidate looks at the lease. With its reports, and its heartbeats, a process pays 0.5 calls a second."""
+LEASE = 10.0
+"""Seconds after which a leader that died is succeeded, counted from a candidate's first look after its last renewal."""
+LISTED = 60.0
+"""Seconds for which a candidate is listed after each of its reports: they are for people, and for finding farms."""
+LOOKS = Poll(low=3.0, high=4.0)
+"""How often a candidate looks at the lease. With its reports and its heartbeats, a process makes 0.4 calls a second;
+the leader makes 0.7, and those of its duties."""
 LIST = 60.0
-"""Seconds between two listings of a client's queues and of the farms whose processes stand for election."""
+"""Seconds between two listings of a client's queues and of the farms whose processes stand for election: how late a
+queue is noticed whose maker could not say so, or is another library."""
+NOTICE = 5.0
+"""Seconds after which a duty looks again at the queues that were listed, and after which one of them asks whether
+another process has made one: one read."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
 """Seconds between two sweeps: half of the shortest sweep duration, within these bounds."""
-TROUBLE = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
+ERROR_BACKOFF = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
 """Pauses after a duty that failed."""
 STOP_TIMEOUT = 10.0
 FARM = "@"
@@ -45,7 +56,9 @@ FARM = "@"
 
 
 def election_name(client_id: str) -> str:
-    """The election in which the upkeep of a client is decided; the commands `queue sweep` and `stats` ask it too."""
+    """Return the election in which the upkeep of a client is decided; the commands `queue sweep` and `stats` ask it
+    too.
+    """
     return f"{client_id}-sweeper"
 
 
@@ -57,34 +70,39 @@ class Duty(Protocol):
 
 
 class Upkeep:
-    """One process's part in the upkeep of a client: it stands for election as long as somebody here has joined.
+    """The part of one process in the upkeep of a client: it takes part in the election as long as a consumer of the
+    process has joined.
 
-    registry: of the client and of this process's farm.  Safe to share between threads. Not promised: that a duty is
-    done by one process alone. Two that both believe to lead do no harm: sweep pointers are guarded by the epoch, and a
-    message is moved by whoever claims it.
+    registry: of the client and of this process's farm.
+
+    Safe to share between threads. Not promised: that a duty is performed by one process alone. Two processes that both
+    believe that they lead are harmless: sweep pointers are guarded by the epoch, and only the process that has claimed
+    a message moves it.
     """
 
     def __init__(self, registry: QueueRegistry) -> None:
         self.registry = registry
         self._seams = registry.store.seams
         self._members: dict[object, str] = {}
-        self.begin_anew()
-        renew_in_child(self)
+        self.reset_after_fork()
+        reset_in_child(self)
 
-    def begin_anew(self) -> None:
-        """Nobody has joined. A forked child begins so: what ran is its parent's."""
+    def reset_after_fork(self) -> None:
+        """Start with no members. In a forked child the threads that ran are the parent's."""
         self._members.clear()
         self._guard = self._seams.lock()
-        self._troubles = Troubles(self._seams, log)
+        self._failure_log = FailureLog(self._seams, log)
         candidate = f"{checked_owner(None, self._seams)}{FARM}{self.registry.farm_id}"
-        self.election = LeaseElection(
+        self.election = UpkeepElection(
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )
         group = workers_of(self.registry.store, self.registry.client_id, self.registry.farm_id)
-        self._attendance = Attendance(group, _short(candidate), lambda: list(filter(None, self._members.values())))
+        self._worker_membership = WorkerMembership(
+            group, _short(candidate), lambda: list(filter(None, self._members.values()))
+        )
         farms = Farms(self.registry, self.election)
         self._duties: list[Duty] = [
-            Sweeping(farms, self.election),
+            Sweeping(farms, self.election, self._seams),
             Shoveling(farms),
             Scheduling(farms),
             Timers(farms),
@@ -104,20 +122,20 @@ class Upkeep:
         with self._guard:
             self._members[member] = queue
             self.election.start(self._lead)
-            self._attendance.start()
+            self._worker_membership.start()
 
     def leave(self, member: object, timeout: float = STOP_TIMEOUT) -> None:
-        """Take part no more once nobody else has joined; gives the office up so that another process is elected.
+        """Stop taking part when the last one of this process leaves; resign, so that another process is elected.
 
-        That goes on by itself where it takes longer than `timeout` seconds. Harmless when repeated. Who joins meanwhile
-        waits for the end of this, and then stands for election anew.
+        If that takes longer than `timeout` seconds, it continues in the background. Harmless when repeated. A consumer
+        that joins meanwhile waits until this has ended, and then takes part in the election again.
         """
         with self._guard:
             self._members.pop(member, None)
             if not self._members:
                 end = self._seams.monotonic() + min(timeout, STOP_TIMEOUT)
                 self.election.stop(min(timeout, STOP_TIMEOUT))
-                self._attendance.stop(max(0.0, end - self._seams.monotonic()))
+                self._worker_membership.stop(max(0.0, end - self._seams.monotonic()))
 
     def _lead(self, leadership: Leadership) -> None:
         """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
@@ -133,56 +151,94 @@ class Upkeep:
         while not leadership.lost.is_set():
             try:
                 pause, failures = duty.run(leadership), 0
-            except Exception as failure:  # noqa: BLE001 - a defect must not end what nobody would start again
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 failures += 1
-                pause = TROUBLE.pause(failures, self._seams)
+                pause = ERROR_BACKOFF.pause(failures, self._seams)
                 if not leadership.lost.is_set():
-                    self._troubles.tell(failure, _failed(type(duty).__name__.lower(), pause))
+                    self._failure_log.record(failure, _failed(type(duty).__name__.lower(), pause))
             leadership.lost.wait(pause)
 
 
+class UpkeepElection(LeaseElection):
+    """A campaign that no error ends, because it would not be started again, and consumers survive these errors too."""
+
+    def _is_final(self, failure: Exception) -> bool:  # noqa: ARG002 - whatever it is
+        return False
+
+    @property
+    def _present_for(self) -> float:
+        return LISTED
+
+
 class Farms:
-    """The registries of all farms whose processes stand for election, listed anew each minute."""
+    """The registries of all farms that have candidates, listed again each minute, and as soon as a queue was made."""
 
     def __init__(self, own: QueueRegistry, election: LeaseElection) -> None:
         self._own, self._election, self._seams = own, election, own.store.seams
         self._registries = {own.farm_id: own}
         self._queues: list[ShardedQueue] = []
-        self._listed = float("-inf")
+        self._listed, self._made = float("-inf"), 0
+        self._heard, self._rings = float("-inf"), list[int]()
         self._lock = self._seams.lock()
 
-    def troubles(self) -> Troubles:
-        """What a duty says of its failures."""
-        return Troubles(self._seams, log)
+    def failure_log(self) -> FailureLog:
+        """Return a duty's record of failures."""
+        return FailureLog(self._seams, log)
 
     def registries(self) -> list[QueueRegistry]:
-        """One of each farm, this process's first."""
+        """Return one of each farm, this process's first."""
         self.queues()
         return list(self._registries.values())
 
     def queues(self) -> list[ShardedQueue]:
-        """All queues, active or not; two calls a farm and one for the candidates where it is time to list them."""
+        """Return all queues, active or not. Two calls a farm and one for the candidates if it is time to list them, or
+        one was made; else one call each `NOTICE` seconds.
+        """
         with self._lock:
-            if self._seams.monotonic() >= self._listed + LIST:
+            made, rings = made_here[self._own.client_id], self._heard_rings()
+            if made != self._made or rings != self._rings or self._seams.monotonic() >= self._listed + LIST:
                 for candidate in self._election.contenders():
                     farm = candidate.rpartition(FARM)[2]
                     if FARM in candidate and farm not in self._registries:
-                        self._registries[farm] = QueueRegistry(self._own.store, self._own.client_id, farm_id=farm)
+                        with suppress(InvalidRequest):  # no farm: a candidate of another program has such a name
+                            self._registries[farm] = QueueRegistry(self._own.store, self._own.client_id, farm_id=farm)
                 self._queues = [queue for one in self._registries.values() for queue in one.queues(active=None)]
-                self._listed = self._seams.monotonic()
+                self._listed, self._made, self._rings = self._seams.monotonic(), made, rings
             return self._queues
+
+    def _heard_rings(self) -> list[int]:
+        """Return how often the bells of the farms were rung; what is known of it where they are not to be asked now, or
+        cannot be.
+        """
+        now = self._seams.monotonic()
+        if now < self._heard + NOTICE:
+            return self._rings
+        self._heard = now
+        try:
+            records = self._own.store.get_many([one.bell.key for one in self._registries.values()], RUNG)
+        except LatchworkError:
+            return self._rings
+        return [rung_in(record) for record in records]
 
 
 class Sweeping:
-    """Sweeps every queue, each half of the shortest sweep duration; the first time as soon as the term begins."""
+    """The duty that sweeps every queue, each half of the shortest sweep duration; first when the term begins."""
 
-    def __init__(self, farms: Farms, election: LeaseElection) -> None:
-        self._farms, self._election = farms, election
+    def __init__(self, farms: Farms, election: LeaseElection, seams: Seams) -> None:
+        self._farms, self._election, self._seams = farms, election, seams
         self._sweepers: dict[str, Sweeper] = {}
-        self._troubles = farms.troubles()
+        self._last: tuple[int, float] | None = None  # the epoch, and the end of its last sweep
+        self._failure_log = farms.failure_log()
 
     def run(self, leadership: Leadership) -> float:
-        """Sweep all farms; the seconds until the next sweep."""
+        """Sweep all farms if that is due; the seconds until the next look at whether it is."""
+        clock, interval = self._seams.monotonic, sweep_interval(self._farms.queues())
+        if self._last is None or self._last[0] != leadership.epoch or clock() >= self._last[1] + interval:
+            self._sweep(leadership)
+            self._last = leadership.epoch, clock()
+        return max(0.0, min(NOTICE, self._last[1] + interval - clock()))
+
+    def _sweep(self, leadership: Leadership) -> None:
         for registry in self._farms.registries():
             sweeper = self._sweepers.setdefault(registry.farm_id, Sweeper(registry, self._election))
             leadership.check()
@@ -190,31 +246,30 @@ class Sweeping:
             if report.led and report.ok:
                 log.debug("%s", report)
             elif report.led:
-                self._troubles.warn(str(report))
-        return sweep_interval(self._farms.queues())
+                self._failure_log.warn(str(report))
 
 
 def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
-    """The seconds between two sweeps: half of the shortest sweep duration, within bounds."""
+    """Return the seconds between two sweeps: half of the shortest sweep duration, within bounds."""
     durations = [queue.config.sweep_duration.total_seconds() for queue in queues]
     return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
 
 
 class Shoveling:
-    """Brings failed messages back, for each queue at the interval of its `ShovelConfig`, which is followed."""
+    """The duty that brings failed messages back, for each queue at the present interval of its `ShovelConfig`."""
 
     def __init__(self, farms: Farms) -> None:
-        self._farms, self._troubles = farms, farms.troubles()
+        self._farms, self._failure_log = farms, farms.failure_log()
         self._last: dict[tuple[str, str], float] = {}
 
     def run(self, leadership: Leadership) -> float:
         """Make the passes that are due; the seconds until the next one."""
-        pause = LIST
+        pause = NOTICE
         for queue in self._farms.queues():
             if queue.live.shovel is None:
                 continue
             seams, name = queue.store.seams, (queue.registry.farm_id, queue.name)
-            # an interval of 0 means "as soon as there is something", for which a consumer's pause is often enough
+            # an interval of 0 means "as soon as a message is due": a consumer's pause is short enough
             interval = max(queue.live.shovel.interval.total_seconds(), 1.0)
             if seams.monotonic() - self._last.get(name, float("-inf")) >= interval:
                 self._last[name] = seams.monotonic()
@@ -227,23 +282,25 @@ class Shoveling:
         try:
             report = Shovel(queue).run_once()
         except Exception as failure:  # noqa: BLE001 - the others' passes go on
-            self._troubles.tell(failure, _failed(f"shoveling {queue.name}", LIST))
+            self._failure_log.record(failure, _failed(f"shoveling {queue.name}", LIST))
         else:
             if report.errors:
-                self._troubles.warn(f"the shovel of {queue.name}: {len(report.errors)} not moved: {report.errors[0]}")
+                self._failure_log.warn(
+                    f"the shovel of {queue.name}: {len(report.errors)} not moved: {report.errors[0]}"
+                )
 
 
 _ALL: WeakValueDictionary[tuple[int, str, str], Upkeep] = WeakValueDictionary()
 
 
 def upkeep_of(registry: QueueRegistry) -> Upkeep:
-    """The one upkeep of this process for the registry's store, client and farm."""
+    """Return the one upkeep of this process for the registry's store, client and farm."""
     name = (id(registry.store), registry.client_id, registry.farm_id)
     return _ALL.get(name) or _ALL.setdefault(name, Upkeep(registry))
 
 
 def _short(candidate: str) -> str:
-    """The candidate's name where a member's has room: without the end of a long one's farm."""
+    """Return the candidate's name, short enough for a member's: the end of a long farm is left out."""
     return candidate.encode()[:MAX_NAME].decode(errors="ignore")
 
 

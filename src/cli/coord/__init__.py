@@ -1,0 +1,1 @@
+"""The commands of latches, locks, elections and the other coordination primitives."""

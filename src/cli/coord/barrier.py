@@ -1,0 +1,80 @@
+"""`latchwork barrier`: wait for other scripts and exchange data with them; show who has arrived; abort."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ...coord import Barrier, Group, LatchLevel
+from ..jsontext import checked_json, to_json
+from ..options import Client, Farm
+from ..session import Session
+
+app = typer.Typer(help="Wait until all parties are there, and exchange values.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the barrier")]
+Parties = Annotated[list[str], typer.Option("--party", help="a party of the barrier; repeat for each")]
+Level = Annotated[LatchLevel, typer.Option(help="dc: parties of this farm; xdc: FARM/PARTY, of all farms")]
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    party: Parties,
+    me: Annotated[str, typer.Option("--as", help="which of them this is")],
+    payload: Annotated[str | None, typer.Option(help="a value for the other parties, as JSON")] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    alive: Annotated[str | None, typer.Option(help="a group of which the parties are members, by their names")] = None,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+) -> None:
+    """Wait until all are there, and print the value of each; exit code 4 when the time is over before that.
+
+    Where the meeting has timed out, was aborted, or a party has died, all that wait exit with 1 and say why.
+
+    Example: latchwork barrier wait nightly --client shop --party orders --party stock --as orders --payload '{"n": 7}'
+    """
+    session: Session = context.obj
+    brought = None if payload is None else checked_json("--payload", payload)
+    group = None if alive is None else Group(session.store, alive, farm_id=farm)
+    barrier = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level)
+    found = barrier.wait(me, brought, timeout, alive=group)
+    session.say(*(f"{name}: {to_json(value)}" for name, value in found.items()), barrier=name, brought=found)
+
+
+@app.command()
+def show(
+    context: typer.Context, name: Name, client: Client, party: Parties, farm: Farm = None, level: Level = LatchLevel.DC
+) -> None:
+    """Show who has arrived, who has not, and how the previous meeting ended.
+
+    Example: latchwork barrier show nightly --client shop --party orders --party stock --json
+    """
+    session: Session = context.obj
+    now = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level).progress()
+    arrived, missing = sorted(now.arrived), sorted(now.missing)
+    lines = [f"{name}: {len(arrived)} of {len(arrived) + len(missing)} have arrived"]
+    lines += [f"waiting for {', '.join(missing)}"] if arrived and missing else []
+    lines += [f"the one before: {now.last}"] if now.last else []
+    session.say(*lines, barrier=name, generation=now.generation, arrived=arrived, missing=missing, last=now.last)
+
+
+@app.command()
+def abort(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    party: Parties,
+    reason: Annotated[str, typer.Option(help="why; all that wait print it")],
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+) -> None:
+    """Break the meeting that is under way; who comes later is at the next one.
+
+    Example: latchwork barrier abort nightly --client shop --party orders --party stock --reason "no input today"
+    """
+    session: Session = context.obj
+    done = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level).abort(reason)
+    session.say(f"{name} is broken" if done else f"nobody waits at {name}", barrier=name, aborted=done)

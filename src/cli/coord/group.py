@@ -1,0 +1,89 @@
+"""`latchwork group`: who is there; run a program as a member; watch who joins, leaves and dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated, Any
+
+import typer
+
+from ...coord import Group, Member
+from ..jsontext import checked_json
+from ..options import Farm, Grace
+from ..run.supervise import GRACE, run_under
+from ..session import Session
+
+app = typer.Typer(help="Who is there, and who died.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the group")]
+
+
+@app.command()
+def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
+    """Show the members of all farms, and when each last renewed; a dead one is shown until another process has watched
+    it for its lease.
+
+    Example: latchwork group members nightly --json
+    """
+    session: Session = context.obj
+    found = Group(session.store, name, farm_id=farm).members()
+    session.table([_row(one, session) for one in found], empty=f"nobody is in {name}")
+
+
+@app.command()
+def watch(
+    context: typer.Context,
+    name: Name,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    farm: Farm = None,
+) -> None:
+    """Print who is there, then who joins, leaves and is lost, a line each, until Ctrl-C.
+
+    Example: latchwork group watch nightly --timeout 60
+    """
+    session: Session = context.obj
+    for change in Group(session.store, name, farm_id=farm).watch(timeout):
+        one = change.member
+        session.say(f"{change.kind} {one.farm}/{one.member}", kind=change.kind, farm=one.farm, member=one.member)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    member: Annotated[str | None, typer.Option("--as", help="the member's name; HOST:PID by default")] = None,
+    meta: Annotated[str | None, typer.Option(help="what others are to know, as JSON")] = None,
+    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    farm: Farm = None,
+    grace: Grace = GRACE,
+) -> None:
+    """Run a command as a member; its exit code. Where it fails, the member counts as lost at once.
+
+    The command finds its fence in $LATCHWORK_FENCE, its name in $LATCHWORK_MEMBER and the store in $LATCHWORK_STORE. It
+    is ended, as by `latchwork lock run`, when another joins under its name or its heartbeats fail for a whole lease.
+
+    Example: latchwork group run nightly --as orders -- ./load-orders.sh
+    """
+    session: Session = context.obj
+    me = member or f"{socket.gethostname()}:{os.getpid()}"
+    known = None if meta is None else checked_json("--meta", meta)
+    code = 1
+    with Group(session.store, name, farm_id=farm).join(me, meta=known, lease=lease) as membership:
+        facts = {"fence": membership.fence, "member": me, "group": name}
+        code = run_under(command, membership.lost, facts, session.environment, lease=lease, grace=grace)
+        if code:
+            membership.fail()
+    raise typer.Exit(code)
+
+
+def _row(one: Member, session: Session) -> dict[str, Any]:
+    """Return a member as a row of the table; the age of its last renewal is by this machine's clock."""
+    return {
+        "member": one.member,
+        "farm": one.farm,
+        "fence": one.fence,
+        "heard_s_ago": round(session.store.seams.wall() - one.seen, 1),
+        "lease_s": one.lease,
+        "meta": one.meta,
+    }

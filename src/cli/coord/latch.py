@@ -1,0 +1,203 @@
+"""`latchwork latch`: latches from a shell, for example as a barrier between scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+
+from ...coord import CountDownLatch, LatchLevel, LatchProgress
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError
+from ...inputs import whole_of
+from ...plain import shown
+from ..options import Client, Farm
+from ..session import Session
+
+TIMED_OUT = 4
+app = typer.Typer(help="Count down to zero, and wait for that.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="the latch's id")]
+Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
+
+
+SetSuffix = Annotated[str, typer.Option(help="of the set D_LTCH#..., as the latch was created with")]
+SET_SUFFIX = "distributed_latch"
+NAMED = 8
+"""Parties that a line for people names."""
+
+
+def _get(session: Session, name: str, client: str, farm: str | None, level: LatchLevel, suffix: str) -> CountDownLatch:
+    return CountDownLatch.get(session.store, client, name, farm_id=farm, level=level, set_suffix=suffix)
+
+
+def _party(latch: CountDownLatch, party: str | None) -> str | int | None:
+    """Return the party as the latch names it: a shell has no whole numbers."""
+    number = None if party is None else whole_of(party)
+    return party if number is None or number not in (latch.expected() or ()) else number
+
+
+def _facts(name: str, progress: LatchProgress, **more: Any) -> dict[str, Any]:
+    return {
+        "latch": name,
+        "released": progress.released,
+        "remaining": progress.remaining,
+        "counts": progress.counts,
+        "absent_farms": list(progress.absent_farms),
+        **more,
+    }
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    count: Annotated[int | None, typer.Option(help="how many counts release it")] = None,
+    party: Annotated[list[str] | None, typer.Option(help="instead: a party that counts once; repeat for each")] = None,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+    farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
+    ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 3600]")] = None,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="go on with one that is there already")] = False,
+    set_suffix: SetSuffix = SET_SUFFIX,
+) -> None:
+    """Create a latch.
+
+    Example: latchwork latch create nightly --client shop --count 3 --ttl 7200
+    """
+    session: Session = context.obj
+    if farms and level is LatchLevel.DC:
+        raise InvalidRequest(f"--farms is {shown(farms)} at level dc: name farms only with --level xdc")
+    options: dict[str, Any] = {
+        "parties": party or None,
+        "farm_id": farm,
+        "level": level,
+        "farms": [farm.strip() for farm in farms.split(",")] if farms else None,
+        "set_suffix": set_suffix,
+        **({} if ttl is None else {"ttl": ttl}),
+    }
+    make = CountDownLatch.get_or_create if if_absent else CountDownLatch.create
+    try:
+        progress = make(session.store, client, name, count, **options).progress()
+    except AlreadyExists as failure:
+        if if_absent:  # for other parties
+            raise
+        raise AlreadyExists(
+            f"the latch {name!r} of {client!r} exists already: go on with it by --if-absent, delete it first, or take "
+            "another name",
+            **failure.details,
+        ) from None
+    verb = "there is" if if_absent else "created"
+    session.say(f"{verb} {name}: {progress.remaining} to go", **_facts(name, progress))
+
+
+@app.command("count-down")
+def count_down(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    n: Annotated[int, typer.Option("-n", "--by", help="how much")] = 1,
+    party: Annotated[str | None, typer.Option(help="count once for this party, however often it is repeated")] = None,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+    set_suffix: SetSuffix = SET_SUFFIX,
+) -> None:
+    """Count down, exactly once.
+
+    Example: latchwork latch count-down nightly --client shop --party orders
+    """
+    session: Session = context.obj
+    latch = _get(session, name, client, farm, level, set_suffix)
+    remaining = latch.count_down(n, party=_party(latch, party))
+    session.say(f"{remaining} to go", latch=name, remaining=remaining)
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    create_timeout: Annotated[float, typer.Option(help="seconds to wait until the latch is created")] = 0,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+    set_suffix: SetSuffix = SET_SUFFIX,
+) -> None:
+    """Wait until the latch is released; exit code 4 when the time is over before that.
+
+    Example: latchwork latch wait nightly --client shop --timeout 600 --create-timeout 60 && ./report.sh
+    """
+    session: Session = context.obj
+    latch = _get(session, name, client, farm, level, set_suffix)
+    released = latch.wait(timeout, progress=True, create_timeout=create_timeout)
+    try:
+        progress, missing = latch.progress(), _names(latch.missing())
+        facts = _facts(name, progress, counted=_names(latch.parties()), missing=missing)
+    except LatchworkError:
+        if not released:
+            raise
+        session.say("released", latch=name, released=True)  # and deleted since, by another waiter, or out of reach
+        return
+    waited = f"timed out with {progress.remaining} to go{_from(progress)}{_waiting_for(missing)}"
+    session.say("released" if released else waited, **facts)
+    if not released:
+        raise typer.Exit(TIMED_OUT)
+
+
+def _from(progress: LatchProgress) -> str:
+    return f"; nothing yet from {', '.join(progress.absent_farms)}" if progress.absent_farms else ""
+
+
+def _waiting_for(missing: list[str]) -> str:
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return f"; missing: {', '.join(missing[:NAMED])}{more}" if missing else ""
+
+
+def _names(parties: Iterable[str | int]) -> list[str]:
+    def place(party: str | int) -> tuple[bool, int, str]:
+        return (False, party, "") if isinstance(party, int) else (True, 0, str(party))
+
+    return [str(party) for party in sorted(parties, key=place)]
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+    set_suffix: SetSuffix = SET_SUFFIX,
+) -> None:
+    """Show the counters by farm, who has counted, and which of its parties are missing.
+
+    Example: latchwork latch show nightly --client shop --level xdc --json
+    """
+    session: Session = context.obj
+    latch = _get(session, name, client, farm, level, set_suffix)
+    progress = latch.progress()
+    parties, missing = _names(latch.parties()), _names(latch.missing())
+    held = f"held, {progress.remaining} to go{_from(progress)}{_waiting_for(missing)}"
+    state = "released" if progress.released else held
+    counts = ", ".join(f"{farm} {count}" for farm, count in progress.counts.items())
+    lines = [f"{name}: {state}", f"counters: {counts}", *([f"counted: {', '.join(parties)}"] if parties else [])]
+    session.say(*lines, **_facts(name, progress, counted=parties, missing=missing))
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    farm: Farm = None,
+    level: Level = LatchLevel.DC,
+    set_suffix: SetSuffix = SET_SUFFIX,
+) -> None:
+    """Delete a latch with the counters of all its farms, whichever farm is named; all waiters get an error.
+
+    Example: latchwork latch delete nightly --client shop
+    """
+    session: Session = context.obj
+    there = _get(session, name, client, farm, level, set_suffix).delete()
+    session.say(f"deleted {name}" if there else f"there was no {name}", latch=name, deleted=there)

@@ -1,0 +1,132 @@
+"""`latchwork leader`: who leads, and run a program only while leading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElection
+from ...errors import InvalidRequest
+from ...inputs import farm_or_default
+from ...store.connect import VARIABLE
+from ..findings import OK
+from ..options import Farm, Grace
+from ..run.supervise import GRACE, run_under
+from ..session import Session
+from .elections import lease_of, office_of
+from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
+from .state import election_state
+
+app = typer.Typer(help="Choose one of many.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the election")]
+
+
+@app.command()
+def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
+    """Show who leads, in which epoch, and the candidates. A leader that died is named until its lease is broken.
+
+    With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
+    The candidates of an election by ZooKeeper are shown if --zookeeper names it.
+
+    Example: latchwork leader status sweeper --json
+    """
+    session: Session = context.obj
+    farms = urls_of(context, farm_store)
+    if farms:
+        _status_over_all(session, name, farms, zookeeper)
+        return
+    held = lease_of(session.store, name)
+    contenders = (
+        ZooKeeperElection(session.store, name, zookeeper) if zookeeper else LeaseElection(session.store, name)
+    ).contenders()
+    leads = held is not None and held.locked
+    line = f"{name}: {held.owner} leads, epoch {held.fence}" if held and leads else f"{name}: nobody leads"
+    session.say(
+        line,
+        *_standing(contenders),
+        election=name,
+        leader=held.owner if held and leads else None,
+        epoch=held.fence if held else None,
+        contenders=contenders,
+    )
+
+
+def _standing(contenders: Sequence[str]) -> list[str]:
+    return [f"contenders: {', '.join(contenders)}"] if contenders else []
+
+
+def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeeper: str | None) -> None:
+    stores = session.stores_of(farms)
+    office = office_of(stores, name)
+    state = election_state(name, office)
+    contenders = (
+        GlobalElection(stores, name, zookeeper=zookeeper, farm_id=min(stores)).contenders() if zookeeper else []
+    )
+    session.say(
+        f"{name}: {state.standing}",
+        *_standing(contenders),
+        *(finding.what for finding in state.findings if finding.state != OK),
+        election=name,
+        leader=office.leader,
+        epoch=office.epoch,
+        contenders=contenders,
+        farms={farm: {"epoch": office.seen.get(farm), "sealed": farm in office.sealed,
+                      "error": office.failures.get(farm)} for farm in stores},
+    )  # fmt: skip
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; no limit by default")] = None,
+    lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
+    grace: Grace = GRACE,
+    zookeeper: ZooKeeper = None,
+    farm_store: FarmStores = None,
+    farm: Farm = None,
+    prefer: Annotated[
+        list[str] | None, typer.Option(help="a preferred farm; repeat it, the most preferred first")
+    ] = None,
+    resource: Annotated[list[str] | None, typer.Option(help="SET/KEY of a record to seal in every farm")] = None,
+    all_farms: Annotated[bool, typer.Option("--all-farms", help="lead only while every farm can be sealed")] = False,
+) -> None:
+    """Take part in an election and run a command while leading; its exit code, 4 if it was not elected in time.
+
+    The command finds its epoch in $LATCHWORK_EPOCH and the store in $LATCHWORK_STORE. It is ended when leadership is
+    lost, as by `latchwork lock run`. With --zookeeper, ZooKeeper chooses instead of a lease.
+
+    With --zookeeper and --farm-store for each farm: one leader over all farms. Its epoch is sealed in all their stores
+    before the command starts, which finds the store of its own farm in $LATCHWORK_STORE, and the farm in
+    $LATCHWORK_FARM.
+
+    Example: latchwork leader run sweeper -- latchwork queue sweep --client shop
+    """
+    session: Session = context.obj
+    farms = urls_of(context, farm_store)
+    only_with_farms(farms, farm=farm, prefer=prefer, resource=resource, all_farms=all_farms)
+    environment, facts = dict(session.environment), {"election": name}
+    election: LeaseElection | ZooKeeperElection
+    if farms:
+        if zookeeper is None:
+            raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper decides which farm leads, so name it")
+        home = farm_or_default(farm)
+        election = GlobalElection(
+            session.stores_of(farms), name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,
+            resources=[key_of(one) for one in resource or ()], all_farms=all_farms, lease=lease,
+        )  # fmt: skip
+        environment |= {VARIABLE: farms[home]}
+        facts |= {"farm": home}
+    elif zookeeper is not None:
+        election = ZooKeeperElection(session.store, name, zookeeper, lease=lease)
+    else:
+        election = LeaseElection(session.store, name, lease=lease)
+
+    def lead(leadership: Leadership) -> int:
+        given = {"epoch": leadership.epoch, **facts}
+        return run_under(command, leadership.lost, given, environment, lease=lease, grace=grace)
+
+    raise typer.Exit(election.run(lead, timeout=timeout))

@@ -1,0 +1,82 @@
+"""`latchwork rwlock`: run a program while reading beside others, or writing alone; see who does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from ...coord import ReadGrant, ReadWriteLock, WriteGrant
+from ..options import Grace
+from ..run.supervise import GRACE, run_under
+from ..session import Session
+
+app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the lock")]
+Command = Annotated[list[str], typer.Argument(help="what to run, behind --")]
+Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; no limit by default")]
+Lease = Annotated[float, typer.Option(help="seconds; renewed while the command runs")]
+
+
+@app.command()
+def read(
+    context: typer.Context,
+    name: Name,
+    command: Command,
+    timeout: Timeout = None,
+    lease: Lease = 10.0,
+    grace: Grace = GRACE,
+) -> None:
+    """Run a command while reading; its exit code, 4 where that was not to be had in time.
+
+    The command finds the last writer's fence in $LATCHWORK_FENCE, and the store in $LATCHWORK_STORE; in
+    $LATCHWORK_ABANDONED the fence of a writer that died, or nothing. It is ended as by `latchwork lock run`.
+
+    Example: latchwork rwlock read price-list -- ./report.sh
+    """
+    session: Session = context.obj
+    lock = ReadWriteLock(session.store, name, lease=lease)
+    _run(session, name, lock.read(timeout, keep_alive=True), command, lease, grace)
+
+
+@app.command()
+def write(
+    context: typer.Context,
+    name: Name,
+    command: Command,
+    timeout: Timeout = None,
+    lease: Lease = 10.0,
+    grace: Grace = GRACE,
+) -> None:
+    """Run a command while writing, alone; its exit code, 4 where that was not to be had in time.
+
+    The command finds its fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to. All else as `read`.
+
+    Example: latchwork rwlock write price-list --timeout 60 -- ./load.sh
+    """
+    session: Session = context.obj
+    lock = ReadWriteLock(session.store, name, lease=lease)
+    _run(session, name, lock.write(timeout, keep_alive=True), command, lease, grace)
+
+
+def _run(
+    session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str], lease: float, grace: float
+) -> None:
+    with grant:
+        facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
+        code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
+    raise typer.Exit(code)
+
+
+@app.command()
+def show(context: typer.Context, name: Name) -> None:
+    """Show who reads, or writes. A dead one is named until another takes its place.
+
+    Example: latchwork rwlock show price-list --json
+    """
+    session: Session = context.obj
+    holders = ReadWriteLock(session.store, name).holders()
+    lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in holders]
+    rows = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in holders]
+    session.say(*(lines or [f"{name}: nobody reads or writes"]), rwlock=name, holders=rows)

@@ -1,0 +1,72 @@
+"""`latchwork semaphore`: run a program while holding permits, see who holds them, change how many there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ...coord import Semaphore
+from ..options import Grace
+from ..run.supervise import GRACE, run_under
+from ..session import Session
+
+app = typer.Typer(help="Limit how many run at a time, with fences.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="the semaphore")]
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    permits: Annotated[int, typer.Option(help="the number of permits, if it was never used")],
+    n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
+    timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; no limit by default")] = None,
+    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    grace: Grace = GRACE,
+) -> None:
+    """Run a command while holding permits; its exit code, or 4 if they were not acquired in time.
+
+    The command finds the fence in $LATCHWORK_FENCE and the numbers of its slots, with commas, in $LATCHWORK_SLOTS, and
+    the store in $LATCHWORK_STORE. It is ended as by `latchwork lock run`.
+
+    Example: latchwork semaphore run reports-db --permits 4 -- ./report.sh
+    """
+    session: Session = context.obj
+    semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
+    with semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
+        facts = {"fence": held.fence, "slots": ",".join(map(str, held.slots)), "semaphore": name}
+        code = run_under(command, held.lost, facts, session.environment, lease=lease, grace=grace)
+    raise typer.Exit(code)
+
+
+@app.command()
+def show(context: typer.Context, name: Name) -> None:
+    """Show the number of permits, and who holds them. A dead holder is named until another takes its place.
+
+    Example: latchwork semaphore show reports-db --json
+    """
+    session: Session = context.obj
+    semaphore = Semaphore(session.store, name, permits=1)
+    size, holders = semaphore.size(), semaphore.holders()
+    held = sum(len(holder.slots) for holder in holders)
+    lines = [f"{name}: {held} of {size} held"]
+    lines += [f"{holder.owner}: slots {', '.join(map(str, holder.slots))}, fence {holder.fence}" for holder in holders]
+    rows = [
+        {"owner": holder.owner, "slots": list(holder.slots), "fence": holder.fence, "since": holder.since}
+        for holder in holders
+    ]
+    session.say(*lines, semaphore=name, permits=size, held=held, holders=rows)
+
+
+@app.command()
+def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Argument(help="how many")]) -> None:
+    """Set the number of permits. If it becomes smaller, no holder loses any, and none is given until enough are
+    released.
+
+    Example: latchwork semaphore resize reports-db 8
+    """
+    session: Session = context.obj
+    Semaphore(session.store, name, permits=permits).resize(permits)
+    session.say(f"{name} has {permits} permits", semaphore=name, permits=permits)

@@ -1,0 +1,265 @@
+"""The state of groups, semaphores, read-write locks, barriers and limiters: for `latchwork doctor` and `stats`.
+
+They are asked for by name, since a store does not list its records. Ages are by the server's clock: a holder that has
+not renewed for its lease is dead for all that wait for its place, or is paused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+import typer
+
+from ...coord.barrier.layout import MET, Standing, barrier_key
+from ...coord.holders import Entry, Holders
+from ...coord.limiter import CELLS, LIMITS
+from ...coord.presence.layout import GROUPS, Seen
+from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
+from ...coord.semaphore import PERMITS, SEMAPHORES
+from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...plain import shown
+from ...store import Compute, Key, RecordStore
+from ...store.model.expr import SERVER_NOW
+from ..findings import OK, PROBLEM, WARNING, Finding
+from .elections import Office, office_of
+
+Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]
+Semaphores = Annotated[list[str] | None, typer.Option("--semaphore", help="a semaphore to look at")]
+RWLocks = Annotated[list[str] | None, typer.Option("--rwlock", help="a read-write lock to look at")]
+Barriers = Annotated[list[str] | None, typer.Option("--barrier", help="a barrier of the client to look at")]
+Limiters = Annotated[list[str] | None, typer.Option("--limiter", help="a rate limiter to look at")]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The names that were asked for."""
+
+    client: str | None = None
+    groups: Sequence[str] = ()
+    semaphores: Sequence[str] = ()
+    rwlocks: Sequence[str] = ()
+    barriers: Sequence[str] = ()
+    limiters: Sequence[str] = ()
+    elections: Sequence[str] = ()
+    farms: Mapping[str, RecordStore] = field(default_factory=dict, kw_only=True)
+    """The stores of all farms, for the elections over them."""
+
+    @classmethod
+    def of(cls, client: str | None, *names: list[str] | None, farms: Mapping[str, RecordStore]) -> Wanted:
+        """Return the names of options, of which some were not given.
+
+        Raises `InvalidRequest` for a barrier without client, and for an election without farms.
+        """
+        wanted = replace(cls(client, *(tuple(some or ()) for some in names)), farms=farms)
+        if wanted.barriers and client is None:
+            raise InvalidRequest("--barrier: a barrier is one of a client, so give --client too")
+        if wanted.elections and not farms:
+            raise InvalidRequest("--election: it is one over all farms, so give --farm-store for each of them too")
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One of them at one moment: how it stands, in a few words, and what there is to say of it."""
+
+    kind: str
+    name: str
+    standing: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The state as a row of `stats`."""
+        wrong = [finding.what for finding in self.findings]
+        return {"kind": self.kind, "name": self.name, "standing": self.standing, "wrong": "; ".join(wrong) or None}
+
+
+def findings(store: RecordStore, wanted: Wanted) -> Iterator[Finding]:
+    """Yield what is wrong with each of them, and the remedy; if nothing is wrong, one line that says so."""
+    for state in states(store, wanted):
+        for finding in state.findings:
+            yield Finding(finding.state, f"{state.kind} {state.name}: {finding.what}", finding.remedy)
+        if not state.findings:
+            yield Finding(OK, f"{state.kind} {state.name}: {state.standing}")
+
+
+def states(store: RecordStore, wanted: Wanted) -> Iterator[State]:
+    """Yield the state of each of them. Two calls each; of an election over all farms as many as there are, and one."""
+    looks: list[tuple[str, Sequence[str], str, Look]] = [
+        ("group", wanted.groups, GROUPS, _group),
+        ("semaphore", wanted.semaphores, SEMAPHORES, _semaphore),
+        ("rwlock", wanted.rwlocks, RWLOCKS, _rwlock),
+        ("limiter", wanted.limiters, LIMITS, _limiter),
+    ]
+    for kind, names, where, look in looks:
+        for name in names:
+            yield _state(store, kind, name, where, look)
+    for name in wanted.barriers:
+        key = barrier_key(str(wanted.client), name)
+        yield _state(store, "barrier", name, key.set, _barrier, key=key)
+    for name in wanted.elections:
+        yield election_state(name, office_of(wanted.farms, name))
+
+
+Look = Callable[[Mapping[str, Any], int], tuple[str, list[Finding]]]
+"""The findings about the bins of a record at a time (ms, server)."""
+
+
+_DELETE = "delete the record while nobody uses it"
+
+
+def _state(store: RecordStore, kind: str, name: str, where: str, look: Look, *, key: Key | None = None) -> State:
+    key = key or Key(where, name)
+    record = store.get(key)
+    if record is None:
+        missing = Finding(WARNING, "there is none", "it was never used, or has expired, or the name is wrong")
+        return State(kind, name, "none", (missing,))
+    try:
+        (now,) = store.operate(key, Compute(SERVER_NOW))
+        standing, found = look(record.bins, int(now))
+    except Corrupt as failure:
+        return State(kind, name, "damaged", (Finding(PROBLEM, str(failure), _DELETE),))
+    except LatchworkError as failure:
+        return State(kind, name, "unknown", (Finding(PROBLEM, str(failure), "look again"),))
+    except (AttributeError, TypeError, ValueError):
+        what = f"the record {key} holds values of other types than its writer leaves"
+        return State(kind, name, "damaged", (Finding(PROBLEM, what, _DELETE),))
+    return State(kind, name, standing, tuple(found))
+
+
+# ---- one function for each primitive
+
+
+def _group(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+    seen = Seen.of(bins)
+    silent = [one for one in seen.members.values() if now / 1000 - one.seen > one.lease]
+    found = [
+        Finding(
+            PROBLEM,
+            f"{one.farm}/{one.member} has not renewed for {now / 1000 - one.seen:.0f} s, its lease is {one.lease:g} s",
+            "it died, or is paused: waits with alive= end; start it again under its name",
+        )
+        for one in sorted(silent, key=lambda member: (member.farm, member.member))
+    ]
+    if seen.lost:
+        names = ", ".join(f"{farm}/{member}" for farm, member in sorted(seen.lost))
+        found.append(Finding(PROBLEM, f"{names} died", "start it again: it is lost until it joins again by its name"))
+    return f"{len(seen.members)} members", found
+
+
+def _semaphore(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+    entries, size = Holders.of(bins).entries.values(), bins.get(PERMITS)
+    held = sum(len(entry.held) for entry in entries)
+    found = [
+        Finding(
+            WARNING,
+            f"{entry.owner} has {len(entry.held)} of {size} permits, {_silence(entry, now)}",
+            "the next party that acquires takes its place, one lease after its first read; "
+            "start the process that died again",
+        )
+        for entry in entries
+        if _is_dead(entry, now)
+    ]
+    if isinstance(size, int) and held > size:
+        what = f"{held} permits are held and there are {size}: it was made smaller"
+        found.append(Finding(OK, what, "no acquisition succeeds until enough are released"))
+    return f"{held} of {size} held", found
+
+
+def _rwlock(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+    found = []
+    entries = list(Holders.of(bins).entries.values())
+    for entry in (entry for entry in entries if _is_dead(entry, now)):
+        writes = entry.held == Mode.WRITE.value
+        found.append(Finding(
+            PROBLEM if writes else WARNING,
+            f"{entry.owner} has it to {entry.held}, {_silence(entry, now)}",
+            "its changes may be incomplete: see `abandoned` of the next grant"
+            if writes
+            else "the next writer takes its place, one lease after its first read",
+        ))  # fmt: skip
+    if bins.get(ABANDONED) is not None:
+        found.append(Finding(
+            PROBLEM,
+            f"the writer with the fence {bins[ABANDONED]} died before it released: its changes may be incomplete",
+            "acquire it to write, repair what it protects, and call clear_abandoned() of the grant",
+        ))  # fmt: skip
+    modes = [entry.held for entry in entries]
+    return f"{modes.count('read')} read, {modes.count('write')} write", found
+
+
+def _is_dead(entry: Entry, now: int) -> bool:
+    """Whether it has not renewed for its whole lease, by the server's clock."""
+    return now - entry.stamp > entry.lease * 1000
+
+
+def _silence(entry: Entry, now: int) -> str:
+    return f"and has not renewed for {(now - entry.stamp) / 1000:.0f} s; its lease is {entry.lease:g} s"
+
+
+def _barrier(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+    homes = [bin.removeprefix("turn#") for bin in bins if bin.startswith("turn#")]
+    if not homes:
+        return "nobody decides yet", []
+    now_at = Standing.of(bins, min(homes))
+    here = sorted(f"{farm}/{party}" for (farm, party), turn in now_at.at.items() if turn == now_at.turn)
+    last = now_at.ends.get(max(now_at.ends, default=0))
+    found = []
+    if last is not None and last.kind != MET:
+        remedies = {
+            "lost": "start the parties that died again: all meet at the next generation",
+            "late": "find out why it was late, or give it more time: all meet at the next generation",
+            "aborted": "all meet at the next generation once the reason is gone",
+        }
+        what = f"generation {max(now_at.ends)} was broken: {last.kind} {' '.join(map(str, last.why))}"
+        found.append(Finding(PROBLEM, what, remedies.get(last.kind, "all meet at the next generation")))
+    return f"generation {now_at.turn}, here: {', '.join(here) or 'nobody'}", found
+
+
+def _limiter(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+    standing, found = [], []
+    try:
+        for bin, cells in sorted((bin, cells) for bin, cells in bins.items() if bin.startswith("per-")):
+            width = int(bin.removeprefix("per-"))
+            spent = sum(n for cell, n in cells.items() if cell >= now // width - CELLS)
+            standing.append(f"{spent} in {width * CELLS / 1000:g} s")
+            ahead = [cell for cell, n in cells.items() if n and cell > now // width + 1]
+            if ahead:
+                found.append(Finding(
+                    PROBLEM,
+                    f"calls are counted {(max(ahead) * width - now) / 1000:.0f} s ahead: the server's clock "
+                    "was set back",
+                    "it recovers after a window without an allowed call; set the clock right",
+                ))  # fmt: skip
+    except (AttributeError, TypeError, ValueError):
+        raise Corrupt(f"a limiter whose counts are {shown(dict(bins))}") from None
+    return ", ".join(standing) or "unused", found
+
+
+def election_state(name: str, office: Office) -> State:
+    """Return the state of an election over all farms, with what is wrong."""
+    found = [
+        Finding(PROBLEM, f"farm {farm} cannot be looked at: {failure}",
+                "its candidates do not lead; a leader elsewhere works without it, unless all_farms=True")
+        for farm, failure in sorted(office.failures.items())
+    ]  # fmt: skip
+    found += [
+        Finding(
+            PROBLEM,
+            f"farm {farm} has seen epoch {office.seen[farm]}, and the latest is {office.epoch}: a write of an earlier "
+            "leader may still be accepted there",
+            "a leader seals it once a second: check the way from the leader's farm to that store",
+        )
+        for farm in office.unsealed
+    ]
+    if office.leader is not None and office.silent > 0:
+        what = f"{office.leader} has epoch {office.epoch} and has not renewed for {office.silent:.0f} s after its lease"
+        found.append(Finding(PROBLEM, what, "it died or is paused: start a candidate, and see that ZooKeeper answers"))
+    elif office.leader is None:
+        found.append(Finding(WARNING, "nobody leads", "start a candidate, and see that ZooKeeper answers it"))
+    sealed = len(office.seen) - len(office.unsealed)
+    who = "nobody leads" if office.leader is None else f"{office.leader} leads"
+    text = f"{who}, epoch {office.epoch} in {sealed} of {len(office.seen) + len(office.failures)} farms"
+    return State("election", name, text if office.epoch else "none", tuple(found))

@@ -1,0 +1,89 @@
+"""`latchwork queue batch`: messages that are counted as they are done, with a follow-up after the last."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import WaitTimeout
+from ...queue import QueueBatch, QueueRegistry, ShardedQueue
+from ..options import Client, Farm
+from ..session import Session
+
+app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="the queue")]
+Batch = Annotated[str, typer.Argument(help="the batch")]
+
+
+def _queue(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
+    return QueueRegistry(session.store, client, farm_id=farm).get(name)
+
+
+def _facts(batch: QueueBatch) -> dict[str, Any]:
+    return {"batch": batch.name, **asdict(batch.progress())}
+
+
+@app.command("list")
+def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """List the batches of a queue that have not ended, and the progress of each.
+
+    Example: latchwork queue batch list orders --client shop
+    """
+    session: Session = context.obj
+    rows = [_facts(batch) for batch in _queue(session, name, client, farm).list_batches()]
+    session.table(rows, empty=f"no open batches of {name} in {session.where}")
+
+
+@app.command()
+def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
+    """Show the progress of a batch, and which of its messages are parked; also of a batch that has ended, until it
+    expires.
+
+    Example: latchwork queue batch show orders load-7 --client shop
+    """
+    session: Session = context.obj
+    found = _queue(session, name, client, farm).batch(batch, create=False)
+    facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
+    session.say("\n".join(f"{key:12} {_shown(value)}" for key, value in facts.items()), **facts)
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    name: Name,
+    batch: Batch,
+    client: Client,
+    timeout: Annotated[float | None, typer.Option(help="seconds [default: no limit]")] = None,
+    farm: Farm = None,
+) -> None:
+    """Wait until a batch is closed and all of its messages are done.
+
+    Example: latchwork queue batch wait orders load-7 --client shop --timeout 600 && ./report.sh
+    """
+    session: Session = context.obj
+    found = _queue(session, name, client, farm).batch(batch, create=False)
+    if not found.wait(timeout):
+        progress = found.progress()
+        raise WaitTimeout(
+            f"batch {batch!r} of {name} is not done: {progress.waiting} of {progress.published} messages wait, "
+            f"{progress.parked} are parked" + ("" if progress.closed else "; it is not closed")
+        )
+    session.say(f"batch {batch} of {name} is done", queue=name, batch=batch)
+
+
+@app.command()
+def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
+    """Close a batch, as where its publisher died: no more will come, and its follow-up comes once all is done.
+
+    Example: latchwork queue batch close orders load-7 --client shop
+    """
+    session: Session = context.obj
+    _queue(session, name, client, farm).batch(batch, create=False).close()
+    session.say(f"closed {batch} of {name}", queue=name, batch=batch)
+
+
+def _shown(value: object) -> object:
+    return ", ".join(value) or "-" if isinstance(value, list) else value

@@ -1,0 +1,247 @@
+"""`latchwork queue consume`: take messages, to print them or to run a command for each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import InvalidRequest, LatchworkError
+from ...inputs import checked_timeout
+from ...plain import one_line
+from ...queue import Consumer, Delivery, ShardedQueue
+from ..jsontext import to_json
+from ..options import Client, Farm
+from ..run.foreground import Foreground
+from ..run.supervise import Supervisors, cannot_run
+from ..session import Session, note
+from .queue import Name, queue_of
+
+HEED = 1.0
+"""Seconds between two looks at whether SIGTERM has come, while there is no message."""
+STDERR = 2
+"""The output of a command that is run, so that stdout has only the one JSON document."""
+
+
+def consume(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
+    ] = None,
+    limit: Annotated[int, typer.Option("--max", min=1, help="stop after this number of messages")] = 10,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", help="go on until SIGTERM or Ctrl-C, with the worker threads that the queue asks for"),
+    ] = False,
+    farm: Farm = None,
+) -> None:
+    """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
+
+    With --json the messages are printed together before they are acknowledged, with --follow one a line; a command then
+    prints to stderr. If the command fails, the message goes into the sideline, and the exit code is 1, except with
+    --follow. Messages taken when Ctrl-C or an error comes go there too; at SIGTERM they are finished, and no more are
+    taken. --follow ends if it cannot print or run the command any more. Processes that the command has started and left
+    running are ended before its message is settled. A paused queue gives no messages; stderr then says so.
+
+    Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
+    """
+    session: Session = context.obj
+    _check_command(command)
+    checked_timeout(timeout)
+    queue = queue_of(session, name, client, farm)
+    if not queue.concurrency:
+        note(f"the queue {name!r} is paused and gives no messages: latchwork queue resume {name}")
+    with ExitStack() as entered:
+        if follow:
+            work = _Work(command, session, entered.enter_context(Supervisors()))
+            raise typer.Exit(0 if _followed(queue, work) else 1)
+        terminal = entered.enter_context(Foreground(at_once=False))
+        work = _Work(command, session, entered.enter_context(Supervisors(terminal)))
+        taking = _Taking(queue, limit, timeout, entered.enter_context(_Drained()))
+        if session.json and not command:
+            _print_together(session, taking)
+        else:
+            _work_one_by_one(session, taking, work)
+
+
+class _Drained:
+    """A context that notes whether SIGTERM has come. A second SIGTERM does what Ctrl-C does, and so does SIGHUP."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Drained:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._signalled)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __bool__(self) -> bool:
+        return self._is_set
+
+    def _signalled(self, number: int, _frame: Any) -> None:
+        if self._is_set or number == signal.SIGHUP:
+            raise KeyboardInterrupt
+        self._is_set = True
+
+
+@dataclass(slots=True)
+class _Taking:
+    """A consumer of up to `limit` messages, each within `timeout` seconds, until it is asked to drain."""
+
+    queue: ShardedQueue
+    limit: int
+    timeout: float
+    drained: _Drained
+
+    def some(self, most: int) -> list[Delivery]:
+        """Return the next messages, up to a number; none if there are none in time, or enough were taken."""
+        seams = self.queue.store.seams
+        end = seams.monotonic() + self.timeout
+        most = min(most, self.limit)
+        while most and not self.drained:
+            left = end - seams.monotonic()
+            found = self.queue.receive(most, timeout=max(0.0, min(left, HEED)))
+            if found or left <= 0:
+                self.limit -= len(found)
+                return found
+        return []
+
+
+def _print_together(session: Session, taking: _Taking) -> None:
+    found: list[Delivery] = []
+    try:
+        while more := taking.some(1_000):
+            found += more
+        session.table([_facts(delivery) for delivery in found])
+    except BaseException as failure:
+        _give_back(found, failure)
+        raise
+    taking.queue.ack_many(found)
+
+
+def _work_one_by_one(session: Session, taking: _Taking, work: _Work) -> None:
+    """Take each message when the one before it has been settled."""
+    outcomes: list[dict[str, Any]] = []
+    while more := taking.some(1):
+        outcomes += (_settled(delivery, work) for delivery in more)
+    if session.json:
+        session.table(outcomes)
+    _print_failed(outcomes)
+
+
+def _settled(delivery: Delivery, work: _Work) -> dict[str, Any]:
+    try:
+        done = work.one(delivery)
+    except BaseException as failure:
+        _give_back([delivery], failure)
+        raise
+    delivery.ack() if done else delivery.nack()
+    return {"message_id": delivery.message_id, "acked": done}
+
+
+def _give_back(deliveries: Sequence[Delivery], failure: BaseException) -> None:
+    """Put it into the sideline, so that it need not wait for a sweep; a sweep finds what does not get there."""
+    for delivery in deliveries:
+        with suppress(LatchworkError):
+            delivery.nack("exception", error=f"{type(failure).__name__}: {failure}")
+
+
+def _print_failed(outcomes: Sequence[dict[str, Any]]) -> None:
+    """Print how many messages are in the sideline now, and exit with 1 if there are any."""
+    failed = sum(not outcome["acked"] for outcome in outcomes)
+    if failed:
+        note(f"{failed} of {len(outcomes)} failed: in the sideline")
+        raise typer.Exit(1)
+
+
+def _check_command(command: list[str] | None) -> None:
+    """Refuse a command that cannot be run before the first message is taken: it would fail every message."""
+    if command and shutil.which(command[0]) is None:
+        is_absent = not ("/" in command[0] and Path(command[0]).exists())
+        why = "there is no such program" if is_absent else "it may not be run"
+        raise cannot_run(command[0], why, is_absent=is_absent)
+
+
+def _followed(queue: ShardedQueue, work: _Work) -> bool:
+    """Run a consumer; return what `Consumer.run` returns. It ends if messages cannot be printed or given to the command
+    any more.
+
+    Otherwise every further message would fail and go into the sideline.
+    """
+    failures: list[Exception] = []
+
+    def handle(given: Delivery | list[Delivery]) -> bool | list[bool]:
+        try:
+            return work.each(given)
+        except (OSError, LatchworkError) as failure:
+            failures.append(failure)
+            if len(failures) == 1:
+                os.kill(os.getpid(), signal.SIGTERM)  # a handler may not stop its consumer; a second signal would force
+            raise
+
+    done = Consumer(queue, handle).run()
+    if failures:
+        raise failures[0]
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The handling of each message: it is printed, or a command is run for it."""
+
+    command: list[str] | None
+    session: Session
+    supervisors: Supervisors
+
+    def each(self, given: Delivery | list[Delivery]) -> bool | list[bool]:
+        """Handle one message or a batch; return the result of a consumer's handler."""
+        return [self.one(delivery) for delivery in given] if isinstance(given, list) else self.one(given)
+
+    def one(self, delivery: Delivery) -> bool:
+        """Whether the message is done with. Raises `OSError` or `LatchworkError` if none can be handled."""
+        payload = delivery.payload
+        data = payload if isinstance(payload, bytes) else to_json(payload).encode()
+        if self.command:
+            return self._run(self.command, data, delivery)
+        line = to_json(_facts(delivery)) if self.session.json else data.decode(errors="backslashreplace")
+        if sys.stdout.isatty():
+            line = one_line(line)
+        print(line, flush=True)  # noqa: T201 - the command's output
+        return True
+
+    def _run(self, command: list[str], data: bytes, delivery: Delivery) -> bool:
+        facts = {"LATCHWORK_MESSAGE_ID": delivery.message_id, "LATCHWORK_ATTEMPTS": str(delivery.attempts)}
+        environment = os.environ | self.session.environment | facts
+        stdout = STDERR if self.session.json else None
+        try:
+            return self.supervisors.run(command, environment, data, stdout) == 0
+        except InvalidRequest as failure:  # the queue existed at the start, so this is no usage error
+            raise LatchworkError(str(failure)) from None
+
+
+def _facts(delivery: Delivery) -> dict[str, Any]:
+    payload = delivery.payload
+    return {
+        "message_id": delivery.message_id,
+        "attempts": delivery.attempts,
+        "enqueued_at": delivery.enqueued_at.isoformat(timespec="seconds"),
+        "headers": dict(delivery.headers),
+        "payload": payload.hex() if isinstance(payload, bytes) else payload,
+    }

@@ -1,0 +1,106 @@
+"""`latchwork queue group`: independent subscriptions to a queue."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import InvalidRequest, NotFound
+from ...plain import shown
+from ...queue import QueueGroup, QueueRegistry, ShardedQueue
+from ..options import Client, Farm
+from ..session import Session
+from ..snapshot import queue_facts
+
+app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="the queue")]
+Group = Annotated[str, typer.Argument(help="the group")]
+
+
+def _queue(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
+    return QueueRegistry(session.store, client, farm_id=farm).get(name)
+
+
+def _group(session: Session, name: str, group: str, client: str, farm: str | None) -> QueueGroup:
+    """Return the group that a command means. Raises `NotFound`."""
+    found = QueueRegistry(session.store, client, farm_id=farm).get(f"{name}@{group}")
+    if not isinstance(found, QueueGroup):
+        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}")
+    return found
+
+
+@app.command("list")
+def list_groups(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """List the groups of a queue, and how much waits for each.
+
+    Example: latchwork queue group list orders --client shop
+    """
+    session: Session = context.obj
+    rows: list[dict[str, Any]] = []
+    for group in _queue(session, name, client, farm).groups():
+        depth = group.depth()
+        rows.append({
+            "group": group.group_name, "consumers": group.concurrency, "ready": depth.ready,
+            "sideline": depth.sideline, "parked": depth.parked,
+        })  # fmt: skip
+    session.table(rows, empty=f"no groups of {name} in {session.where}")
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    group: Group,
+    client: Client,
+    start: Annotated[
+        str, typer.Option(help="now, oldest, or a time as 2030-01-31T12:00+00:00: where it begins")
+    ] = "now",
+    concurrency: Annotated[int | None, typer.Option(help="worker threads [default: the queue's]")] = None,
+    farm: Farm = None,
+) -> None:
+    """Make a group; one that is there stays as it is.
+
+    Messages published from then on wait for it, until it acknowledges them, they expire, or it is dropped.
+
+    Example: latchwork queue group create orders audit --client shop --start oldest
+    """
+    session: Session = context.obj
+    settings = {} if concurrency is None else {"concurrency": concurrency}
+    found = _queue(session, name, client, farm).group(group, start=_start(start), **settings)
+    session.say(f"{found.name} is there", queue=name, group=group, name=found.name)
+
+
+def _start(text: str) -> str | datetime:
+    if text in ("now", "oldest"):
+        return text
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"--start is {shown(text)}; give now, oldest or a time as 2030-01-31T12:00+00:00"
+        ) from None
+
+
+@app.command()
+def drop(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
+    """End a group. What waits for it alone is deleted; its consumers get nothing more.
+
+    Example: latchwork queue group drop orders audit --client shop
+    """
+    session: Session = context.obj
+    _group(session, name, group, client, farm).drop()
+    session.say(f"dropped {group} of {name}", queue=name, group=group)
+
+
+@app.command()
+def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
+    """Show how much waits for a group, in its sideline and parked; the oldest message; its last sweep.
+
+    Example: latchwork queue group stats orders audit --client shop
+    """
+    session: Session = context.obj
+    facts = queue_facts(_group(session, name, group, client, farm))
+    session.say("\n".join(f"{key.replace('_', ' '):22} {value}" for key, value in facts.items()), **facts)

@@ -1,0 +1,156 @@
+"""`latchwork queue search|discard|redrive|move`: one message at a time, in a sideline, parked or delayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import InvalidRequest, LatchworkError
+from ...plain import shown
+from ...queue import Outcome, ShardedQueue
+from ..options import Client, Farm
+from ..session import Session, note
+from . import batch as queue_batch
+from . import group as queue_group
+from .messages import header_of, row_of
+from .queue import Name, app, queue_of
+
+SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
+    "sideline": lambda queue: queue.sideline,
+    "parked": lambda queue: queue.parked,
+    "delayed": lambda queue: queue.delayed,
+}
+FAILED, NOT_FOUND = 1, 3
+"""Exit codes: something is unknown; all that is known was not there or is done."""
+
+Side = Annotated[str, typer.Option(help="sideline, parked or delayed")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="the id of a message; repeat for each")]
+
+
+def search(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    side: Side = "parked",
+    reason: Annotated[str | None, typer.Option(help="only messages that are there for this reason")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="only messages in the shard of this key; not for delayed ones")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
+    older_than: Annotated[float | None, typer.Option(help="seconds since they were published")] = None,
+    limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
+    farm: Farm = None,
+) -> None:
+    """Find messages that were not received yet; changes nothing. Of the delayed ones: those that are due within the
+    hour.
+
+    Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
+    """
+    session: Session = context.obj
+    wanted: dict[str, Any] = {"reason": reason, "older_than": older_than, "limit": limit}
+    if header:
+        wanted["header"] = dict(header_of(pair) for pair in header)
+    if key is not None and side == "delayed":
+        raise InvalidRequest("--key with --side delayed: which shard a delayed message goes to may not be decided yet")
+    if key is not None:
+        wanted["key"] = key
+    found = _side(queue_of(session, name, client, farm), side).search(**wanted)
+    session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
+
+
+def discard(
+    context: typer.Context, name: Name, client: Client, id: Ids = None, side: Side = "parked", farm: Farm = None
+) -> None:
+    """Delete messages for good; print the outcome of each: done, not there, or unknown.
+
+    Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+
+    Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f5061728
+    """
+    session: Session = context.obj
+    view = _side(queue_of(session, name, client, farm), side)
+    _print_outcomes(session, lambda: view.discard(_named(id)))
+
+
+def redrive(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 100,
+    reason: Annotated[str | None, typer.Option(help="only messages that were parked for this reason")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
+    id: Ids = None,
+    side: Side = "parked",
+    farm: Farm = None,
+) -> None:
+    """Bring parked messages back, to start again with no attempts; with --id just these, of any side.
+
+    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once.
+
+    Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    view = _side(queue, side)
+    if not id:
+        if side != "parked":
+            raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
+        found = queue.redrive(limit, reason=reason, dry_run=dry_run)
+        session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
+        return
+    if reason is not None or dry_run:
+        raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
+    _print_outcomes(session, lambda: view.redrive(id))
+
+
+def move(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    to: Annotated[str, typer.Option(help="the queue that they go to")],
+    id: Ids = None,
+    side: Side = "parked",
+    farm: Farm = None,
+) -> None:
+    """Move messages to another queue of the client; print the outcome of each, as `discard` does.
+
+    Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f5061728
+    """
+    session: Session = context.obj
+    view, target = _side(queue_of(session, name, client, farm), side), queue_of(session, to, client, farm)
+    _print_outcomes(session, lambda: view.move(_named(id), target))
+
+
+for _command in (search, discard, redrive, move):
+    app.command()(_command)
+app.add_typer(queue_batch.app, name="batch")
+app.add_typer(queue_group.app, name="group")
+
+
+def _side(queue: ShardedQueue, side: str) -> Any:
+    if side not in SIDES:
+        raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed")
+    return SIDES[side](queue)
+
+
+def _named(ids: list[str] | None) -> list[str]:
+    if not ids:
+        raise InvalidRequest("no --id: name the messages; search finds them")
+    return ids
+
+
+def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]]) -> None:
+    """Print the outcome of each message; where some failed for certain, the others go to stderr."""
+    try:
+        outcomes = act()
+    except LatchworkError as failure:
+        for name, outcome in failure.details.get("outcomes", {}).items():
+            note(f"{name}: {outcome.value}")
+        raise
+    session.table([{"message_id": name, "outcome": outcome.value} for name, outcome in outcomes.items()])
+    if Outcome.UNKNOWN in outcomes.values():
+        raise typer.Exit(FAILED)
+    if Outcome.NOT_THERE in outcomes.values():
+        raise typer.Exit(NOT_FOUND)

@@ -1,0 +1,303 @@
+"""`latchwork queue`: sharded queues, from creating one to bringing parked messages back."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from ...coord import Leadership, LeaseElection
+from ...deadline import Deadline
+from ...errors import InvalidRequest, LatchworkError, WaitTimeout
+from ...inputs import checked_timeout
+from ...plain import one_line, shown
+from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
+from ...queue.sharded.upkeep.upkeep import election_name
+from ...retry import Poll, outlive
+from ..options import Client, Farm, checked_every
+from ..session import Session, note
+from ..snapshot import queue_facts
+
+DEPTH_LOOKS = Poll(low=0.1, high=2.0)
+"""The pauses between two looks of `wait` at the pointers."""
+app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="the queue")]
+
+
+def _registry(session: Session, client: str, farm: str | None) -> QueueRegistry:
+    return QueueRegistry(session.store, client, farm_id=farm)
+
+
+def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
+    """Return the queue that a command means. Raises `NotFound`."""
+    return _registry(session, client, farm).get(name)
+
+
+@app.command("list")
+def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
+    """List every queue of the client, active or not.
+
+    Example: latchwork queue list --client shop --json
+    """
+    session: Session = context.obj
+    found = _registry(session, client, farm).queues(active=None)
+    rows = [
+        {"queue": q.name, "active": q.live.active, "shards": q.config.shards, "consumers": q.concurrency} for q in found
+    ]
+    session.table(rows, empty=f"no queues of {client} in {session.where}")
+
+
+@app.command()
+def create(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
+    concurrency: Annotated[int, typer.Option(help="worker threads of each consumer process, 0 to 100")] = 1,
+    expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
+    sweep_minutes: Annotated[float, typer.Option(help="after which an unacknowledged one is given up, 5 to 300")] = 20,
+    max_deliveries: Annotated[int, typer.Option(help="after which one is parked")] = 5,
+    shovel_seconds: Annotated[
+        float | None, typer.Option(help="how often a process that runs a Shovel brings the sideline back, 0 to 86400")
+    ] = None,
+    farm: Farm = None,
+) -> None:
+    """Create a queue. Where it exists with these settings, nothing changes.
+
+    A queue does nothing by itself: a Shovel and a Sweeper run in a process of yours (docs/operations.md).
+
+    Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
+    """
+    session: Session = context.obj
+    expiry = _span("--expiry-hours", expiry_hours, timedelta(hours=1))
+    config = QueueConfig(
+        name,
+        shards=shards,
+        concurrency=concurrency,
+        message_expiry=expiry,
+        queue_expiry=expiry,
+        sweep_duration=_span("--sweep-minutes", sweep_minutes, timedelta(minutes=1)),
+        max_deliveries=max_deliveries,
+        shovel=None
+        if shovel_seconds is None
+        else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
+    )
+    _registry(session, client, farm).create(config)
+    session.say(f"created {name} with {shards} shards", queue=name, shards=shards)
+
+
+@app.command()
+def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Show how much is waiting, in the sideline and parked, by reason; the oldest message; the last sweep.
+
+    Example: latchwork queue stats orders --client shop
+    """
+    session: Session = context.obj
+    facts = queue_facts(queue_of(session, name, client, farm))
+    session.say(*(f"{key.replace('_', ' '):22} {_text(value)}" for key, value in facts.items()), **facts)
+
+
+@app.command()
+def pause(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Stop its consumers everywhere, within five minutes. Messages continue to expire.
+
+    Example: latchwork queue pause orders --client shop
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    queue.pause()
+    session.say(
+        f"paused {name}; its messages go on expiring after {queue.config.message_expiry}", queue=name, consumers=0
+    )
+
+
+@app.command()
+def resume(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Start its consumers again, with the number of threads set last.
+
+    Example: latchwork queue resume orders --client shop
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    queue.resume()
+    session.say(
+        f"resumed {name}: {queue.concurrency} worker threads in each consumer process",
+        queue=name,
+        consumers=queue.concurrency,
+    )
+
+
+@app.command()
+def scale(
+    context: typer.Context,
+    name: Name,
+    n: Annotated[int, typer.Argument(help="worker threads, 0 to 100")],
+    client: Client,
+    farm: Farm = None,
+) -> None:
+    """Ask for another number of worker threads in each process that consumes the queue.
+
+    Example: latchwork queue scale orders 8 --client shop
+    """
+    session: Session = context.obj
+    queue_of(session, name, client, farm).scale(n)
+    session.say(f"{name}: {n} worker threads in each consumer process", queue=name, consumers=n)
+
+
+@app.command()
+def shovel(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Bring back what is due in the sideline, once.
+
+    Example: latchwork queue shovel orders --client shop
+    """
+    session: Session = context.obj
+    report = Shovel(queue_of(session, name, client, farm)).run_once()
+    session.say(
+        f"moved {report.moved}, not due {report.postponed}, empty {report.tombstones}, failed {len(report.errors)}",
+        moved=report.moved,
+        postponed=report.postponed,
+        tombstones=report.tombstones,
+        failed=[str(error) for error in report.errors],
+    )
+    if report.errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def sweep(
+    context: typer.Context,
+    client: Client,
+    election: Annotated[str | None, typer.Option(help="the election [default: CLIENT-sweeper]")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds to wait to be elected [default: 30; no limit with --every]")
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(help="stay, and sweep again every this many seconds, 1 to 86400")
+    ] = None,
+    farm: Farm = None,
+) -> None:
+    """Take part in the sweepers' election, and sweep every queue of the client once; exit code 1 if a part failed.
+
+    While another process leads, this one is not elected, and the exit code is 4. Give --election the name that your own
+    sweepers use, if it is not CLIENT-sweeper. One sweep moves messages that were left alone, but passes no slot whose
+    message is missing: for that, one process has to observe for the queue's whole sweep duration, as a service with a
+    Sweeper does, or --every, which sweeps until Ctrl-C.
+
+    Example: latchwork queue sweep --client shop --timeout 60
+    """
+    session: Session = context.obj
+    sweeper = _Sweep(session, _registry(session, client, farm), election or election_name(client))
+    if every is None:
+        sweeper.once(30 if timeout is None else timeout)
+    else:
+        sweeper.for_ever(timeout, checked_every(every, least=1))
+
+
+class _Sweep:
+    """One sweeper for as long as the command runs, because it remembers when it first saw each mark."""
+
+    def __init__(self, session: Session, registry: QueueRegistry, election: str) -> None:
+        self._session = session
+        self._contest = LeaseElection(session.store, election)
+        self._sweeper = Sweeper(registry, self._contest)
+
+    def once(self, timeout: float) -> None:
+        """Sweep, once it is elected, and exit with 1 if a part failed."""
+        if not self._contest.run(lambda _: self._sweep_once(), timeout=timeout):
+            raise typer.Exit(1)
+
+    def for_ever(self, timeout: float | None, every: float) -> None:
+        """Sweep while it is elected, again and again, also after the store was away."""
+
+        def lead(leadership: Leadership) -> None:
+            while not leadership.lost.is_set():
+                try:
+                    self._sweep_once()
+                except LatchworkError as failure:
+                    note(f"{failure} [{failure.code}]; the next sweep is in {every:g} s")
+                leadership.lost.wait(every)
+
+        while True:
+            self._contest.run(lead, timeout=timeout)
+
+    def _sweep_once(self) -> bool:
+        report = self._sweeper.run_once()
+        counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
+        self._session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
+        return report.ok
+
+
+@app.command()
+def wait(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    depth: Annotated[int, typer.Option(min=1, help="how many messages must be ready")],
+    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    farm: Farm = None,
+) -> None:
+    """Wait until a number of messages is ready, for a script that works in bulk.
+
+    Exit code 4 once the time is over.
+
+    Example: latchwork queue wait orders --client shop --depth 1000 --timeout 600 && ./load.sh
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+
+    def ready() -> int | None:
+        waiting = sum(state.loaded - state.fired for state in queue.pointers.states())
+        return waiting if waiting >= depth else None
+
+    seams = session.store.seams
+    with Deadline(seams, checked_timeout(timeout)) as deadline:
+        found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
+    if found is None:
+        raise WaitTimeout(f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s", queue=name)
+    session.say(f"{found:,} messages are ready in {name}", queue=name, ready=found)
+
+
+@app.command()
+def deactivate(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    confirm: Annotated[str | None, typer.Option(help="the name again; asked for without it")] = None,
+    farm: Farm = None,
+) -> None:
+    """Stop publishing to the queue; its messages are still consumed and swept.
+
+    Example: latchwork queue deactivate orders --client shop --confirm orders
+    """
+    session: Session = context.obj
+    registry = _registry(session, client, farm)
+    registry.get(name)
+    if confirm is None:
+        if sys.stdin.isatty():
+            typer.echo(one_line(f"Type the queue's name to deactivate it ({name}): "), nl=False, err=True)
+        confirm = sys.stdin.readline().rstrip("\n")
+    if confirm != name:
+        raise InvalidRequest(
+            f"not deactivated: the name was not given again but {shown(confirm)}; type {shown(name)}, or --confirm "
+            f"{name}"
+        )
+    registry.deactivate(name)
+    session.say(f"deactivated {name}", queue=name, active=False)
+
+
+def _span(option: str, number: float, unit: timedelta) -> timedelta:
+    try:
+        return number * unit
+    except (ValueError, OverflowError):
+        raise InvalidRequest(
+            f"{option} is {number}; a queue takes no such time: give a number within its limits"
+        ) from None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "-"
+    return "-" if value is None else str(value)

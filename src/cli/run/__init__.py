@@ -1,0 +1,1 @@
+"""Running a program for a command: its processes, its signals, its terminal."""

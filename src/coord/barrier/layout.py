@@ -1,0 +1,185 @@
+"""The stored layout of a barrier, and the state read from it (docs/design.md section 4, docs/protocols P11)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ...errors import Corrupt, InvalidRequest
+from ...inputs import checked_text
+from ...plain import shown
+from ...store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
+from ...store.model.form import Form
+from ...store.model.ops import MapPut, MapTrim, Put
+from ...store.port import Exists, Key
+from ..inputs import as_json
+from ..latch.layout import checked_farm
+
+BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
+"""The sets of all barriers and of what their parties bring; the keys are `<client>#<name>` and
+`<client>#<name>#<farm>/<party>`."""
+TURN, ENDS, NAMES, AT, STOP, SAID = "turn#", "ends#", "names#", "at#", "stop#", "said#"
+"""Of the farm that decides: the present generation; how the last ones ended, by generation; a digest of the parties. Of
+each farm: the generation that each of its parties has last arrived at; the generation that it asks to end, and why. In
+a party's record: what it brought, by generation.
+"""
+KEPT_ENDS, KEPT_PAYLOADS = 64, 8
+MAX_PARTIES, MAX_NAME, MAX_PAYLOAD, MAX_REASON = 1_000, 100, 65_536, 500
+"""The last three in bytes."""
+MET, LOST, LATE, ABORTED = "met", "lost", "late", "aborted"
+"""How a generation ends: all have arrived; parties have died; one has waited for too long; a party or a user aborted
+it.
+"""
+Place = tuple[str, str]
+"""A farm, and the name of a party in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a generation, with the parties or the reason."""
+
+    kind: str
+    why: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> list[str]:
+        """The end as the record stores it."""
+        return [self.kind, *self.why]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A barrier at one moment. `turn` is None where the farm that decides has not been there yet."""
+
+    turn: int | None
+    ends: Mapping[int, End]
+    names: str | None
+    at: Mapping[Place, int]
+    stops: Mapping[str, tuple[int, End]]
+
+    @classmethod
+    def of(cls, bins: Mapping[str, Any], home: str) -> Standing:
+        """Return the state that a record holds. Raises `Corrupt` if it is damaged."""
+        try:
+            ends = {turn: End(kind, tuple(why)) for turn, (kind, *why) in (bins.get(ENDS + home) or {}).items()}
+            at = {
+                (bin[len(AT) :], party): turn
+                for bin, arrived in bins.items()
+                if bin.startswith(AT)
+                for party, turn in arrived.items()
+            }
+            stops = {
+                bin[len(STOP) :]: (turn, End(kind, tuple(why)))
+                for bin, (turn, kind, *why) in ((bin, bins[bin]) for bin in bins if bin.startswith(STOP))
+            }
+        except (AttributeError, TypeError, ValueError):
+            raise _damaged() from None
+        now = cls(bins.get(TURN + home), ends, bins.get(NAMES + home), at, stops)
+        if not now.is_sound():
+            raise _damaged()
+        return now
+
+    def is_sound(self) -> bool:
+        """Whether all generations are numbers, and all that is said of an end is text."""
+        asked = [turn for turn, _ in self.stops.values()]
+        turns = (*self.ends, *self.at.values(), *asked, *(() if self.turn is None else (self.turn,)))
+        told = (text for end in (*self.ends.values(), *(end for _, end in self.stops.values())) for text in end.stored)
+        return all(type(turn) is int for turn in turns) and all(type(text) is str for text in told)
+
+
+def _damaged() -> Corrupt:
+    return Corrupt("a barrier whose record is damaged: delete it while no party waits")
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierBins:
+    """The updates of one farm, with the names of its bins and of the deciding farm's; made once (`bins_of`)."""
+
+    open: Form  # parameter: names
+    arrive: Form  # parameters: party, turn
+    decide: Form  # parameters: turn, end
+    ask: Form  # parameter: stop
+    bring: Form  # parameters: turn, payload; of a party's own record
+
+
+@lru_cache(maxsize=1024)
+def bins_of(farm: str, home: str, ttl: int) -> BarrierBins:
+    """Return the updates of a farm where `home` decides, each of which gives the record so many seconds to live."""
+    turn, ends, at, said = TURN + home, ENDS + home, AT + farm, SAID + farm
+    party, mine = Param("party", str), Param("turn")
+    after = lacks(at, party) | (MapValue(at, party) < mine)
+    return BarrierBins(
+        open=Form(
+            Put(turn, SERVER_NOW), Put(NAMES + home, Param("names", str)),
+            when=missing(turn), exists=Exists.ANY, or_absent=True, ttl=ttl,
+        ),
+        arrive=Form(MapPut(at, party, mine), when=Bin(turn).eq(mine) & after, ttl=ttl),
+        decide=Form(
+            MapPut(ends, mine, Param("end", list)), MapTrim(ends, KEPT_ENDS), Put(turn, largest(mine + 1, SERVER_NOW)),
+            when=Bin(turn).eq(mine), ttl=ttl,
+        ),
+        ask=Form(Put(STOP + farm, Param("stop", list)), ttl=ttl),
+        bring=Form(
+            MapPut(said, mine, Param("payload", str)), MapTrim(said, KEPT_PAYLOADS),
+            when=lacks(said, mine), exists=Exists.ANY, or_absent=True, ttl=ttl,
+        ),
+    )  # fmt: skip
+
+
+def barrier_key(client_id: str, name: str) -> Key:
+    """Return the key of a barrier. Raises `InvalidRequest`."""
+    if "#" in checked_text("client_id", client_id):
+        raise InvalidRequest(
+            f"client_id {shown(client_id)} contains '#', which ends it in the stored key: leave it out"
+        )
+    return Key(BARRIERS, f"{client_id}#{checked_text('name', name)}")
+
+
+def payload_key(barrier: Key, place: Place) -> Key:
+    """Return the key of what a party brings."""
+    return Key(PAYLOADS, f"{barrier.name}#{place[0]}/{place[1]}")
+
+
+def checked_parties(parties: Iterable[str], farm: str, *, farms: bool) -> dict[str, Place]:
+    """Return the parties by name, with where each is; farms: the names are `"farm/party"`. Raises `InvalidRequest`."""
+    if isinstance(parties, str | bytes) or not isinstance(parties, Iterable):
+        raise InvalidRequest(f"parties is {shown(parties)}; give a list of names")
+    found: dict[str, Place] = {}
+    for name in parties:
+        text = checked_text("party", name)
+        where, slash, party = text.partition("/") if farms else (farm, "/", text)
+        if not slash or not party:
+            raise InvalidRequest(f"party {shown(name)} is in no farm: at XDC level name it 'farm/party'")
+        if len(party.encode()) > MAX_NAME:
+            raise InvalidRequest(f"party {shown(party)} has {len(party.encode())} bytes; at most {MAX_NAME}")
+        found[name] = checked_farm(where), party
+        if len(found) > MAX_PARTIES:
+            raise InvalidRequest(f"parties names more than {MAX_PARTIES:,}: use a latch")
+    if not found:
+        raise InvalidRequest("parties is empty: name the parties that meet")
+    return found
+
+
+def digest(places: Iterable[Place]) -> str:
+    """Return the digest of a set of parties."""
+    return hashlib.sha256(json.dumps(sorted(places)).encode()).hexdigest()[:16]
+
+
+def checked_payload(payload: Any) -> str:
+    """Return what a party brings, as it is stored. Raises `InvalidRequest`."""
+    text, size = as_json("payload", payload)
+    if size > MAX_PAYLOAD:
+        raise InvalidRequest(f"payload has {size} bytes as JSON; at most {MAX_PAYLOAD}: store it, and bring its key")
+    return text
+
+
+def checked_reason(reason: str) -> str:
+    """Return why it is aborted. Raises `InvalidRequest`."""
+    size = len(checked_text("reason", reason).encode())
+    if size > MAX_REASON:
+        raise InvalidRequest(f"reason has {size} bytes; at most {MAX_REASON}")
+    return reason

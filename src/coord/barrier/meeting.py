@@ -1,0 +1,181 @@
+"""One generation of a barrier: arriving, deciding how it ends, and learning of the decision (docs/protocols P11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import BarrierBroken, InvalidRequest, NotFound, OutcomeUnknown, Refused
+from ...plain import shown
+from ...retry import Poll
+from ...store.decode import damaged
+from ...store.port import Key, RecordStore, Update
+from ..waits.watch import Watch
+from .layout import MET, SAID, BarrierBins, End, Place, Standing, payload_key
+
+BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
+"""Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
+GRACE = 0.8
+"""Seconds after its own time for which a party waits for the farm that decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """A barrier's record, its parties, and the farm that decides.
+
+    digest: of the parties.
+    pending: the generations whose end this handle does not know yet, by party.
+    """
+
+    store: RecordStore
+    key: Key
+    farm: str
+    home: str
+    places: Mapping[str, Place]
+    digest: str
+    bins: BarrierBins
+    pending: dict[Place, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"the barrier {self.key.name!r}"
+
+    @property
+    def decides(self) -> bool:
+        """Whether this farm does."""
+        return self.farm == self.home
+
+    def look(self, watch: Watch | None = None) -> Standing:
+        """Return the barrier now. One read; watch: the wait that this look is part of."""
+        record = watch.read().record if watch else self.store.get(self.key)
+        return Standing.of(record.bins if record else {}, self.home)
+
+    def watch(self) -> Watch:
+        """Return a wait for the barrier."""
+        return Watch(self.store, self.key, (), BARRIER_POLL)
+
+    def send(self, update: Update) -> bool:
+        """Whether it was done; False where it was refused. Every update of a barrier may be repeated."""
+        try:
+            self.store.repeat(update)
+        except (Refused, NotFound):
+            return False
+        return True
+
+    def end(self, turn: int, end: End) -> End | None:
+        """End a generation in this way; return how it has ended, None if the deciding farm does not say so in time."""
+        if self.decides:
+            done = self.send(self.bins.decide.fill(self.key, turn=turn, end=end.stored))
+            return end if done else self.look().ends.get(turn)
+        self.send(self.bins.ask.fill(self.key, stop=[turn, *end.stored]))
+        watch = self.watch()
+        return watch.until(lambda: self.look(watch).ends.get(turn), timeout=GRACE)
+
+    def all_here(self, now: Standing, turn: int) -> bool:
+        """Whether all parties have arrived at this generation."""
+        return all(now.at.get(place, 0) >= turn for place in self.places.values())
+
+    def payloads(self, turn: int) -> dict[str, Any]:
+        """Return what all have brought. One batch. Raises `NotFound`, `Corrupt`; for a party of another
+        farm, whose record may not have come here yet, `OutcomeUnknown`.
+        """
+        keys = [payload_key(self.key, place) for place in self.places.values()]
+        found = {}
+        for key, (name, (farm, _)), record in zip(keys, self.places.items(), self.store.get_many(keys), strict=True):
+            said = record.bins.get(SAID + farm, {}) if record else {}
+            if not isinstance(said, Mapping):
+                raise damaged(key, f"bin {SAID}{shown(farm)} is no map")
+            if turn not in said and farm == self.farm:
+                raise NotFound(f"all arrived at {self}, and what {name} brought has expired or was deleted")
+            if turn not in said:  # records are shipped in no order
+                raise OutcomeUnknown(f"all arrived at {self}, and what {name} brought has not come here yet")
+            try:
+                found[name] = json.loads(said[turn])
+            except (TypeError, ValueError):
+                raise damaged(key, f"bin {SAID}{shown(farm)} holds something else than JSON") from None
+        return found
+
+    def undecided(self, turn: int) -> OutcomeUnknown:
+        """Return the error if it is not known how a generation ended."""
+        return OutcomeUnknown(
+            f"it is not known yet how generation {turn} of {self} ended: farm {self.home!r}, which decides, has not "
+            "answered; wait again with this handle",
+            key=self.key,
+        )
+
+
+class Meeting:
+    """The wait of one party. `turn` is the generation that it is for, once that is known; `watch` waits for changes."""
+
+    def __init__(self, venue: Venue, place: Place, payload: str) -> None:
+        self._venue, self.place, self._payload = venue, place, payload
+        self.turn = venue.pending.get(place)
+        self.arrived, self.watch = False, venue.watch()
+
+    def look(self) -> End | None:
+        """Return how the meeting ended; None if it has not. Arrives if that was not done yet."""
+        venue, now = self._venue, self._venue.look(self.watch)
+        if now.names not in (None, venue.digest):
+            raise InvalidRequest(
+                f"{venue} is used for other parties: name the same ones in all handles, or delete it first"
+            )
+        if now.turn is None or now.turn < (self.turn or 0):
+            self._open()
+            return None
+        if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
+            self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
+        if self.turn is None:
+            self.turn = venue.pending[self.place] = now.turn
+        self.arrived = now.at.get(self.place, 0) >= self.turn
+        if now.turn > self.turn:
+            return self._ended(now, self.turn)
+        if not self.arrived:
+            self._arrive(self.turn)
+            return None
+        return self._decide(now, self.turn)
+
+    def forget(self) -> None:
+        """Note that the end is known: the next wait is for another generation."""
+        self._venue.pending.pop(self.place, None)
+        self.turn = None
+
+    def _open(self) -> None:
+        """Create the record."""
+        venue, turn = self._venue, self.turn
+        if not venue.decides:
+            return  # it has not come here yet
+        if turn is None:
+            venue.send(venue.bins.open.fill(venue.key, names=venue.digest))
+            return
+        self.forget()
+        raise NotFound(
+            f"the record of {venue} was deleted or has expired, or the store came back older: wait again", key=venue.key
+        )
+
+    def _arrive(self, turn: int) -> None:
+        """Arrive. What the party brings is written first, and once: what others may have read never changes."""
+        venue = self._venue
+        brought = venue.bins.bring.fill(payload_key(venue.key, self.place), turn=turn, payload=self._payload)
+        venue.send(brought)
+        self.arrived = venue.send(venue.bins.arrive.fill(venue.key, party=self.place[1], turn=turn))
+
+    def _decide(self, now: Standing, turn: int) -> End | None:
+        """Decide, in the farm that decides: end the generation if another farm has asked for that, or all
+        have arrived.
+        """
+        venue = self._venue
+        if not venue.decides:
+            return None
+        asked = [end for asked_for, end in now.stops.values() if asked_for == turn]
+        if asked:
+            return venue.end(turn, asked[0])
+        return venue.end(turn, End(MET)) if venue.all_here(now, turn) else None
+
+    def _ended(self, now: Standing, turn: int) -> End | None:
+        if turn not in now.ends and self._venue.decides:
+            self.forget()
+            raise BarrierBroken(
+                f"{self._venue} has gone on without {self.place[1]!r} for a long time: wait again", reason="gone on"
+            )
+        return now.ends.get(turn)

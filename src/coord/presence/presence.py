@@ -1,0 +1,348 @@
+"""Presence: the members of a group, and the ones that have died (docs/protocols P9).
+
+    group = Group(store, "nightly")
+    with group.join("orders", meta={"host": "web-7"}):     # kept alive in the background until the block ends
+        work()
+
+    for change in group.watch(timeout=60):
+        print(change.kind, change.member.member)           # joined, left, lost
+
+One record for all farms; each farm writes its own bins. A member is an entry with a stamp that each heartbeat makes
+larger. A process that has seen the stamp unchanged for the member's whole lease, by its own clock, removes the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...deadline import Deadline
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ...inputs import checked_switch, checked_timeout, farm_or_default
+from ...plain import shown
+from ...retry import Poll, outlive
+from ...seams import Seams
+from ...store.connect import as_store
+from ...store.decode import damaged
+from ...store.model.expr import Const, If, MapSize, exists
+from ...store.model.ops import MapRemove
+from ...store.port import Key, RecordStore
+from ..contender import Claim
+from ..inputs import checked_name
+from ..latch.layout import checked_farm, checked_ttl
+from ..lease import Standstill, believed_until, checked_lease
+from ..lock import Grant, kept_alive
+from ..waits.poller import FOR_EVER, SOON
+from ..waits.watch import Watch, not_before, read
+from .layout import (
+    ABOUT,
+    GONE,
+    GROUPS,
+    ID,
+    LEFT,
+    LOST,
+    MAX_GONE,
+    MAX_MEMBERS,
+    Change,
+    Member,
+    Place,
+    Seen,
+    bins_of,
+    checked_member,
+    checked_meta,
+)  # fmt: skip
+
+__all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
+
+WATCH_POLL = Poll(low=0.05, high=0.25, factor=1.5)
+"""The pauses of `watch`: 20 reads a second while the group changes, 4 a second after a while."""
+TRIES = 20
+"""How often a join is tried again because others join or leave under its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A group's record.
+
+    farm: the farm whose bins hold this process's members.
+    ttl: the time to live in seconds that each write sets.
+    """
+
+    store: RecordStore
+    key: Key
+    farm: str
+    ttl: int
+
+
+class Group:
+    """A group of members, over all processes and farms, at most 1,000 in each farm. Handles are cheap, safe to share
+    between threads, and pickle with their store.
+
+    farm_id: the farm of this handle's members; default $LATCHWORK_FARM, else "local".
+    ttl: the record's time to live in seconds, set by each write; the heartbeats of its members keep it alive.
+    """
+
+    def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
+        self.name, self.farm = checked_name(name), checked_farm(farm_or_default(farm_id))
+        self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
+        self._watcher = self.watcher()
+
+    def __repr__(self) -> str:
+        return f"Group({self.name!r}, farm={self.farm!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self._at.store, self.name, self.farm, self._at.ttl)
+
+    def join(self, member: str, *, meta: Any = None, lease: float = 10.0, keep_alive: bool = True) -> Membership:
+        """Join the group under a name. Two store calls; then one for each heartbeat, three in each lease.
+
+        member: the name. If a member of this name exists, the new one replaces it, as after a restart: the former one
+            is refused from then on.
+        meta: information for others: JSON of at most 200 bytes.
+        lease: seconds, 0.05 to 86,400, after which a member that does not renew counts as lost.
+        keep_alive: renew in the background until it leaves. Keep a reference to the membership: one that nothing refers
+            to any more counts as lost.
+
+        Raises `InvalidRequest` if the farm has 1,000 members already (a dead one is a member until some process has
+        watched it for its lease), `OutcomeUnknown` if it may have joined (it then counts as lost after one lease),
+        `Unavailable`.
+        """
+        checked_switch("keep_alive", keep_alive)
+        text, lease = checked_meta(meta), checked_lease(lease)
+        place = _Membership(self._at, checked_member(member), lease)
+        name, claim = f"{self.name}/{member}", place.join(text)
+        # No variable has the membership once it is kept alive: `kept_alive`.
+        return kept_alive(Membership(name, place, claim)) if keep_alive else Membership(name, place, claim)
+
+    def members(self) -> list[Member]:
+        """Return the members, by farm and name. One read.
+
+        A dead member is listed until some process has seen it unchanged for its whole lease: this handle in several
+        calls, a `watch`, or a wait that was given the group. `Member.seen` is the time of the last heartbeat.
+        """
+        return sorted(self._watcher.look().members.values(), key=lambda one: (one.farm, one.member))
+
+    def lost(self) -> set[str]:
+        """Return the members that died and have not joined again, as `"farm/member"`. One read.
+
+        A death is seen only by watching, as for `members`.
+        """
+        return {f"{farm}/{member}" for farm, member in self._watcher.look().lost}
+
+    def watch(self, timeout: float | None = None) -> Iterator[Change]:
+        """Yield each change as it is seen: joined, left or lost. The present members come first, as joined.
+
+        It reads 4 to 20 times a second; a member that joins and leaves between two reads is not seen.
+
+        timeout: seconds after which it ends; None = never.
+
+        Raises `Unavailable` if the store is unavailable at the timeout.
+        """
+        return self._watch(Deadline(self._at.store.seams, checked_timeout(timeout)), self.watcher())
+
+    @property
+    def seams(self) -> Seams:
+        """The clocks of its store."""
+        return self._at.store.seams
+
+    def watcher(self) -> Watcher:
+        """Make a watcher that starts now, for a wait that ends when a member dies."""
+        return Watcher(self._at)
+
+    def _watch(self, deadline: Deadline, watcher: Watcher) -> Iterator[Change]:
+        seams, before = self._at.store.seams, Seen({}, {})
+        watch = Watch(self._at.store, self._at.key, (), WATCH_POLL, again=True)
+        while True:
+            with deadline:  # not around what it yields: the caller's own calls have their own time
+                now = outlive(seams, deadline, lambda: watcher.look(watch))
+            looked = seams.monotonic()
+            yield from now.changes(before)
+            before = now
+            if deadline.left() == 0:
+                return
+            end = FOR_EVER if deadline.end is None else deadline.end
+            with deadline:
+                watch.wait(end, not_before(looked + WATCH_POLL.high, watcher.due))
+
+
+class Membership(Grant):
+    """One membership. Leaving its `with` block leaves the group; if the block raises, the member is lost at once.
+
+    `lost` is an event that is set as soon as the membership can no longer be relied on: it has run out, another process
+    has joined under its name, or it has left. Use `operate` and `seal` for resources that only this member writes:
+    they refuse a former member of this name.
+    """
+
+    _party: _Membership
+    _failed = False
+
+    def __repr__(self) -> str:
+        return f"Membership({self._name!r}, fence={self.fence})"
+
+    def leave(self) -> bool:
+        """Leave the group. True if this call ended the membership, False if it had ended already. One store call.
+
+        If its lease was over before, it counts as lost. Raises `OutcomeUnknown` or `Unavailable`: call it again, or the
+        member counts as lost after its lease.
+        """
+        return self.release()
+
+    def fail(self) -> bool:
+        """Leave the group and count as lost at once, so that waits for this member end. Otherwise as `leave`."""
+        self._failed = True
+        return self.release()
+
+    def release(self) -> bool:
+        """Leave the group; an alias of `leave`."""
+        if not self.lost.is_set() and not self._failed:
+            self._party.goes = LEFT
+        return super().release()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._failed = self._failed or error is not None
+        super().__exit__(kind, error, trace)
+
+
+class _Membership:
+    """One member's entry in the record, under an id that is never used again."""
+
+    def __init__(self, at: GroupRecord, member: str, lease: float) -> None:
+        self.store, self.owner, self.lease = at.store, member, lease
+        self._key, self._bins = at.key, bins_of(at.farm, at.ttl)
+        self._id, self.goes = "", LOST
+
+    def join(self, meta: str) -> Claim:
+        """Join, and replace a present member of this name. The guard contains what was read of that member, so a late
+        or duplicate attempt is refused.
+        """
+        for _ in range(TRIES):
+            claim = self._try(meta)
+            if claim is not None:
+                return claim
+        raise Unavailable(f"others join and leave as {self.owner!r} all the time: give each member a name of its own")
+
+    def _try(self, meta: str) -> Claim | None:
+        seams, farm = self.store.seams, self._bins.farm
+        self._id = seams.unique()
+        record = self.store.get(self._key, ID + farm, GONE + farm)
+        ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
+        if not isinstance(ids, Mapping) or not isinstance(gone, Mapping):
+            raise damaged(self._key, f"bin {ID}{shown(farm)} or {GONE}{shown(farm)} has no members")
+        if self.owner not in ids and len(ids) >= MAX_MEMBERS:
+            raise InvalidRequest(
+                f"the group has {len(ids)} members in farm {shown(farm)}, the limit is {MAX_MEMBERS}: use several; if "
+                "most of them are dead, let one process watch() it, which removes them"
+            )
+        began = seams.boottime()
+        update = self._bins.join.fill(
+            self._key, member=self.owner, id=self._id, lease=round(self.lease * 1000), meta=meta,
+            before=ids.get(self.owner, ""), gone=gone.get(self.owner, ""),
+        )  # fmt: skip
+        try:
+            (fence,) = self.store.repeat(update)
+        except Refused as refusal:
+            return self._recognised() if refusal.details["doubt"] else None
+        claim = Claim(int(fence), believed_until(began, self.lease))
+        return claim if seams.boottime() < claim.until else self._confirmed(claim.fence)
+
+    def _recognised(self) -> Claim | None:
+        """Return the claim if an earlier attempt in doubt has joined, else None. For a refusal after doubt."""
+        farm = self._bins.farm
+        try:
+            record = self.store.get(self._key, ID + farm, ABOUT + farm)
+        except LatchworkError as failure:
+            raise OutcomeUnknown(
+                f"{self.owner!r} may have joined, and the group cannot be asked; if it has, it counts as lost after "
+                f"{self.lease} s",
+                key=self._key,
+            ) from failure
+        if record is None or record.bins.get(ID + farm, {}).get(self.owner) != self._id:
+            return None
+        return self._confirmed(record.bins[ABOUT + farm][self.owner][0])
+
+    def _confirmed(self, fence: int) -> Claim | None:
+        try:
+            return self.renew(fence)
+        except (Refused, NotFound):
+            return None
+
+    def renew(self, fence: int) -> Claim:
+        """Send a heartbeat. Raises `Refused` or `NotFound` if it is not a member any more."""
+        began = self.store.seams.boottime()
+        self.store.repeat(self._bins.heartbeat.fill(self._key, member=self.owner, id=self._id))
+        return Claim(fence, believed_until(began, self.lease))
+
+    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
+        """Leave the group. False if it was not a member any more."""
+        ops = self._bins.gone(self.owner, self._id, self.goes)
+        guard = self._bins.held.bind(member=self.owner, id=self._id)
+        try:
+            self.store.operate(self._key, *ops, when=guard, ttl=self._bins.ttl, repeatable=True)
+        except (Refused, NotFound) as refusal:
+            return bool(refusal.details["doubt"])
+        return True
+
+
+class Watcher:
+    """An observer of a group. It remembers since when each member is unchanged, and removes the dead ones."""
+
+    def __init__(self, at: GroupRecord) -> None:
+        self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
+        self._still: Standstill[Place] = Standstill()
+        self._members: dict[Place, Member] = {}
+
+    def due(self) -> float:
+        """Return when (seconds, monotonic) a member may be lost, if nothing changes before."""
+        members = self._members.items()
+        return SOON + min((self._still.since(place) + one.lease for place, one in members), default=FOR_EVER)
+
+    def look(self, watch: Watch | None = None) -> Seen:
+        """Return the present members, and how others ended. One read, and one call for each dead member of this farm.
+
+        watch: the wait that this look is part of.
+
+        An unchanged member of another farm counts as lost here, but is not removed, as only its own farm writes its
+        bins: it has died, or its farm is cut off.
+        """
+        answer = watch.read() if watch else read(self._store, self._key, ())
+        seen = Seen.of(answer.record.bins if answer.record else {})
+        self._members = dict(seen.members)
+        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
+        for place, one in self._members.items():
+            # What was read was so when it was asked for, however long it took to come.
+            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._take_out(one)):
+                seen.without(one)
+        self._tidy(seen)
+        return seen
+
+    def _take_out(self, one: Member) -> bool:
+        """Remove a dead member. False if it has sent a heartbeat or ended in the meantime: the next read shows that."""
+        bins = bins_of(one.farm, self._ttl)
+        guard = bins.still.bind(member=one.member, id=one.id, stamp=one.stamp)
+        ops = bins.gone(one.member, one.id, LOST)
+        try:
+            self._store.operate(self._key, *ops, when=guard, ttl=self._ttl, repeatable=True)
+        except (Refused, NotFound):
+            return False
+        return True
+
+    def _tidy(self, seen: Seen) -> None:
+        """Remove entries of ended members whose names were not used again, if there are too many; first the ones that
+        left.
+        """
+        gone = [place for place in seen.gone if place[0] == self._farm and place not in seen.members]
+        if len(gone) <= 2 * MAX_GONE:
+            return
+        gone.sort(key=lambda place: seen.gone[place][0] == LOST)
+        bin = GONE + self._farm
+        many = If(exists(bin), MapSize(bin), Const(0)) > MAX_GONE
+        names = tuple(name for _, name in gone[: len(gone) - MAX_GONE])
+        try:
+            self._store.operate(self._key, MapRemove(bin, names), when=many, ttl=self._ttl, repeatable=True)
+        except (Refused, NotFound):
+            return  # another process has removed it
+
+
+def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
+    return Group(store, name, farm_id=farm, ttl=ttl)

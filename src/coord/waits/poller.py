@@ -1,0 +1,371 @@
+"""The poller of a process: it makes one batch of the reads of all waits (docs/protocols P19).
+
+    watch = Watch(store, key, bins, poll)
+    found = watch.until(lambda: released(watch.read()) or None, timeout=timeout)
+
+Aerospike does not notify clients, so a wait has to read its record again and again, which is called a look. A `Watch`
+(`watch.py`) is one wait for one record. It makes its first and its last look itself. In between one of the waiting
+threads looks for all of them: it reads the records of all waits that are due in one call, wakes the waits whose record
+has changed, and sleeps until the next is due. No thread is started: a process without waits makes no call, and a wait
+that is alone looks as it would without a poller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from copy import copy
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from ...errors import LatchworkError
+from ...forks import reset_in_child
+from ...retry import Poll, RetryPolicy
+from ...seams import Event, Seams
+from ...store.port import NEVER, Key, Record, RecordStore, Update
+from ..lease import MARK, STALE
+from .shared_reads import BATCH, Answer, SharedRead, found_for, part, same
+
+LARGE = 32
+"""Records from which on a read may take long: the pause after it is then at least as long as it took."""
+EARLY = 0.5
+"""A wait is looked at with the others if no more than this part of its own pause is left."""
+PATIENCE = 0.5
+"""Seconds after which another thread reads if the thread that has the turn does not: it was interrupted, or its call
+hangs. Four times as long as the last read took, if that is longer.
+"""
+KEEPERS = 20
+"""The number of waiting threads that notice it within `PATIENCE`."""
+LEAST = 1e-6
+"""Seconds of a pause, at least: the rest of one may be too small for the clock to show that it is over."""
+UNREAD = 0.5
+"""Seconds after which a record is read though the store says that nothing was written."""
+LATELY = 10.0
+"""Seconds for which a sharer counts after it was there last."""
+SOON = 0.001
+"""Seconds by which a thread wakes later than the moment that it looks after."""
+TURNS = 8
+"""Releases in a row after which no thread of this process is woken; then all processes have an equal chance."""
+FOR_EVER = float("inf")
+_ONE_ATTEMPT = RetryPolicy(attempts=1)
+
+
+class Wait:
+    """One wait for one record, by one thread, as the poller sees it. `Watch` says what its parameters mean."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        key: Key,
+        bins: Sequence[str],
+        poll: Poll,
+        *,
+        worth: Callable[[Answer], bool] | None = None,
+        again: bool = False,
+        alone: bool = False,
+        mark: bool = False,
+        lasting: bool = False,
+    ) -> None:
+        self._store, self.key, self.bins, self.poll = store, key, tuple(bins), poll
+        self.worth, self.again, self.alone, self.mark = worth or self.has_changed, again, alone, mark
+        self.lasting = lasting
+        self.number = 0
+        """Its place among all waits of the process: the first that began has the least."""
+        self.seen: Record | None = None
+        """The record as this wait has read it last."""
+        self.latest: Record | None = None
+        """The record as any thread has read it last for this wait."""
+        self.known: tuple[object, tuple[str, ...], float] | None = None
+        """Of that read: what the store's `data_version` said before it, its bins, and when it was answered."""
+        self.handed: Answer | LatchworkError | None = None
+        """What another thread has read for this wait, until it takes that."""
+        self.saw_release = False
+        """Whether the last pause ended because a thread of this process has released the record."""
+        self.began = 0
+        """The number of the last read that was sent before this pause began. No answer to it, or to an earlier one,
+        counts."""
+        self.waits = False
+        """Whether its thread pauses."""
+        self.fruitless, self.pause, self.due = 1, 0.0, 0.0
+        self.due_by: Callable[[], float] = never
+        """When its thread wants to look though nothing has changed. Another thread's answer may make that earlier."""
+        self.pauses_until = 0.0
+        """Until when its thread pauses at most, by what `due_by` returned when it began to sleep."""
+        self.woken: Event = store.seams.event()
+        self.stop: Event | None = None
+        self._poller = poller_of(store)
+
+    def has_changed(self, answer: Answer) -> bool:
+        """Whether the record is not as this wait has read it last."""
+        return not same(answer.record, self.seen)
+
+    def begin_pauses(self) -> None:
+        """Let the next pause be the first one again."""
+        self.fruitless, self.due = 1, 0.0
+
+    def is_known(self, version: object, now: float) -> bool:
+        """Whether the record is certain to be as it was read last, by what the store says without a read.
+
+        Only for a while, as a record may also end by its lifetime, unless it is one that never does.
+        """
+        return (
+            version is not None
+            and self.known is not None
+            and self.known[:2] == (version, self.bins)
+            and (self.lasting or now - self.known[2] < UNREAD)
+        )
+
+    def take(self, look: SharedRead) -> Record | LatchworkError | None:
+        """Take note of what a look has found for this wait, and return it."""
+        found = look.found.get(self.key, self.latest)
+        if isinstance(found, LatchworkError):
+            return found
+        record = part(found, self.bins)
+        if self.key in look.found:
+            self.known = look.version, self.bins, look.answered
+        changed, self.latest = not same(record, self.latest), record
+        self.fruitless = 1 if changed and self.again else self.fruitless + 1
+        return record
+
+    def hand(self, answer: Answer | LatchworkError) -> None:
+        """End its pause, with what was read for it."""
+        self.handed = answer
+        self.woken.set()
+
+    def single(self) -> RecordStore:
+        """Return the store, with one attempt for each call."""
+        return self._store.with_policy(_ONE_ATTEMPT)
+
+
+class Poller:
+    """The waits of a process at one store. Whichever thread has the turn reads for all."""
+
+    def __init__(self, seams: Seams) -> None:
+        self._seams = seams
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Start with no waits. A forked child begins so."""
+        self._lock = self._seams.lock()
+        self._waits: WeakValueDictionary[int, Wait] = WeakValueDictionary()
+        self._turn: Wait | None = None
+        self._reader: Wait | None = None
+        """The thread that has begun to read last, until it has handed out the answers."""
+        self._next = 0.0
+        """When the thread that has the turn reads next, or has begun to."""
+        self._begun = self._reads = 0
+        self._patience = PATIENCE
+        self._marks: dict[Key, float] = {}
+        self._released_in_row: dict[Key, int] = {}
+        self._sharers: dict[str, tuple[float, int]] = {}
+
+    # ---- waiting
+
+    def wait(self, watch: Wait, end: float, due: Callable[[], float]) -> None:
+        """Wait until something was handed to this wait, or until `end`, or what `due` returns, or it is to stop."""
+        clock = self._seams.monotonic
+        try:
+            self._enter(watch, clock(), due)
+            while True:
+                with self._lock:
+                    watch.woken.clear()  # before all that follows: a thread that sets the event changes the state first
+                    now, until = clock(), min(end, due())
+                    watch.pauses_until = until
+                    if (
+                        watch.handed is not None
+                        or watch.saw_release
+                        or now >= until
+                        or (watch.stop and watch.stop.is_set())
+                    ):
+                        return
+                    pause, waits = self._plan(watch, now)
+                    number = self._reads
+                if waits:
+                    self._read_for(watch, waits, number)
+                else:
+                    watch.woken.wait(max(min(pause, until - now), LEAST))
+        finally:
+            self._leave(watch)
+
+    def _enter(self, watch: Wait, now: float, due: Callable[[], float]) -> None:
+        with self._lock:
+            if not watch.number:
+                self._begun += 1
+                watch.number = self._begun
+            watch.woken, watch.began, watch.waits = self._seams.event(), self._reads, True
+            watch.due_by, watch.pauses_until = due, 0.0
+            if not (watch.lasting and watch.due):
+                self._put_off(watch, now, self._seams.uniform(0.0, 1.0))
+            self._waits[watch.number] = watch
+
+    def _leave(self, watch: Wait) -> None:
+        """Forget this wait; if it has the turn, pass that on."""
+        with self._lock:
+            self._waits.pop(watch.number, None)
+            watch.waits = False
+            if self._turn is watch:
+                self._turn = None
+                heir = next((one for one in self._waits.values() if one.handed is None), None)
+                if heir is not None:
+                    heir.woken.set()
+
+    def _plan(self, watch: Wait, now: float) -> tuple[float, list[Wait]]:
+        """Return for how long this wait sleeps now, or, if it has the turn and its time has come, for which waits it
+        reads.
+        """
+        if self._turn is None or now > self._next + self._patience:
+            self._turn, self._next = watch, self._earliest(now)
+        elif watch.due < self._next and self._reader is not self._turn:
+            self._turn, self._next = watch, watch.due
+        if self._turn is not watch:
+            # Of many, a few look after each other: the others would wake in vain.
+            often = 1 + watch.number % (1 + len(self._waits) // KEEPERS)
+            return max(self._next - now, 0.0) + often * self._patience + SOON, []
+        if now < self._next:
+            return self._next - now, []
+        self._next, self._reads, self._reader = now, self._reads + 1, watch
+        waits = [one for one in self._waits.values() if one.handed is None and one.due - now <= EARLY * one.pause]
+        return 0.0, waits
+
+    def _earliest(self, now: float) -> float:
+        """Return when the next wait is due. A wait that has its answer does not count: its thread may have been
+        interrupted before it could leave.
+        """
+        return min((one.due for one in self._waits.values() if one.handed is None), default=now)
+
+    # ---- reading
+
+    def _read_for(self, watch: Wait, waits: list[Wait], number: int) -> None:
+        """Read the records of these waits, and hand out the answers. number: of this read."""
+        clock, store = self._seams.monotonic, watch.single()
+        try:
+            asked, version = clock(), store.data_version()  # before the records: what comes in between is read again
+            unknown = {one.key for one in waits if not one.is_known(version, asked)}
+            found = found_for(store, [one for one in waits if one.key in unknown])  # with the bins of all who get it
+            look = SharedRead(number, found, version, asked, clock())
+            with self._lock:
+                self._patience = max(PATIENCE, 4 * (look.answered - asked))
+                self._hand_out(waits, look)
+        finally:
+            with self._lock:
+                if self._reader is watch:
+                    self._reader = None
+                if self._turn is watch:
+                    self._next = self._earliest(clock())
+        there = [one.key for one in waits if one.mark and isinstance(found.get(one.key, one.latest), Record)]
+        self._leave_marks(store, there, look.answered)
+
+    def _hand_out(self, waits: list[Wait], look: SharedRead) -> None:
+        chance = self._seams.uniform(0.0, 1.0)
+        least = look.answered - look.asked if len(look.found) > LARGE else 0.0
+        first: dict[Key, tuple[Wait, Answer]] = {}
+        for watch in waits:
+            if not watch.waits or watch.began >= look.number or watch.handed is not None:
+                continue  # it has gone, or come again since this read was sent, or another read has answered it
+            record = watch.take(look)
+            if isinstance(record, LatchworkError):
+                watch.hand(copy(record))
+                continue
+            self._put_off(watch, look.answered, chance, least)
+            answer = Answer(record, look.asked, look.answered)
+            if not _is_worth(watch, answer):
+                if watch.due_by() < watch.pauses_until:
+                    watch.woken.set()  # this answer makes its next look earlier: it starts its pause again
+                continue
+            if not watch.alone:
+                watch.hand(answer)
+            elif watch.key not in first or watch.number < first[watch.key][0].number:
+                first[watch.key] = watch, answer
+        for watch, answer in first.values():
+            watch.hand(answer)
+
+    def _put_off(self, watch: Wait, now: float, chance: float, least: float = 0.0) -> None:
+        """Set when this wait is due again. One chance for all that were read together keeps them together."""
+        watch.pause = max(watch.poll.spread(watch.fruitless, chance), least)
+        watch.due = now + watch.pause
+
+    def share(self, name: str, weight: int) -> tuple[int, int]:
+        """Note that a sharer of this name reads now; return how many have read lately, and the sum of their weights, by
+        which they keep a common rate of reads.
+        """
+        now = self._seams.monotonic()
+        with self._lock:
+            self._sharers[name] = now, weight
+            self._sharers = {one: found for one, found in self._sharers.items() if now - found[0] < LATELY}
+            return len(self._sharers), sum(weight for _, weight in self._sharers.values())
+
+    # ---- waits for a lease
+
+    def marks_now(self, key: Key, now: float) -> bool:
+        """Whether it is time for another mark of this process; if so, the caller leaves it."""
+        with self._lock:
+            if now - self._marks.get(key, -FOR_EVER) <= STALE / 2:
+                return False
+            if len(self._marks) >= BATCH:
+                self._marks = {one: when for one, when in self._marks.items() if now - when <= STALE / 2}
+            self._marks[key] = now
+            return True
+
+    def forget_mark(self, key: Key) -> None:
+        """Leave the mark with the next look: the last mark of this process was not left."""
+        with self._lock:
+            self._marks.pop(key, None)
+
+    def _leave_marks(self, store: RecordStore, keys: Iterable[Key], now: float) -> None:
+        """Leave the marks that are due. One call; whether they were left does not matter."""
+        due = [key for key in dict.fromkeys(keys) if self.marks_now(key, now)]
+        with suppress(LatchworkError):
+            if len(due) == 1:
+                store.operate(due[0], *MARK, ttl=NEVER, repeatable=True)
+            elif due:
+                store.operate_many([Update(key, MARK, ttl=NEVER) for key in due])
+
+    def released(self, key: Key) -> None:
+        """Wake the thread of this process that has waited longest for this lease: a thread of it has released it.
+
+        Not after `TURNS` times in a row, so that no process keeps a lease for itself.
+        """
+        turns = self._released_in_row.pop(key, 0)
+        waits = [one for one in self._now_waiting() if one.alone and one.key == key and one.handed is None]
+        if not waits or turns >= TURNS:
+            return
+        if len(self._released_in_row) >= BATCH:
+            self._released_in_row.clear()
+        self._released_in_row[key] = turns + 1
+        first = min(waits, key=lambda one: one.number)
+        first.saw_release = True
+        first.woken.set()
+
+    def rouse(self, stop: Event) -> None:
+        """Wake the waits that end by this event, which was set."""
+        for one in self._now_waiting():
+            if one.stop is stop:
+                one.woken.set()
+
+    def _now_waiting(self) -> list[Wait]:
+        """Return all waits, without the lock: a signal's handler may ask while its own thread has that."""
+        waits = [reference() for reference in self._waits.valuerefs()]  # a list that is made in one step
+        return [one for one in waits if one is not None]
+
+
+def poller_of(store: RecordStore) -> Poller:
+    """Return the poller of this process, shared by all views of a store."""
+    found = _ALL.get(store.token_clock)
+    return found or _ALL.setdefault(store.token_clock, Poller(store.seams))
+
+
+_ALL: WeakKeyDictionary[Any, Poller] = WeakKeyDictionary()
+"""The poller of each store; all views of a store share one key."""
+
+
+def _is_worth(watch: Wait, answer: Answer) -> bool:
+    try:
+        return watch.worth(answer)
+    except LatchworkError:  # it cannot be read: the thread that waits for it raises the error
+        return True
+
+
+def never() -> float:
+    """Return when to look at a record that has not changed: never."""
+    return FOR_EVER

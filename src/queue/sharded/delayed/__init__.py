@@ -1,0 +1,1 @@
+"""Delayed messages and schedules (docs/protocols P14, P16)."""

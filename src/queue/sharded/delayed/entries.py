@@ -1,0 +1,302 @@
+"""Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols P16).
+
+Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
+and `by`, which attempt made it; `moving` once it is on its way, `cancelled` once it never will be. A bucket, key
+`B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
+and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
+buckets were passed, and the counts `in` and `out`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....inputs import is_int, seconds_of
+from ....plain import shown
+from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ....store.model.expr import SERVER_NOW, Bound, MapSize, smallest
+from ....store.model.ops import Op
+from ....store.port import NEVER, Row
+from ..batches.blocks import GONE, Blocks, place_of_text
+from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
+from ..envelope import MAX_ID, Envelope
+
+MAX_NAME = MAX_ID + 64
+"""Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
+WIDTH = 250
+"""Milliseconds of a bucket. Its messages are due at its end."""
+CHUNK = 500
+"""Ids in one record of a bucket."""
+MARGIN = 5_000
+"""Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
+IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
+DAY = 86_400
+_ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
+_IN = SERVER_NOW + Param("ms")
+_LOWERED = smallest(Bin(HORIZON) - 1, Param("to"))
+"""Different in any case, so that a process that read the horizon before this write cannot move it past ids that it has
+not seen.
+"""
+WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+
+
+class Due(NamedTuple):
+    """The time at which a message is due: ms from the server's present time, or (absolute) ms since the epoch."""
+
+    ms: int
+    absolute: bool
+
+    @property
+    def value(self) -> Any:
+        """The expression that the server computes."""
+        return self.ms if self.absolute else Bound(_IN, {"ms": self.ms})
+
+
+def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
+    """Return when a message is due; None: now. Raises `InvalidRequest`.
+
+    delay: a timedelta or seconds, from 0 to the queue's expiry plus a year.
+    at: an aware datetime, at most as far ahead.
+    """
+    if delay is not None and at is not None:
+        raise InvalidRequest("delay and at: give one of them")
+    if at is not None:
+        if not isinstance(at, datetime) or at.utcoffset() is None:
+            raise InvalidRequest(f"at is {shown(at)}; give a datetime with a time zone, as datetime.now(timezone.utc)")
+        return Due(round(at.timestamp() * 1000), absolute=True)
+    if delay is None:
+        return None
+    limit = limit_of(config).total_seconds()
+    seconds = seconds_of(delay)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= limit:
+        raise InvalidRequest(f"delay is {shown(delay)}; give 0 to {limit:.0f} s: the queue's expiry, or a year")
+    return Due(math.ceil(seconds * 1000), absolute=False) if seconds else None
+
+
+def limit_of(config: QueueConfig) -> timedelta:
+    """Return how far ahead a message may be due."""
+    return min(config.queue_expiry, MAX_EXPIRY)
+
+
+def bucket_of(due: int) -> int:
+    """Return the bucket in which an entry waits: it ends at `number * WIDTH` ms, not before the entry is due."""
+    return -(-due // WIDTH)
+
+
+def ids_in(stored: Any) -> list[str]:
+    """Return the ids in a bucket's record, without what is none."""
+    return [one for one in stored if isinstance(one, str) and one] if isinstance(stored, Mapping) else []
+
+
+class DelayedMessages:
+    """The entries and buckets of one queue. Safe to share between threads."""
+
+    def __init__(self, store: RecordStore, client_id: str, config: QueueConfig) -> None:
+        self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
+        self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
+        self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
+        self._k: dict[int, int] = {}
+        self._has_control = False
+
+    def entry(self, message_id: str) -> Key:
+        """Return the key of an entry."""
+        return Key(self._set, f"E/{self._queue}/{message_id}")
+
+    def bucket(self, number: int, k: int) -> Key:
+        """Return the key of the k-th record of a bucket."""
+        return Key(self._set, f"B/{self._queue}/{number}/{k}")
+
+    @property
+    def control(self) -> Key:
+        """The key of the control record."""
+        return Key(self._set, f"C/{self._queue}")
+
+    # ---- the publisher's side
+
+    def ahead(self, due: Due) -> int:
+        """Return how far ahead this is, in ms. No I/O. Raises `InvalidRequest` if it is too far."""
+        ahead = due.ms - int(self.store.seams.wall() * 1000) if due.absolute else due.ms
+        if ahead > limit_of(self.config).total_seconds() * 1000 + MARGIN:
+            raise InvalidRequest(
+                f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
+            )
+        return ahead
+
+    def publish(
+        self,
+        envelopes: Sequence[Envelope],
+        shards: Sequence[int | None],
+        due: Due,
+        *,
+        names: Sequence[str] | None = None,
+    ) -> list[LatchworkError | None]:
+        """Store messages, up to 1,000, for later; None for each that is safe, else the error.
+
+        names: of the entries, if they are not those of the messages.
+
+        Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
+        id is in no bucket was never acknowledged. Two calls; one more for a process's first message, if a record of the
+        bucket is full, and if the message came late.
+
+        Raises `InvalidRequest` as `ahead` does.
+        """
+        ahead = self.ahead(due)
+        self._make_control()
+        by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
+        ttl = self.kept + max(0, ahead // 1000)
+        names = [one.msg_id for one in envelopes] if names is None else names
+        # Each has a token of its own: of two that have one id, only the first is there.
+        tokens = [f"{by}.{n}" for n in range(len(envelopes))]
+        made = [
+            Update(
+                self.entry(name),
+                (*one.ops(now), Put("due", due.value), Put("by", token),
+                 Put("shard", -1 if shard is None else shard), Read("due")),
+                exists=Exists.CREATE,
+                ttl=ttl,
+            )
+            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+        ]  # fmt: skip
+        rows = [
+            self._ours(update.key, row, token)
+            for update, row, token in zip(made, self.store.repeat_many(made), tokens, strict=True)
+        ]
+        ids: dict[int, list[str]] = defaultdict(list)
+        for name, row in zip(names, rows, strict=True):
+            if not isinstance(row, LatchworkError):
+                ids[bucket_of(row[0])].append(name)
+        failures = self._enter(ids, ttl)
+        return [row if isinstance(row, LatchworkError) else failures.get(bucket_of(row[0])) for row in rows]
+
+    def _make_control(self) -> None:
+        """Make the control record, from which on buckets are looked at. One call for a process."""
+        if not self._has_control:
+            begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0))
+            row = self.store.repeat_many([Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER)])[0]
+            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
+                raise row
+            self._has_control = True
+
+    def _ours(self, key: Key, row: Row, by: str) -> Row:
+        """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
+        it.
+        """
+        if not isinstance(row, AlreadyExists):
+            return row
+        try:
+            record = self.store.get(key, "by", "due")
+        except LatchworkError as failure:
+            return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
+        if record is not None and record.bins.get("by") == by:
+            return (record.bins["due"],)
+        return AlreadyExists(f"a message with the id {key.name.rpartition('/')[2]!r} waits in {self.name!r} already")
+
+    def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
+        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""
+        left = {number: list(some) for number, some in ids.items() if some}
+        failures: dict[int, LatchworkError] = {}
+        count = sum(map(len, left.values()))
+        while left:
+            parts = {number: (self._k.get(number, 0), some[:CHUNK]) for number, some in left.items()}
+            rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
+            looking = Update(self.control, (Add(IN, count), Read(HORIZON)))
+            *outcomes, seen = self.store.repeat_many([*rows, looking])
+            if isinstance(seen, NotFound):
+                return self._enter_again(ids, ttl)
+            count = 0
+            late = []
+            for (number, (k, some)), row in zip(parts.items(), outcomes, strict=True):
+                if isinstance(row, Refused):
+                    self._k[number] = k + 1
+                elif isinstance(row, LatchworkError):
+                    failures[number] = row
+                    del left[number]
+                else:
+                    passed = isinstance(seen, LatchworkError) or not is_int(seen[0]) or seen[0] >= number * WIDTH
+                    if passed or row[0] > number * WIDTH:
+                        late.append(number)
+                    left[number] = left[number][len(some) :]
+                    if not left[number]:
+                        del left[number]
+            if late:
+                self._look_again(min(late), failures, late)
+        while len(self._k) > CHUNK:
+            self._k.pop(next(iter(self._k)))
+        return failures
+
+    def _enter_again(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
+        """Put the ids into their buckets after the store has lost the control record, and perhaps what is remembered
+        of buckets.
+        """
+        self._forget()
+        try:
+            self._make_control()
+        except LatchworkError as failure:
+            return dict.fromkeys(ids, OutcomeUnknown(f"{self.name}: {failure}; the message may be delivered"))
+        return self._enter(ids, ttl)
+
+    def _forget(self) -> None:
+        """Forget everything that is known of the store's records: it came back without the control record."""
+        self._k, self._has_control = {}, False
+
+    def enter_again(self, ids: Sequence[str], at: int) -> LatchworkError | None:
+        """Put entries into the bucket of that time (ms by the server) as well; None, or why not."""
+        number = bucket_of(at)
+        return self._enter({number: list(ids)}, self.kept).get(number)
+
+    def _appending(self, number: int, k: int, ids: Sequence[str], ttl: int) -> Update:
+        guard = Bound(_ROOM, {"room": CHUNK - len(ids)})
+        ops: tuple[Op, ...] = (*(MapPut(IDS, one, 1) for one in ids), Compute(SERVER_NOW))
+        return Update(self.bucket(number, k), ops, guard, exists=Exists.ANY, or_absent=True, ttl=ttl)
+
+    def _look_again(self, number: int, failures: dict[int, LatchworkError], late: Sequence[int]) -> None:
+        """Have the buckets read again from this one on: ids may have been put there after the last read."""
+        lower = Put(HORIZON, Bound(_LOWERED, {"to": (number - 1) * WIDTH}))
+        row = self.store.repeat_many([Update(self.control, (lower,))])[0]
+        if isinstance(row, LatchworkError):
+            failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
+
+    def cancel(self, message_id: str) -> bool:
+        """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
+
+        One call. Raises `OutcomeUnknown` and the store's errors.
+        """
+        by = self.store.seams.unique()
+        row = self.store.repeat_many([self.cancelling(message_id, by)])[0]
+        if isinstance(row, NotFound | Refused):
+            if row.details.get("doubt"):
+                raise OutcomeUnknown(f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again")
+            return False
+        if isinstance(row, LatchworkError):
+            raise row
+        self.store.repeat_many([Update(self.control, (Add(OUT, 1),))])
+        self.left_batches([row[0]])
+        return True
+
+    def cancelling(self, name: str, by: str) -> Update:
+        """Return the update that cancels an entry, and reads its place in a batch."""
+        mark = (Put("cancelled", by), Put("data", ""), Read("batch"))
+        return Update(self.entry(name), mark, Bound(WAITS, {"by": by}))
+
+    def left_batches(self, texts: Sequence[object]) -> None:
+        """Remove cancelled messages from the count of their batches, which the bins `batch` name (P18). No call if
+        there are none.
+
+        If that fails, or the process dies, the upkeep does it when the messages would be due.
+        """
+        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
+        with suppress(LatchworkError):
+            Blocks(self.store, self.client_id).take_out(places, GONE)
+
+    def count(self) -> int:
+        """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
+        record = self.store.get(self.control, IN, OUT)
+        came, went = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT))
+        return max(0, came - went) if is_int(came) and is_int(went) else 0

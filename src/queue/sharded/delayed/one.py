@@ -1,0 +1,236 @@
+"""One delayed message at a time: search, discard, redrive and move what is not due yet (docs/protocols P16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from msgspec import structs
+
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....inputs import seconds_of
+from ....plain import shown
+from ....store import Add, Compute, Record, Update
+from ....store.model.expr import SERVER_NOW
+from ...rows import read_each, those_read
+from ..envelope import BINS, Codec, Message, date, from_bins, message_of
+from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
+from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
+
+BUCKETS = 1_000
+"""Records of buckets, or messages, read in one call."""
+HOUR, MOST_AHEAD = 3_600.0, 86_400.0
+"""Seconds from now in which messages are due that are searched, by default and at most."""
+_STATE = ("data", "moving", "cancelled")
+
+
+class Elsewhere(Protocol):
+    """The part of the target queue that moving a delayed message needs: `ShardedQueue` has it."""
+
+    codec: Codec
+    delayed: DelayedView
+
+    def open_for_publishing(self) -> None: ...
+
+
+class DelayedView(DelayedMessages):
+    """The delayed messages of a queue; each can be discarded, redriven or moved alone.
+
+    Their ids are those that they were published with; a message that was put off by `nack(delay=)` has an id of its own
+    here, which `search` returns.
+    """
+
+    def search(
+        self,
+        *,
+        reason: str | None = None,
+        header: Mapping[str, str] | None = None,
+        older_than: timedelta | float | None = None,
+        limit: int = 100,
+        within: timedelta | float = HOUR,
+    ) -> list[Message]:
+        """Return up to `limit` messages, at most 1,000, that wait and match all arguments, the next ones first. Changes
+        nothing.
+
+        reason, header, older_than: as in `SideView.search`.
+        within: due in this time, a timedelta or seconds, at most a day. There is no list of all messages, so each
+            quarter of a second of that time is looked at, 1,000 in a call.
+
+        What cannot be read is left out, with a warning that names its record.
+
+        `not_before` of a message says when it is due.
+        """
+        criteria = Criteria(reason, header, older_than, limit)
+        seconds = seconds_of(within)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_AHEAD:
+            raise InvalidRequest(f"within is {shown(within)}; it must be a timedelta or seconds, up to a day")
+        now, found, seen = self.store.seams.wall(), list[Message](), set[str]()
+        for some in self._next_ids(seconds):
+            ids = [one for one in dict.fromkeys(some) if one not in seen]  # one may be in two buckets
+            seen.update(ids)
+            keys = [self.entry(one) for one in ids]
+            records = those_read(read_each(self.store, keys, *BINS, "due", "shard", "moving", "cancelled"))
+            waiting = zip(ids, [record.bins if record else {} for record in records], strict=True)
+            messages = [self._message(one, bins) for one, bins in waiting if _waits(bins)]
+            found += [message for message in messages if message and criteria.matches(message, now)]
+            if len(found) >= limit:
+                break
+        return sorted(found, key=_due)[:limit]
+
+    def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Make sure that messages are never delivered; return the outcome of each id. Two calls.
+
+        NOT_THERE: no such message waits, or it is being delivered.
+
+        Raises what `SideView.discard` raises.
+        """
+        named = checked_ids(ids, MAX_NAME)
+        return outcomes_of(named, self.cancelled([name_of(one) for one in named]))
+
+    def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Make messages due now; return the outcome of each id. Three calls.
+
+        They are delivered, once, while a worker or a consumer runs. NOT_THERE: no such message waits, or it is being
+        delivered already.
+
+        Raises what `SideView.discard` raises.
+        """
+        named = checked_ids(ids, MAX_NAME)
+        names = [name_of(one) for one in named]
+        records = read_each(self.store, [self.entry(name) for name in names], *_STATE)
+        rows: list[tuple[str, Outcome | LatchworkError]] = []
+        rows += [(name, one) for name, one in zip(names, records, strict=True) if isinstance(one, LatchworkError)]
+        there = [name for name, one in zip(names, records, strict=True) if isinstance(one, Record) and _waits(one.bins)]
+        # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
+        number = bucket_of(self._server_now()) if there else 0
+        failure = self._enter({number: there}, self.kept).get(number)
+        row = Outcome.DONE if failure is None else _in_doubt(failure)
+        return outcomes_of(named, [*rows, *((name, row) for name in there)])
+
+    def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
+        """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each
+        id.
+
+        A batch that they belong to waits for them no more.
+
+        Three calls, and two a message. They are stored there first, then cancelled here. A message that was delivered
+        here meanwhile is cancelled there, or UNKNOWN if that is too late.
+
+        Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids waits there.
+        """
+        if not isinstance(getattr(queue, "delayed", None), DelayedView):
+            raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
+        if Codec(self.config.codec).name != queue.codec.name:
+            raise InvalidRequest("the queues have different codecs: take one of the same codec")
+        if queue.delayed.control == self.control:
+            raise InvalidRequest(f"{shown(queue)} is where these messages wait already")
+        named = checked_ids(ids, MAX_NAME)
+        queue.open_for_publishing()
+        names = [name_of(one) for one in named]
+        stored = self._stored_at(queue.delayed, names)
+        there = [name for name, row in stored if row is Outcome.DONE]
+        gone = self.cancelled(there)
+        back = dict(queue.delayed.cancelled([name for name, row in gone if row is Outcome.NOT_THERE]))
+        rows: list[tuple[str, Outcome | LatchworkError]] = [one for one in stored if one[1] is not Outcome.DONE]
+        rows += [(name, _twice(row, back.get(name))) for name, row in gone]
+        return outcomes_of(named, rows)
+
+    # ---- steps
+
+    def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
+        """Yield the ids that are due from now on, by time, up to so many seconds ahead."""
+        now = self._server_now()
+        first, last = now // WIDTH, bucket_of(now + round(seconds * 1000))
+        for begin in range(first, last + 1, BUCKETS):
+            places = [(number, 0) for number in range(begin, min(begin + BUCKETS, last + 1))]
+            while places:
+                records = read_each(self.store, [self.bucket(*place) for place in places], IDS)
+                full = [place for place, record in zip(places, records, strict=True) if record is not None]
+                ids = [one for record in those_read(records) if record for one in ids_in(record.bins.get(IDS))]
+                for start in range(0, len(ids), BUCKETS):
+                    yield ids[start : start + BUCKETS]
+                places = [(number, k + 1) for number, k in full]
+
+    def _server_now(self) -> int:
+        self._make_control()
+        try:
+            (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
+        except NotFound:
+            self._forget()
+            self._make_control()
+            (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
+        return int(now)
+
+    def _message(self, name: str, bins: Mapping[str, Any]) -> Message | None:
+        envelope = from_bins(bins)
+        if envelope is None:
+            return None
+        shard = bins.get("shard", -1)
+        message = message_of(envelope, Codec(self.config.codec), shard if isinstance(shard, int) else -1, 0)
+        return _replaced(message, name, bins.get("due"))
+
+    def cancelled(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
+        """Cancel messages, as `cancel` does; return the outcome of each. One call, and one to count them."""
+        by = self.store.seams.unique()
+        rows = self.store.repeat_many([self.cancelling(name, by) for name in names]) if names else []
+        outcomes = [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
+        done = sum(row is Outcome.DONE for _, row in outcomes)
+        if done:
+            self.store.repeat_many([Update(self.control, (Add(OUT, done),))])
+            self.left_batches([row[0] for row in rows if not isinstance(row, LatchworkError)])
+        return outcomes
+
+    def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
+        """Store copies of them there, each due when it is here."""
+        records = read_each(self.store, [self.entry(name) for name in names])
+        outcomes: list[tuple[str, Outcome | LatchworkError]] = []
+        for name, record in zip(names, records, strict=True):
+            if isinstance(record, LatchworkError):
+                outcomes.append((name, record))
+                continue
+            bins = record.bins if record else {}
+            envelope, due = from_bins(bins), bins.get("due")
+            if not _waits(bins) or envelope is None or not isinstance(due, int):
+                outcomes.append((name, Outcome.NOT_THERE))
+                continue
+            away = structs.replace(envelope, batch=None)
+            (failure,) = target.publish([away], [None], Due(due, absolute=True), names=[name])
+            outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
+        return outcomes
+
+
+def _waits(bins: Mapping[str, Any]) -> bool:
+    return "data" in bins and "moving" not in bins and "cancelled" not in bins
+
+
+def _outcome(row: Any) -> Outcome | LatchworkError:
+    """Return the outcome of a guarded update of an entry."""
+    if isinstance(row, NotFound | Refused):
+        return Outcome.UNKNOWN if row.details.get("doubt") else Outcome.NOT_THERE
+    if isinstance(row, LatchworkError):
+        return _in_doubt(row)
+    return Outcome.DONE
+
+
+def _in_doubt(failure: LatchworkError) -> Outcome | LatchworkError:
+    certain = isinstance(failure, AlreadyExists) or not isinstance(failure, OutcomeUnknown)
+    return failure if certain else Outcome.UNKNOWN
+
+
+def _twice(here: Outcome | LatchworkError, there: Outcome | LatchworkError | None) -> Outcome:
+    """Return the outcome of a message that is stored there: cancelled here, or there because it was being delivered
+    here.
+    """
+    if here is Outcome.DONE:
+        return here
+    return Outcome.NOT_THERE if there is Outcome.DONE else Outcome.UNKNOWN
+
+
+def _due(message: Message) -> float:
+    return message.not_before.timestamp() if message.not_before else 0.0
+
+
+def _replaced(message: Message, name: str, due: Any) -> Message:
+    return replace(message, message_id=name, not_before=date(due) if isinstance(due, int) else None)

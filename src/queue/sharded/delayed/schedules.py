@@ -1,0 +1,253 @@
+"""Schedules: messages that are published again and again, each tick once (docs/protocols P14).
+
+    registry.schedule(Schedule("nightly", queue="reports", cron="0 3 * * *", tz="Europe/Berlin"))
+
+They are kept in the store; the process that does the upkeep of the client publishes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from ....errors import Corrupt, InvalidRequest, NotFound, Refused
+from ....inputs import checked_choice, checked_moment, checked_text, span_of
+from ....plain import shown
+from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, Read, RecordStore, has, lacks
+from ....store.decode import damaged
+from ....store.model.expr import SERVER_NOW, Bound, MapValue
+from ....store.port import NEVER
+from ..config import Span
+
+MISSED = ("skip", "last", "all")
+MAX_SCHEDULES, MAX_PAYLOAD, MAX_NAME = 1_000, 65_536, 100
+"""Schedules of a client in a farm; bytes of a payload as JSON; characters of a name."""
+MIN_EVERY, MAX_EVERY = timedelta(seconds=1), timedelta(days=366)
+MISSED_AFTER = 60.0
+"""Seconds after which a tick that was not published counts as missed."""
+MAX_TICKS = 1_000
+"""Ticks of one schedule that are looked at in one pass."""
+SPECS, LAST = "specs", "last"
+_ONCE = Once(64, result=1)
+"""A request that arrives after its repeat neither puts an old schedule back nor removes a new one."""
+_UNCHANGED = MapValue(LAST, Param("name", str)).eq(Param("old"))
+_LAST_IS_LOST = has(SPECS, Param("name", str)) & lacks(LAST, Param("name", str))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A message to be published at each tick.
+
+    name: 1 to 100 characters, different from the client's other schedules.
+    queue: the queue's name; the queue must exist.
+    payload: JSON, at most 64 KiB.
+    every: a tick at each whole multiple of this time since 1970-01-01T00:00:00Z: seconds or a timedelta, 1 s to
+        366 days, whole seconds.
+    cron: or a cron line of five fields (minute hour day month weekday).
+    tz: the time zone of the cron line, as "Europe/Berlin"; default UTC. In the night in which an hour is skipped, a job
+        at a fixed time in that hour runs right after it; if an hour comes twice, it runs in the first one. A job whose
+        line has a `*` or a step in the hour or the minute runs by elapsed time through both nights.
+    missed: what happens to ticks that were not published in time, since no worker ran: "skip" them, publish only the
+        "last" one, or "all". A tick is late in this sense after 60 s, or once the next one is due.
+
+    Raises `InvalidRequest`.
+    """
+
+    name: str
+    queue: str
+    payload: Any = None
+    every: timedelta | None = None
+    cron: str | None = None
+    tz: str = "UTC"
+    missed: str = "last"
+
+    if TYPE_CHECKING:
+
+        def __init__(  # noqa: PLR0917 - the fields in their order, with all that may be given for them
+            self,
+            name: str,
+            queue: str,
+            payload: Any = None,
+            every: Span | None = None,
+            cron: str | None = None,
+            tz: str = "UTC",
+            missed: str = "last",
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        checked_text("the schedule's name", self.name)
+        if len(self.name) > MAX_NAME:
+            raise InvalidRequest(f"the schedule's name has {len(self.name)} characters; give at most {MAX_NAME}")
+        checked_text("queue", self.queue)
+        if (self.every is None) == (self.cron is None):
+            raise InvalidRequest(f"schedule {shown(self.name)}: give either every= or cron=")
+        checked_choice("missed", self.missed, MISSED)
+        self._check_times()
+        try:
+            size = len(json.dumps(self.payload, allow_nan=False).encode())
+        except (TypeError, ValueError, RecursionError) as failure:
+            raise InvalidRequest(f"the payload of schedule {shown(self.name)} is not JSON: {failure}") from None
+        if size > MAX_PAYLOAD:
+            raise InvalidRequest(
+                f"the payload of schedule {shown(self.name)} has {size} bytes as JSON; give at most {MAX_PAYLOAD}, "
+                "or a name under which the handler finds it"
+            )
+
+    def _check_times(self) -> None:
+        try:
+            zone = ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+            raise InvalidRequest(
+                f"tz is {shown(self.tz)}; it must be the name of a time zone, as Europe/Berlin"
+            ) from None
+        if self.every is not None:
+            every = span_of("every", self.every)
+            if not MIN_EVERY <= every <= MAX_EVERY or every.microseconds:
+                raise InvalidRequest(f"every is {shown(self.every)}; it must be 1 s to 366 days, whole seconds")
+            object.__setattr__(self, "every", every)
+            return
+        try:
+            next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
+        except StopIteration:
+            raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
+        except (CronSimError, AttributeError, TypeError) as failure:
+            raise InvalidRequest(
+                f"cron is {shown(self.cron)}: {failure}; write five fields: minute hour day month weekday"
+            ) from None
+
+    def ticks(self, after: datetime) -> Iterator[datetime]:
+        """Yield the ticks later than that time, the earliest first, in UTC. A naive time is refused."""
+        checked_moment("after", after)
+        if self.every is not None:
+            step = int(self.every.total_seconds())
+            at = (int(after.timestamp()) // step + 1) * step
+            while True:
+                yield datetime.fromtimestamp(at, timezone.utc)
+                at += step
+        for at_local in CronSim(self.cron or "", after.astimezone(ZoneInfo(self.tz))):
+            tick = at_local.astimezone(timezone.utc)
+            if tick > after:
+                yield tick
+
+    def due(self, last: datetime, now: datetime) -> tuple[list[datetime], datetime]:
+        """Return the ticks to publish now, the earliest first, and the tick up to which all is settled then.
+
+        last: the tick that was settled last. Looks at 1,000 ticks at most; the others are for the next pass.
+        """
+        begin = min(checked_moment("last", last), checked_moment("now", now))  # its clock may have been set back
+        if self.every is not None and self.missed != "all":
+            begin = max(begin, now - 2 * self.every)  # none before the newest tick counts
+        ticks = list(islice(takewhile(lambda tick: tick <= now, self.ticks(begin)), MAX_TICKS + 1))
+        if not ticks:
+            return [], min(last, now)
+        are_more, ticks = len(ticks) > MAX_TICKS, ticks[:MAX_TICKS]
+        newest = ticks[-1]
+        if self.missed == "all":
+            return ticks, newest
+        late = are_more or (self.missed == "skip" and (now - newest).total_seconds() > MISSED_AFTER)
+        return ([] if late else [newest]), newest
+
+    def to_json(self) -> str:
+        """Return the schedule as it is stored."""
+        every = None if self.every is None else int(self.every.total_seconds())
+        return json.dumps(
+            {"queue": self.queue, "payload": self.payload, "every": every, "cron": self.cron, "tz": self.tz,
+             "missed": self.missed, "v": 1}
+        )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, name: str, text: Any) -> Schedule:
+        """Return the schedule in a stored text. Raises `Corrupt`."""
+        try:
+            stored = json.loads(text)
+            every = None if stored["every"] is None else timedelta(seconds=stored["every"])
+            return cls(
+                name, stored["queue"], stored["payload"], every=every, cron=stored["cron"], tz=stored["tz"],
+                missed=stored["missed"],
+            )  # fmt: skip
+        except (InvalidRequest, KeyError, TypeError, ValueError, RecursionError, OverflowError) as failure:
+            raise Corrupt(f"schedule {name!r} cannot be read ({type(failure).__name__}): put it again") from None
+
+
+class ScheduleRecords:
+    """The schedules of a client in a farm, in one record: a map of them, and one of the ticks settled last."""
+
+    def __init__(self, store: RecordStore, client_id: str, farm_id: str) -> None:
+        self.store = store
+        self.key = Key(f"{farm_id}_{client_id}_ignis_queues", "latchwork-schedules")
+
+    def put(self, schedule: Schedule) -> None:
+        """Store the schedule; its ticks begin now. One that has the name is replaced. One call, or two."""
+        tick = MapPut(LAST, schedule.name, SERVER_NOW)
+        spec = MapPut(SPECS, schedule.name, schedule.to_json())
+        specs, _ = self.read()
+        if schedule.name not in specs and len(specs) >= MAX_SCHEDULES:
+            raise InvalidRequest(f"there are {len(specs)} schedules, which is the limit: remove some")
+        self.store.operate(self.key, spec, tick, exists=Exists.ANY, or_absent=True, ttl=NEVER, once=_ONCE)
+
+    def remove(self, name: str) -> None:
+        """Forget the schedule. Raises `NotFound`."""
+        entries = MapRemove(SPECS, (name,)), MapRemove(LAST, (name,))
+        try:
+            self.store.operate(self.key, *entries, when=has(SPECS, name), once=_ONCE)
+        except (NotFound, Refused):
+            raise NotFound(f"no schedule {name!r} in {self.store!r}: see registry.schedules()", name=name) from None
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the stored texts, and the ticks settled last in ms, by name. One call."""
+        record = self.store.get(self.key, SPECS, LAST)
+        return (self._specs(record.bins.get(SPECS)), _map(record.bins.get(LAST))) if record else ({}, {})
+
+    def with_time(self) -> tuple[dict[str, Any], dict[str, Any], datetime]:
+        """Read the schedules, their last occurrences and the server's time. One call."""
+        try:
+            specs, last, now = self.store.operate(self.key, Read(SPECS), Read(LAST), Compute(SERVER_NOW))
+        except NotFound:
+            return {}, {}, datetime.fromtimestamp(0, timezone.utc)
+        return self._specs(specs), _map(last), from_ms(now)
+
+    def _specs(self, stored: Any) -> dict[str, Any]:
+        """Return the stored texts by name. Raises `Corrupt` where they are no map."""
+        if stored is not None and not isinstance(stored, Mapping):
+            raise damaged(self.key, f"bin {SPECS!r} is no map: delete the record, and put the schedules again")
+        return _map(stored)
+
+    def settle(self, name: str, old: int, new: int) -> bool:
+        """Note that all ticks up to `new` are settled; False where the schedule was removed or changed. One call."""
+        return self._note(name, new, Bound(_UNCHANGED, {"name": name, "old": old}))
+
+    def begin(self, name: str, now: int) -> bool:
+        """Let the ticks of a schedule whose last tick was lost begin `now`; False where they have begun. One call."""
+        return self._note(name, now, Bound(_LAST_IS_LOST, {"name": name}))
+
+    def _note(self, name: str, new: int, guard: Bound) -> bool:
+        try:
+            self.store.operate(self.key, MapPut(LAST, name, new), when=guard, repeatable=True)
+        except (NotFound, Refused):
+            return False
+        return True
+
+
+def from_ms(milliseconds: int) -> datetime:
+    """Return the time in UTC. Raises `Corrupt`."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    except (OverflowError, ValueError, OSError, TypeError):
+        raise Corrupt("the time of a schedule's last tick cannot be read: put the schedule again") from None
+
+
+def to_ms(time: datetime) -> int:
+    """Return the time in ms since the epoch."""
+    return round(time.timestamp() * 1000)
+
+
+def _map(stored: Any) -> dict[str, Any]:
+    """Return the map of a record, without entries of unknown names."""
+    return {name: one for name, one in stored.items() if isinstance(name, str)} if isinstance(stored, Mapping) else {}

@@ -1,0 +1,138 @@
+"""A future: the outcome of one message that was given to a publisher."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
+
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
+from ....inputs import checked_timeout
+from ....plain import shown
+from ....seams import Seams
+from .publish import Outcome, Prepared, Terms
+
+log = logging.getLogger(__name__)
+
+
+class Publication:
+    """The outcome of one message: a future, as `concurrent.futures.Future` is one. Safe to share between threads.
+
+    message_id: the id that the message has where it is published; with `dedup` it may turn out to be that of the first.
+    """
+
+    __slots__ = ("_callbacks", "_done", "_lock", "_outcome", "_seams", "message_id")
+
+    def __init__(self, seams: Seams, message_id: str) -> None:
+        self._seams, self.message_id = seams, message_id
+        self._callbacks: list[Callable[[Publication], object]] = []
+        self._outcome: Outcome | None = None
+        self._lock, self._done = seams.lock(), seams.event()
+
+    def __repr__(self) -> str:
+        outcome = self._outcome
+        state = "waits" if outcome is None else "published" if isinstance(outcome, str) else outcome.code
+        return f"Publication({shown(self.message_id)}, {state})"
+
+    def done(self) -> bool:
+        """Whether the outcome of the message is known."""
+        return self._outcome is not None
+
+    def result(self, timeout: float | None = None) -> str:
+        """Return the message's id, once it is safe.
+
+        Raises what `ShardedQueue.publish` would have raised: `OutcomeUnknown` where the message may be delivered, every
+        other error where it is not. Nothing is published again for it. `WaitTimeout` where it is not known within
+        `timeout` seconds (None = no limit); ask again.
+        """
+        outcome = self._awaited(timeout)
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+        return outcome
+
+    def exception(self, timeout: float | None = None) -> LatchworkError | None:
+        """Return the error that `result` raises; None where the message is safe. Raises `WaitTimeout`."""
+        outcome = self._awaited(timeout)
+        return outcome if isinstance(outcome, LatchworkError) else None
+
+    def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
+        """Call `callback(publication)` once the outcome is known; at once where it is.
+
+        It is called in the publisher's own thread: it must not wait, as all that is to be published waits for it. An
+        exception in it is logged. Raises `InvalidRequest` if it cannot be called.
+        """
+        if not callable(callback):
+            raise InvalidRequest(f"the callback is a {type(callback).__name__}; give a function of the publication")
+        with self._lock:
+            if self._outcome is None:
+                self._callbacks.append(callback)
+                return
+        self._call(callback)
+
+    def _awaited(self, timeout: float | None) -> Outcome:
+        self._done.wait(checked_timeout(timeout))
+        if self._outcome is None:
+            raise WaitTimeout(f"message {shown(self.message_id)} was not published within {timeout} s; it still may be")
+        return self._outcome
+
+    def _call(self, callback: Callable[[Publication], object], logged: type[BaseException] = Exception) -> None:
+        try:
+            callback(self)
+        except logged:
+            log.exception("a callback of %r failed", self)
+
+
+class Pending(Publication):
+    """A publication with what its publisher needs.
+
+    unique: that its dedup key has a message already is an error.  size: bytes of its payload.  since: when it began to
+    wait (monotonic).
+    """
+
+    __slots__ = ("message", "since", "size", "terms", "unique")
+
+    def __init__(self, seams: Seams, message: Prepared, terms: Terms, *, unique: bool) -> None:
+        super().__init__(seams, message.envelope.msg_id)
+        self.message, self.terms, self.unique = message, terms, unique
+        self.size, self.since = len(message.envelope.data), 0.0
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Store the outcome, if there is none yet, and wake the threads that wait for it."""
+        own = self._own(outcome)
+        with self._lock:
+            self._outcome = self._outcome or own
+        self._done.set()
+        with suppress(AttributeError):  # a forked child may do this again for one that its parent had resolved
+            del self.message  # a publication that is kept must not keep the payload in memory
+
+    def call_back(self) -> None:
+        """Call the callbacks."""
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            self._call(callback, logged=BaseException)  # SystemExit, too: it would end the publisher's thread
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether the outcome is known within so many seconds."""
+        return self._done.wait(timeout)
+
+    def reset_after_fork(self) -> None:
+        """Drop the message in a forked child: only the parent continues with it."""
+        self._lock, self._done, self._callbacks = self._seams.lock(), self._seams.event(), []
+        self.resolve(
+            OutcomeUnknown(f"message {shown(self.message_id)} is published by the process that forked this one")
+        )
+
+    def _own(self, outcome: Outcome) -> Outcome:
+        """Return the outcome for this message; an error may be that of others too, so this one gets a copy."""
+        if isinstance(outcome, LatchworkError):
+            own = copy(outcome)
+            own.details, own.__cause__ = {"message_id": self.message_id, **outcome.details}, outcome.__cause__
+            return own
+        if self.unique and outcome != self.message_id:
+            return AlreadyExists(
+                f"message {shown(outcome)} is in the queue already, by its dedup key; this one was not published",
+                message_id=outcome,
+            )
+        return outcome

@@ -1,0 +1,200 @@
+"""Storing messages that are published: for now, for later, or only if their key has no message yet (P5, P15, P16).
+
+A message is prepared first, with all that its publisher gave: that does no I/O, and raises what is wrong with it. Then
+it is stored, alone or with others that are published on equal terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError
+from ....inputs import checked_choice, checked_each
+from ....plain import shown
+from ...ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
+from ...ledger.target import Target
+from ..config import QueueConfig
+from ..delayed.entries import DelayedMessages, Due, checked_due
+from ..envelope import Envelope, checked_headers
+from ..slots import Slot
+from ..transfer import CHUNK, load
+
+Outcome: TypeAlias = str | LatchworkError
+"""The id of a message that is safe, or why it is not."""
+
+
+class Terms(NamedTuple):
+    """The settings of messages that are stored together.
+
+    due: when they are delivered, None = at once.
+    remembered: seconds for which their dedup keys are kept, None = no keys.
+    """
+
+    due: Due | None = None
+    remembered: int | None = None
+
+
+_NOW = Terms()
+
+
+class Prepared(NamedTuple):
+    """A message that can be stored.
+
+    shard: where it goes, or unless it is `bound` to it (by its key) another one.  dedup: its key, where it has one.
+    """
+
+    envelope: Envelope
+    shard: int
+    bound: bool
+    dedup: str = ""
+
+
+class Publishable(Target, Protocol):
+    """A queue as far as publishing needs it: `ShardedQueue` is one."""
+
+    @property
+    def delayed(self) -> DelayedMessages: ...
+    def prepare(
+        self,
+        payloads: Collection[Any],
+        *,
+        key: str | None = None,
+        keys: Sequence[str | None] | None = None,
+        headers: dict[str, str] | None = None,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[Prepared]: ...
+
+
+Storing: TypeAlias = Callable[["Publishable", Sequence[Prepared], Terms], Sequence[Outcome]]
+"""A function that stores prepared messages, and returns the outcome of each."""
+
+
+def publish(
+    queue: Publishable,
+    payloads: Sequence[Any],
+    *,
+    key: str | None,
+    keys: Sequence[str | None] | None,
+    headers: Mapping[str, str] | None,
+    message_ids: Sequence[str] | None,
+    delay: timedelta | float | None,
+    at: datetime | None,
+    dedups: Sequence[str] | None,
+    dedup_for: timedelta | float | None,
+    on_duplicate: str,
+    store: Storing | None = None,
+) -> list[str]:
+    """Check, prepare and store messages, as `publish_many` of a queue and of its batches; return their ids, once safe.
+
+    store: what stores the messages, None = `store_messages`.
+    """
+    # 1. Check all that is given, before any I/O.
+    if type(payloads) is not list:  # as nearly always, and the check is slow
+        checked_payloads(payloads)
+    with_dedup, terms, common = dedups is not None, _NOW, None
+    if with_dedup or delay is not None or at is not None:
+        terms = checked_terms(
+            queue.config, delay=delay, at=at, with_dedup=with_dedup, dedup_for=dedup_for, on_duplicate=on_duplicate
+        )
+    if headers is not None:
+        common = checked_headers(headers)
+    # 2. Make the messages, each for its shard, and store them.
+    name = queue.config.name
+    with queue.store.seams.span("publish", [common] if common else [], queue=name, messages=len(payloads)):
+        messages = queue.prepare(payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
+        if dedups is not None:
+            messages = with_dedups(messages, dedups)
+        outcomes = (store or store_messages)(queue, messages, terms)
+    return ids_or_raise(queue, messages, outcomes, on_duplicate)
+
+
+def checked_payloads(payloads: Any) -> None:
+    """Check that they are several payloads, and not one that can be taken for several. Raises `InvalidRequest`."""
+    if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
+        raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list")
+
+
+def checked_terms(
+    config: QueueConfig,
+    *,
+    delay: timedelta | float | None,
+    at: datetime | None,
+    with_dedup: bool,
+    dedup_for: timedelta | float | None,
+    on_duplicate: str,
+) -> Terms:
+    """Return the terms that a publisher gave. Raises `InvalidRequest`."""
+    due = None if delay is None and at is None else checked_due(config, delay, at)
+    if not with_dedup:
+        return _NOW if due is None else Terms(due)
+    if due is not None:
+        raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
+    checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
+    return Terms(None, checked_span(dedup_for, config.message_expiry))
+
+
+def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:
+    """Return the messages with their dedup keys, one for each. Raises `InvalidRequest`."""
+    checked_each("dedups", dedups, len(messages), "payloads")
+    return [message._replace(dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
+
+
+def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:
+    """Store the messages; the outcome of each, in order. Two calls per 1,000 messages; five with dedup keys.
+
+    Raises `Refused` where the queue is known to be deactivated; then nothing was stored.
+    """
+    queue.open_for_publishing()
+    if terms.due is not None:
+        return _store_for_later(queue, messages, terms.due)
+    if terms.remembered is not None:
+        wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
+        return publish_unless_there(queue, wanted, terms.remembered)
+    envelopes = [message.envelope for message in messages]
+    bound = {place for place, message in enumerate(messages) if message.bound}
+    places = load(queue.pointers, envelopes, [message.shard for message in messages], bound=bound)
+    shards = [place.shard for place in places if isinstance(place, Slot)]
+    queue.active.loaded(set(shards))
+    note = queue.store.seams.note
+    if shards:
+        note("published", len(shards), queue=queue.config.name, outcome="published")
+    if len(shards) == len(places):
+        return [envelope.msg_id for envelope in envelopes]
+    note("published", len(places) - len(shards), queue=queue.config.name, outcome="failed")
+    return [one.msg_id if isinstance(at, Slot) else at for one, at in zip(envelopes, places, strict=True)]
+
+
+def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for begin in range(0, len(messages), CHUNK):
+        part = messages[begin : begin + CHUNK]
+        envelopes = [message.envelope for message in part]
+        failures = queue.delayed.publish(envelopes, [one.shard if one.bound else None for one in part], due)
+        outcomes += [failure or one.msg_id for one, failure in zip(envelopes, failures, strict=True)]
+    return outcomes
+
+
+def ids_or_raise(
+    queue: Publishable, messages: Sequence[Prepared], outcomes: Sequence[Outcome], on_duplicate: str
+) -> list[str]:
+    """Return the ids of the messages if all are safe.
+
+    Raises the first error, whose `details["published"]` has the ids of the messages that are safe; `AlreadyExists` if
+    `on_duplicate` is "raise" and a dedup key had a message.
+    """
+    ids = [outcome for outcome in outcomes if isinstance(outcome, str)]
+    if len(ids) < len(outcomes):
+        failure = next(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
+        failure.details["published"] = ids
+        raise failure
+    if on_duplicate == "raise":
+        duplicates = [id for id, message in zip(ids, messages, strict=True) if id != message.envelope.msg_id]
+        if duplicates:
+            raise AlreadyExists(
+                f"{len(duplicates)} of {len(ids)} messages are in queue {shown(queue.name)} already, by their dedup "
+                "keys; the others were published",
+                message_id=duplicates[0], message_ids=duplicates,
+            )  # fmt: skip
+    return ids

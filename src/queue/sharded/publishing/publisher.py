@@ -1,0 +1,394 @@
+"""A publisher for services: what threads publish within a few milliseconds is stored together.
+
+    with queue.publisher() as publisher:
+        publication = publisher.publish({"order": 7}, key="customer-42")     # no I/O: it waits for others
+        publication.result(timeout=5)                                         # its id, once it is safe
+
+One background thread stores what waits, a group at a time, as `publish_many` does, but with an outcome for each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any, Protocol
+from weakref import WeakMethod
+
+from ....background import Activity, FailureLog
+from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
+from ....forks import reset_in_child
+from ....inputs import checked_timeout, checked_whole
+from ....plain import shown
+from ....unpicklable import Unpicklable
+from ..config import Span
+from ..envelope import checked_headers
+from ..transfer import CHUNK
+from .publication import Pending, Publication
+from .publish import Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
+
+log = logging.getLogger(__name__)
+
+LINGER = 0.002
+"""Seconds for which a message waits for others by default."""
+MAX_LINGER = 1.0
+WAITING, MAX_WAITING = 10_000, 1_000_000
+"""Messages that may wait: by default, and at most."""
+WAITING_BYTES = 64 * 1024 * 1024
+"""Bytes of payloads that may wait."""
+IDLE = 0.1
+"""Seconds without a message after which the background thread ends; the next message begins another one."""
+EXIT = 30.0
+"""Seconds for which the end of the interpreter waits for what is still to be stored."""
+
+
+class PreparingQueue(Publishable, Protocol):
+    """A queue as far as a publisher needs it: `ShardedQueue` is one."""
+
+    def next_shards(self, n: int) -> list[int]: ...
+
+
+class Publisher(Unpicklable):
+    """A publisher to one queue for the threads of this process, which stores in groups; `ShardedQueue.publisher` makes
+    it.
+
+    After a pause in publishing a message waits for `linger` seconds, and while a group is being stored the next one
+    gathers: two store calls for up to 1,000 messages, where one `publish` each takes two. Messages of one `delay`, or
+    of one `dedup_for`, form a group of their own. Messages of one key that one thread publishes are stored in that
+    order.
+
+    Promised: a publication is only done once the store has answered for its message; the publisher publishes nothing
+    twice, and reports what is in doubt. Not promised: that messages that wait in memory outlive the process. They are
+    stored when the interpreter ends, for up to 30 s, but not if it is killed, or ended by `os._exit` or by a signal
+    without a handler. A message that must not be lost counts as published once its publication says so, or goes through
+    an `Outbox`.
+
+    Safe to share between threads: share one. A forked child begins with an empty one.
+    """
+
+    _INSTEAD = "pickle the QueueRegistry and the queue's name, and make a publisher there"
+
+    def __init__(
+        self,
+        queue: PreparingQueue,
+        *,
+        linger: Span = LINGER,
+        waiting: int = WAITING,
+        waiting_bytes: int = WAITING_BYTES,
+    ) -> None:
+        self._queue, self._seams = queue, queue.store.seams
+        self._linger = _checked_linger(linger)
+        self._most = checked_whole("waiting", waiting, 1, MAX_WAITING)
+        self._most_bytes = checked_whole("waiting_bytes", waiting_bytes, 1, 2**40)
+        self._failure_log = FailureLog(self._seams, log)
+        self._closed = False
+        self._waiting: OrderedDict[Terms, deque[Pending]] = OrderedDict()
+        self._sending: Sequence[Pending] = ()
+        self._renew()
+        reset_in_child(self)
+
+    def __repr__(self) -> str:
+        return f"Publisher({shown(self._queue.name)})"
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- publishing
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        dedup: str | None = None,
+        dedup_for: timedelta | float | None = None,
+        on_duplicate: str = "keep",
+        timeout: float | None = None,
+    ) -> Publication:
+        """Take a message to be published, as it is now, with what `ShardedQueue.publish` takes. No store call.
+
+        timeout: seconds to wait for room where as much waits as may; None = no limit.
+
+        Raises `InvalidRequest` and `RecordTooBig` at once, also where the publisher is closed; `WaitTimeout` where
+        there was no room in time, and `Unavailable` where no thread could be started: then it is not published.
+        """
+        checked_timeout(timeout)
+        terms = checked_terms(
+            self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
+            on_duplicate=on_duplicate,
+        )  # fmt: skip
+        ids = None if message_id is None else [message_id]
+        messages = self._queue.prepare([payload], key=key, headers=checked_headers(headers), message_ids=ids)
+        if dedup is not None:
+            messages = with_dedups(messages, [dedup])
+        (message,) = messages
+        one = Pending(self._seams, message, terms, unique=dedup is not None and on_duplicate == "raise")
+        self._await_room(one, timeout)
+        try:
+            self._keep_sending()
+        except Unavailable:
+            if self._withdrawn(one):
+                raise
+        return one
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the outcome of all that was published here before is known; whether it is, within `timeout` s.
+
+        What waits is stored at once. Which outcomes they are, the publications say; failures are logged, too. Callbacks
+        may still be running.
+        """
+        end = self._end(timeout)
+        self._not_in_callback()
+        with self._lock:
+            before = self._unanswered()
+            self._hurried = bool(before)
+            self._wake.set()
+        if before:
+            self._keep_sending()
+        return all(one.wait(self._left(end)) for one in before)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more messages, and flush; return whether all outcomes are known, and all callbacks done, in `timeout`
+        s.
+
+        If not, the publisher continues in the background, and this may be called again. Harmless when repeated.
+        """
+        end = self._end(timeout)
+        self._not_in_callback()
+        with self._lock:
+            self._closed = True
+            self._room.set()
+        if not self.flush(timeout):
+            return False
+        sender = self._sender
+        if sender is not None:
+            sender.join(self._left(end))
+            if sender.is_alive():
+                return False
+        if self._forget_exit is not None:
+            self._forget_exit()
+        return True
+
+    def reset_after_fork(self) -> None:
+        """Start empty in a forked child: the waiting messages are the parent's, and no thread is running."""
+        theirs = self._unanswered()
+        self._waiting, self._sending = OrderedDict(), ()
+        self._renew()
+        for one in theirs:
+            one.reset_after_fork()
+
+    # ---- the publishing threads
+
+    def _renew(self) -> None:
+        self._lock, self._wake, self._room = self._seams.lock(), self._seams.event(), self._seams.event()
+        self._count = self._bytes = 0
+        self._hurried = False
+        self._sender: Activity | None = None
+        self._thread: int | None = None
+        self._forget_exit: Callable[[], None] | None = None
+
+    def _await_room(self, one: Pending, timeout: float | None) -> None:
+        end = self._end(timeout)
+        while not self._entered(one):
+            left = self._left(end)
+            if left == 0 or self._seams.thread() == self._thread:
+                raise WaitTimeout(
+                    f"{self._count} messages wait to be published to queue {shown(self._queue.name)}, which is as much "
+                    f"as may, and there was no room within {timeout} s: publish more slowly, or look at the store"
+                )
+            self._keep_sending()  # the caller that had to begin the thread may have been interrupted
+            self._room.wait(left)
+
+    def _entered(self, one: Pending) -> bool:
+        """Whether there was room for it; then it waits to be stored."""
+        now = self._seams.monotonic()
+        with self._lock:
+            if self._closed:
+                raise InvalidRequest(f"the publisher of queue {shown(self._queue.name)} is closed: make another one")
+            if self._count and (self._count >= self._most or self._bytes + one.size > self._most_bytes):
+                self._room.clear()
+                return False
+            one.since = now
+            self._waiting.setdefault(one.terms, deque()).append(one)
+            self._count, self._bytes = self._count + 1, self._bytes + one.size
+            if self._count in (1, CHUNK):
+                self._wake.set()
+            return True
+
+    def _withdrawn(self, one: Pending) -> bool:
+        """Remove a message that still waits; whether it did."""
+        with self._lock:
+            some = self._waiting.get(one.terms, deque())
+            if one not in some:
+                return False
+            some.remove(one)
+            if not some:
+                del self._waiting[one.terms]
+            self._left_by([one])
+            return True
+
+    def _keep_sending(self) -> None:
+        """Begin the background thread unless it runs. Raises `Unavailable` where none can be started."""
+        with self._lock:
+            if self._sender is not None and self._sender.is_alive():
+                return
+            # An older one whose start was interrupted notices that it is not this one, and ends.
+            sender = self._sender = Activity(self._seams)
+        if self._forget_exit is None:
+            self._forget_exit = self._seams.at_exit(_weakly(self._at_exit))
+        try:
+            sender.begin(lambda: self._send_all(sender), f"latchwork-publisher-{self._queue.name}")
+        except RuntimeError as failure:
+            raise Unavailable(f"no thread could be started to publish, so nothing was published: {failure}") from None
+
+    def _at_exit(self) -> None:
+        """Store what waits before the interpreter ends."""
+        try:
+            done = self.close(EXIT)
+        except Unavailable:  # an interpreter that ends may start no thread
+            here = self._sender = Activity(self._seams)
+            self._send_all(here)
+            done = True
+        if not done:
+            log.warning("%d messages were not published to queue %r at exit", self._count, self._queue.name)
+
+    def _not_in_callback(self) -> None:
+        if self._thread is not None and self._seams.thread() == self._thread:
+            raise InvalidRequest("a callback of a publication cannot wait for the publisher, which waits for it")
+
+    def _end(self, timeout: float | None) -> float | None:
+        timeout = checked_timeout(timeout)
+        return None if timeout is None else self._seams.monotonic() + timeout
+
+    def _left(self, end: float | None) -> float | None:
+        return None if end is None else max(0.0, end - self._seams.monotonic())
+
+    # ---- the background thread
+
+    def _send_all(self, sender: Activity) -> None:
+        """Store one group after the other, until nothing has come for a while."""
+        try:
+            while group := self._next_group(sender):
+                self._send(group)
+        finally:
+            with self._lock:
+                if self._sender is sender:  # ended by an exception: another thread may get its number
+                    self._sender = self._thread = None
+
+    def _next_group(self, sender: Activity) -> Sequence[Pending]:
+        """Return what is to be stored next; nothing if this thread is to end."""
+        idle_since = self._seams.monotonic()
+        while True:
+            now = self._seams.monotonic()
+            with self._lock:
+                if self._sender is not sender:
+                    return ()
+                self._thread = self._seams.thread()
+                if self._waiting:
+                    terms, some = next(iter(self._waiting.items()))
+                    pause = some[0].since + self._linger - now
+                    if pause <= 0 or self._hurried or self._closed or self._count >= CHUNK:
+                        return self._taken(terms, some)
+                else:
+                    self._hurried = False
+                    pause = idle_since + IDLE - now
+                    if pause <= 0 or self._closed:
+                        self._sender = self._thread = None  # the next publish begins another
+                        return ()
+                self._wake.clear()
+            self._wake.wait(pause)
+
+    def _taken(self, terms: Terms, some: deque[Pending]) -> Sequence[Pending]:
+        """Return up to 1,000 messages of these terms; the rest goes behind all others."""
+        # At any point of this another thread may fork, and the child is to find each message.
+        self._sending = list(islice(some, CHUNK))
+        for _ in self._sending:
+            some.popleft()
+        if some:
+            self._waiting.move_to_end(terms)
+        else:
+            del self._waiting[terms]
+        return self._sending
+
+    def _send(self, group: Sequence[Pending]) -> None:
+        """Store a group, once, and set the outcome of each of its messages."""
+        try:
+            outcomes = self._stored(group)
+        except BaseException as failure:
+            # A defect, or the end of this thread: no caller may wait without end.
+            unknown = OutcomeUnknown(f"publishing failed, and the message may be delivered: {failure!r}")
+            if isinstance(failure, Exception):
+                self._failure_log.record(failure, f"publishing to queue {shown(self._queue.name)} failed")
+            self._answer(group, [unknown] * len(group))
+            if not isinstance(failure, Exception):
+                raise
+        else:
+            self._answer(group, outcomes)
+
+    def _answer(self, group: Sequence[Pending], outcomes: Sequence[Outcome]) -> None:
+        for one, outcome in zip(group, outcomes, strict=True):
+            one.resolve(outcome)
+        with self._lock:
+            self._sending = ()
+            self._left_by(group)
+        for one in group:
+            one.call_back()
+
+    def _stored(self, group: Sequence[Pending]) -> Sequence[Outcome]:
+        queue, terms = self._queue, group[0].terms
+        # Those without a key go to a few shards together, as reserving a place in each costs a row.
+        shards = queue.next_shards(len(group))
+        messages = [
+            one.message if one.message.bound else one.message._replace(shard=shard)
+            for one, shard in zip(group, shards, strict=True)
+        ]
+        origins = [message.envelope.headers for message in messages if message.envelope.headers]
+        try:
+            with self._seams.span("publish", origins, queue=queue.name, messages=len(group)):
+                outcomes: Sequence[Outcome] = store_messages(queue, messages, terms)
+        except LatchworkError as failure:
+            outcomes = [failure] * len(group)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
+        if failures:
+            self._failure_log.record(
+                failures[0], f"{len(failures)} messages not published to queue {shown(queue.name)}"
+            )
+        return outcomes
+
+    def _unanswered(self) -> list[Pending]:
+        """Return all whose outcome is not known yet; the caller holds the lock."""
+        return [*self._sending, *(one for some in self._waiting.values() for one in some)]
+
+    def _left_by(self, some: Sequence[Pending]) -> None:
+        """Note that these do not wait any longer; the caller holds the lock."""
+        self._count -= len(some)
+        self._bytes -= sum(one.size for one in some)
+        self._room.set()
+
+
+def _checked_linger(linger: Span) -> float:
+    seconds = linger.total_seconds() if isinstance(linger, timedelta) else linger
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LINGER:
+        raise InvalidRequest(f"linger is {shown(linger)}; it must be 0 to {MAX_LINGER:g} s: choose one in that range")
+    return seconds
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that calls the method while its object lives, and does not keep it alive."""
+    reference = WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call

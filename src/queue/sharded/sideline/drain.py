@@ -1,0 +1,123 @@
+"""One pass over a side queue: each message that was in it when the pass began is taken once and moved.
+
+Messages that a pass loads again are at the tail of the side queue, beyond where the pass began, so it ends
+(docs/protocols P5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ....errors import Corrupt, LatchworkError
+from ..envelope import Envelope
+from ..pointers import ShardState
+from ..shards import PointerQueue
+from ..slots import Found, Held, Slot
+from ..subqueue import GRACE
+from ..transfer import move
+
+BATCH = 1_000
+
+Route = Callable[[Held], tuple[PointerQueue, Envelope]]
+"""The target of a message, and the message as it is stored there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """The result of one pass.
+
+    taken: messages found.
+    moved: messages that went to another queue.
+    postponed: messages that were published again at the tail.
+    tombstones: slots without a message.
+    errors: messages that could not be moved and stay for the sweeper, and damaged shards.
+    stayed: where the messages that stay were read.
+    """
+
+    taken: int = 0
+    moved: int = 0
+    postponed: int = 0
+    tombstones: int = 0
+    errors: tuple[LatchworkError, ...] = field(default=())
+    stayed: tuple[Slot, ...] = field(default=(), repr=False)
+
+    def __add__(self, other: PassReport) -> PassReport:
+        return PassReport(
+            self.taken + other.taken,
+            self.moved + other.moved,
+            self.postponed + other.postponed,
+            self.tombstones + other.tombstones,
+            (*self.errors, *other.errors),
+            (*self.stayed, *other.stayed),
+        )
+
+
+def sweep_through(
+    source: PointerQueue, state: ShardState, route: Route, *, enough: Callable[[], bool] = lambda: False
+) -> Iterator[PassReport]:
+    """Take the messages of one shard that were there in `state`, a batch at a time, and send each where `route` says;
+    yield the result of each batch.
+
+    enough: asked before each batch; True ends the pass early.
+    """
+    if state.damage:
+        yield PassReport(errors=(state.damage,))
+    source.begin_firing([state])
+    fired = state.fired
+    while fired < state.loaded and not enough():
+        try:
+            claim = source.claim(state.shard, min(BATCH, state.loaded - fired))
+        except Corrupt as damage:
+            yield PassReport(errors=(damage,))
+            return
+        if claim is None:
+            break
+        fired = claim.last
+        slots = [Slot(state.shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
+        held, tombstones, errors = take(source, slots)
+        yield PassReport(taken=len(held), tombstones=tombstones, errors=tuple(errors)) + send(source, held, route)
+
+
+def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, list[LatchworkError]]:
+    """Return the messages at claimed slots, how many slots were given up after the grace, and what could not
+    be read.
+    """
+    me = source.store.seams.unique()
+    found = dict(zip(slots, source.stamp(slots, me, count=False), strict=True))
+    absent = [slot for slot in slots if found[slot] is Found.ABSENT]
+    given_up = 0
+    if absent:
+        source.store.seams.sleep(GRACE)
+        outcomes = dict(zip(absent, source.write_tombstones(absent), strict=True))
+        empty = [slot for slot in absent if outcomes[slot] is True]
+        source.count_expired(empty)
+        given_up = len(empty)
+        came = [slot for slot in absent if outcomes[slot] is False]
+        found.update(dict.fromkeys(empty, Found.TAKEN))
+        found.update({slot: out for slot, out in outcomes.items() if isinstance(out, LatchworkError)})
+        found.update(zip(came, source.stamp(came, me, count=False) if came else [], strict=True))
+    held = [Held(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
+    return held, given_up, [what for what in found.values() if isinstance(what, LatchworkError)]
+
+
+def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport:
+    """Move the messages to their targets, those of one target in one batch: loaded there first, then deleted here."""
+    report = PassReport()
+    for target, group in _by_target(held, route):
+        outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])
+        errors = tuple(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
+        rows = zip(group, outcomes, strict=True)
+        stayed = tuple(h.slot for (h, _), outcome in rows if isinstance(outcome, LatchworkError))
+        done = len(outcomes) - len(errors)
+        away = target is not source
+        report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors, stayed=stayed)
+    return report
+
+
+def _by_target(held: Sequence[Held], route: Route) -> Iterator[tuple[PointerQueue, list[tuple[Held, Envelope]]]]:
+    groups: dict[int, tuple[PointerQueue, list[tuple[Held, Envelope]]]] = {}
+    for h in held:
+        target, envelope = route(h)
+        groups.setdefault(id(target), (target, []))[1].append((h, envelope))
+    yield from groups.values()

@@ -1,0 +1,366 @@
+"""One message at a time: search, discard, redrive and move what is in a sideline or parked (docs/protocols P5).
+
+Only messages that were not received: a message that a consumer holds comes back by itself if the consumer dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from enum import Enum
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....inputs import is_int, seconds_of
+from ....plain import shown
+from ....store import Bin, Param, Put, Record, Update, exists, missing
+from ....store.model.expr import SINCE_UPDATE, Bound
+from ....store.model.ops import ReadAll
+from ...rows import read_each
+from ..active import ActiveShards
+from ..batches.blocks import GONE, Blocks, Place, place_of_text
+from ..batches.ends import Home
+from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
+from ..peek import CHUNK, unfired, waiting
+from ..shards import PointerQueue
+from ..slots import Slot
+from ..subqueue import QueueView, Rules
+from ..transfer import load
+from .redrive import as_new
+
+MOST = 1_000
+"""Messages that one call names, or finds."""
+TAKEN = "taken"
+"""The bin with the id of the process that moves a message at the moment."""
+TAKING = 60_000
+"""Milliseconds, by the server's clock, after which another process may move it: the first one has died."""
+
+_FREE = missing(TAKEN) | Bin(TAKEN, str).eq(Param("me", str)) | (SINCE_UPDATE > TAKING)
+_WAITS = exists("data") & missing("delivery") & Bin("msgId", str).eq(Param("id", str))
+_MAY_TAKE = _WAITS & _FREE
+_STILL_MINE = _WAITS & Bin(TAKEN, str).eq(Param("me", str))
+_DROP_ALL = tuple(Put(bin, None) for bin in CONTENT)
+_DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
+"""The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
+
+
+class Outcome(str, Enum):
+    """The outcome for a message that was named.
+
+    NOT_THERE: no message of that id waits there, or a consumer has it by now; nothing was done.
+    UNKNOWN: it may have been done, or was done to one of two copies, so that the message may be delivered twice.
+    """
+
+    DONE = "done"
+    NOT_THERE = "not there"
+    UNKNOWN = "unknown"
+
+
+class Main(Home, Protocol):
+    """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
+
+    pointers: PointerQueue
+    codec: Codec
+    active: ActiveShards
+
+    def open_for_publishing(self) -> None: ...
+    def shard_of(self, key: str) -> int: ...
+
+
+class Found(NamedTuple):
+    """A message that waits, the seconds for which its id is to be kept where it goes, and its place in a batch."""
+
+    slot: Slot
+    message_id: str
+    keep: int
+    place: Place | None = None
+
+
+class Criteria:
+    """A search. Raises `InvalidRequest`."""
+
+    def __init__(
+        self, reason: str | None, header: Mapping[str, str] | None, older_than: timedelta | float | None, limit: int
+    ) -> None:
+        if not is_int(limit) or not 1 <= limit <= MOST:
+            raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to {MOST}")
+        seconds = seconds_of(older_than)
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
+            raise InvalidRequest(f"older_than is {shown(older_than)}; it must be a timedelta or seconds, 0 or more")
+        self.reason = None if reason is None else reason_of(reason)
+        self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
+
+    def matches(self, message: Message, now: float) -> bool:
+        """Whether the message is one. now: seconds since the epoch."""
+        return (
+            self.reason in (None, message.reason)
+            and all(message.headers.get(name) == value for name, value in self.headers.items())
+            and (self.age is None or now - message.enqueued_at.timestamp() > self.age)
+        )
+
+
+def checked_ids(ids: Iterable[str | Message], longest: int = MAX_ID) -> list[str | Message]:
+    """Return the messages that are named, each once. Raises `InvalidRequest`.
+
+    longest: characters of an id, at most.
+    """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise InvalidRequest(f"ids is {shown(ids)}; give a list of message ids, or of messages that search has found")
+    given = list(islice(ids, MOST + 1))
+    if len(given) > MOST:
+        raise InvalidRequest(f"more than {MOST} ids: give at most {MOST} in a call")
+    places = {
+        (one.message_id, one.shard, one.pointer) if isinstance(one, Message) else (checked_id(one, longest),): one
+        for one in given
+    }
+    return list(places.values())
+
+
+def name_of(one: str | Message) -> str:
+    """Return the id of a message that is named."""
+    return one.message_id if isinstance(one, Message) else one
+
+
+def outcomes_of(
+    ids: Sequence[str | Message],
+    rows: Sequence[tuple[str, Outcome | LatchworkError]],
+    afterwards: LatchworkError | None = None,
+) -> dict[str, Outcome]:
+    """Return the outcome of each id, of all its messages if several wait.
+
+    afterwards: what failed once the messages were dealt with.
+
+    Raises the first error of a message to which certainly nothing was done; `details["outcomes"]` then has all others.
+    """
+    outcomes = {name_of(one): Outcome.NOT_THERE for one in ids}
+    failures: dict[str, LatchworkError] = {}
+    for name, row in rows:
+        if isinstance(row, LatchworkError):
+            failures.setdefault(name, row)
+        elif Outcome.UNKNOWN in (row, outcomes[name]):
+            outcomes[name] = Outcome.UNKNOWN
+        elif row is Outcome.DONE:
+            outcomes[name] = row
+    for name in failures:
+        if outcomes[name] is not Outcome.UNKNOWN:
+            del outcomes[name]
+    for failure in (*failures.values(), *([afterwards] if afterwards else [])):
+        failure.details["outcomes"] = outcomes
+        raise failure
+    return outcomes
+
+
+class SideView(QueueView):
+    """The sideline of a queue, or its parked messages: a `QueueView` in which each message can be dealt with alone."""
+
+    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, main: Main) -> None:
+        super().__init__(pointers, codec, rules)
+        self._main = main
+
+    @property
+    def home(self) -> Main:
+        """The queue that this is a side of."""
+        return self._main
+
+    def search(
+        self,
+        *,
+        reason: str | None = None,
+        key: str | None = None,
+        header: Mapping[str, str] | None = None,
+        older_than: timedelta | float | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Return up to `limit` messages, at most 1,000, that were not received and match all arguments. Changes
+        nothing.
+
+        reason: why they are here.
+        key: in the shard of this key; also messages of other keys of that shard, as no message keeps its key.
+        header: with these headers.
+        older_than: published longer ago than this, a timedelta or seconds, by the clocks of its publisher and of this
+            machine.
+
+        A batch read per 1,000 slots, until enough were found. A message that cannot be read is left out, with a warning
+        that names its record.
+        """
+        criteria = Criteria(reason, header, older_than, limit)
+        shard = None if key is None else self._main.shard_of(key)
+        now = self.store.seams.wall()
+        found = (
+            message
+            for message in waiting(self.pointers, self.codec, CHUNK)
+            if shard in (None, message.shard) and criteria.matches(message, now)
+        )
+        return list(islice(found, limit))
+
+    def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Delete messages that were not received, for good; return the outcome of each id.
+
+        ids: at most 1,000 message ids, which stand for all messages of these ids that wait here, or messages that
+            `search` has found, which stand for just these.
+
+        One call, and one to look for each 1,000 that wait here; if only messages are given, one look. Raises the
+        store's errors: if nothing was looked at yet, nothing was done; else the error is that of a message to which
+        nothing was done, and `details["outcomes"]` has the others. A record here that cannot be read keeps no other
+        message from it; its error is that of the message that was found there, and of an id that was found nowhere.
+        """
+        named = checked_ids(ids)
+        found, unread = self._found(named)
+        rows = self._drop(found, self.store.seams.unique(), _MAY_TAKE, _DROP)
+        outcomes = [*zip([one.message_id for one in found], rows, strict=True), *unread]
+        return outcomes_of(named, outcomes, self._left_batches(found, rows))
+
+    def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
+        """Move messages back to their queue at once, to start again with no attempts; return the outcome of each id.
+
+        ids, errors: as for `discard`. Four calls, and those to look. They are loaded there first, then removed here:
+            one that was received here meanwhile is UNKNOWN, as it may be delivered twice.
+        """
+        return self._bring(ids, self._main)
+
+    def move(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+        """Move messages to another queue of the same codec, to start there with no attempts; else as `redrive`.
+
+        A batch that they belong to waits for them no more, as when they are discarded. Raises `Refused` if that queue
+        is known to be deactivated.
+        """
+        if not hasattr(queue, "open_for_publishing"):
+            raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
+        if queue.codec.name != self.codec.name:
+            raise InvalidRequest(
+                f"messages of a queue of {self.codec.name} go to no queue of {queue.codec.name}: take one of that codec"
+            )
+        if queue.pointers.pointers_key(0) == self._main.pointers.pointers_key(0):
+            raise InvalidRequest(f"{shown(queue)} is where these messages came from: use redrive")
+        return self._bring(ids, queue)
+
+    # ---- finding them
+
+    def _found(self, named: Sequence[str | Message]) -> tuple[list[Found], list[tuple[str, LatchworkError]]]:
+        """Return where the messages are, and the errors of those that may be in a record that cannot be read."""
+        ids = {one for one in named if isinstance(one, str)}
+        messages = {Slot(one.shard, one.pointer): one.message_id for one in named if isinstance(one, Message)}
+        slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
+        found: dict[Slot, Found] = {}
+        unread: dict[Slot, LatchworkError] = {}
+        while some := list(islice(slots, CHUNK)):
+            records = read_each(self.store, [self.pointers.key(slot) for slot in some], "msgId", "keepId", "batch")
+            for slot, record in zip(some, records, strict=True):
+                if isinstance(record, LatchworkError):
+                    unread[slot] = record
+                    continue
+                name = record.bins.get("msgId") if record else None
+                if (
+                    record is not None
+                    and isinstance(name, str)
+                    and (name in ids or (name and name == messages.get(slot)))
+                ):
+                    keep, batch = record.bins.get("keepId", 0), record.bins.get("batch")
+                    place = place_of_text(batch) if isinstance(batch, str) else None
+                    found[slot] = Found(slot, name, keep if is_int(keep) else 0, place)
+        ids -= {one.message_id for one in found.values()}
+        beyond = [(messages[slot], row) for slot, row in unread.items() if slot in messages]
+        beyond += [(name, row) for row in list(unread.values())[:1] for name in sorted(ids)]
+        return [found[slot] for slot in sorted(found)], beyond
+
+    # ---- what is done to them
+
+    def _drop(self, found: Sequence[Found], me: str, when: Any, drop: Sequence[Put]) -> list[Outcome | LatchworkError]:
+        """Leave a tombstone in place of the message: consumers pass it, and a repeat of this finds it done."""
+        gone = (*drop, Put(TAKEN, me), Put("modified_at", self.pointers.now_ms()))
+        least = int(self.pointers.sweep) + 1
+        updates = [
+            Update(
+                self.pointers.key(one.slot), gone, Bound(when, {"me": me, "id": one.message_id}),
+                ttl=max(least, one.keep),
+            )
+            for one in found
+        ]  # fmt: skip
+        rows = self.store.repeat_many(updates) if updates else []
+        return [self._dropped(one, me, row) for one, row in zip(found, rows, strict=True)]
+
+    def _dropped(self, one: Found, me: str, row: Any) -> Outcome | LatchworkError:
+        if isinstance(row, Refused) and row.details.get("doubt"):
+            try:
+                record = self.store.get(self.pointers.key(one.slot), TAKEN, "data")
+            except LatchworkError:
+                return Outcome.UNKNOWN
+            return Outcome.DONE if record is not None and record.bins == {TAKEN: me} else Outcome.NOT_THERE
+        if isinstance(row, NotFound | Refused):
+            return Outcome.NOT_THERE
+        if isinstance(row, OutcomeUnknown):
+            return Outcome.UNKNOWN
+        return row if isinstance(row, LatchworkError) else Outcome.DONE
+
+    def _bring(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+        """Take them, load them there, and leave tombstones here."""
+        named = checked_ids(ids)
+        queue.open_for_publishing()
+        found, unread = self._found(named)
+        me = self.store.seams.unique()
+        rows: list[tuple[str, Outcome | LatchworkError]] = list(unread)
+        taken: list[tuple[Found, Envelope]] = []
+        away = queue is not self._main
+        for one, row in zip(found, self._take(found, me), strict=True):
+            if isinstance(row, Envelope):
+                taken.append((one, replace(as_new(row), batch=None) if away else as_new(row)))
+            else:
+                rows.append((one.message_id, row))
+        shards = [queue.pointers.home(one.slot.shard) for one, _ in taken]
+        loaded = load(queue.pointers, [envelope for _, envelope in taken], shards, moved=True)
+        queue.active.loaded({slot.shard for slot in loaded if isinstance(slot, Slot)})
+        there = []
+        for (one, _), slot in zip(taken, loaded, strict=True):
+            if isinstance(slot, Slot):
+                there.append(one)
+            else:
+                rows.append((one.message_id, Outcome.UNKNOWN if isinstance(slot, OutcomeUnknown) else slot))
+        gone = self._drop(there, me, _STILL_MINE, _DROP if away else _DROP_ALL)
+        # It is there. Where it may be here as well it may come twice.
+        rows += [
+            (one.message_id, Outcome.DONE if row is Outcome.DONE else Outcome.UNKNOWN)
+            for one, row in zip(there, gone, strict=True)
+        ]
+        if not away:
+            return outcomes_of(named, rows)
+        outcomes = dict(zip([one.slot for one in there], gone, strict=True))
+        left = self._left_batches(found, [outcomes.get(one.slot, Outcome.NOT_THERE) for one in found])
+        return outcomes_of(named, rows, left)
+
+    def _left_batches(self, found: Sequence[Found], rows: Sequence[Outcome | LatchworkError]) -> LatchworkError | None:
+        """Remove deleted messages from the count of their batches (P18). No call without batches.
+
+        Also those of which only the tombstone was found: the process that left it may have died before this. Returns
+        the store's error, if any; the same call again completes it.
+        """
+        gone = [one.place for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.DONE]
+        others = [one for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.NOT_THERE]
+        try:
+            records = read_each(self.store, [self.pointers.key(one.slot) for one in others], TAKEN, "data", "delivery")
+            for one, record in zip(others, records, strict=True):
+                if one.place and isinstance(record, Record) and record.bins.keys() == {TAKEN}:
+                    gone.append(one.place)
+            Blocks(self.store, self.pointers.client_id).take_out(gone, GONE)
+        except LatchworkError as failure:
+            return failure
+        return next((record for record in records if isinstance(record, LatchworkError)), None)
+
+    def _take(self, found: Sequence[Found], me: str) -> list[Envelope | Outcome | LatchworkError]:
+        """Keep others who bring messages elsewhere from these for a minute; consumers are kept from nothing."""
+        ops = (Put(TAKEN, me), ReadAll())
+        updates = [
+            Update(self.pointers.key(one.slot), ops, Bound(_MAY_TAKE, {"me": me, "id": one.message_id}))
+            for one in found
+        ]
+        rows = self.store.repeat_many(updates) if updates else []
+        return [
+            Outcome.NOT_THERE
+            if isinstance(row, NotFound | Refused)
+            else row
+            if isinstance(row, LatchworkError)
+            else from_bins(row[0]) or Outcome.NOT_THERE
+            for row in rows
+        ]

@@ -1,0 +1,73 @@
+"""Bringing parked messages back to their queue (docs/protocols P5)."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ....errors import InvalidRequest, LatchworkError
+from ....inputs import checked_switch
+from ....plain import shown
+from ..envelope import Envelope, Message, message_of, reason_of
+from ..shards import PointerQueue
+from ..slots import Held
+from ..subqueue import QueueView
+from .drain import PassReport, sweep_through
+
+PREVIOUS_ATTEMPTS = "latchwork-attempts"
+"""The header in which a redriven message keeps how often it had been handed out before."""
+
+
+def redrive(
+    parked: QueueView, main: QueueView, limit: int, *, reason: str | None = None, dry_run: bool = False
+) -> list[Message]:
+    """Move parked messages back, as `ShardedQueue.redrive` describes."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
+        raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to 1000000")
+    checked_switch("dry_run", dry_run)
+    wanted = None if reason is None else reason_of(reason)
+    if dry_run:
+        return [message for message in parked.peek_all() if wanted in (None, message.reason)][:limit]
+    return _Redrive(parked, main, limit, wanted).run()
+
+
+def as_new(envelope: Envelope) -> Envelope:
+    """Return the message with no attempts and nothing to wait for; how often it had been handed out is in its
+    header.
+    """
+    stored = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
+    # Any publisher may have given such a header.
+    before = int(stored) if stored.isascii() and stored.isdigit() and len(stored) < 10 else 0
+    headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
+    return replace(envelope, attempts=0, not_before=0, headers=headers)
+
+
+class _Redrive:
+    """One pass over the parked messages, which ends when enough have been brought back."""
+
+    def __init__(self, parked: QueueView, main: QueueView, limit: int, reason: str | None) -> None:
+        self._parked, self._main, self._left, self._reason = parked, main, limit, reason
+        self._chosen: list[Message] = []
+
+    def run(self) -> list[Message]:
+        source, report, settled = self._parked.pointers, PassReport(), 0
+        try:
+            for state in source.states():
+                for part in sweep_through(source, state, self._route, enough=lambda: self._left <= 0):
+                    report, settled = report + part, len(self._chosen)
+        except LatchworkError as failure:  # raised below, with what was moved before
+            report += PassReport(errors=(failure,))
+        stayed = set(report.stayed)
+        done = [one for one in self._chosen[:settled] if (one.shard, one.pointer) not in stayed]
+        self._main.active.loaded({self._main.pointers.home(message.shard) for message in done})
+        if report.errors:
+            report.errors[0].details["redriven"] = [message.message_id for message in done]
+            raise report.errors[0]
+        return done
+
+    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
+        envelope = held.envelope
+        if self._left <= 0 or self._reason not in (None, envelope.reason):
+            return self._parked.pointers, envelope
+        self._left -= 1
+        self._chosen.append(message_of(envelope, self._main.codec, *held.slot))
+        return self._main.pointers, as_new(envelope)

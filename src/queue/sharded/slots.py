@@ -1,0 +1,52 @@
+"""The content of a slot of a pointer queue, as values: where it is, who claimed it, what was written or found there."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from .envelope import Envelope
+
+
+class Slot(NamedTuple):
+    """The place of a message within a pointer queue."""
+
+    shard: int
+    pointer: int
+
+
+class Claim(NamedTuple):
+    """Pointers `after + 1` to `last` of a shard, which this caller may stamp now; `loaded` were reserved in all."""
+
+    after: int
+    last: int
+    loaded: int
+
+
+class Turn(NamedTuple):
+    """The holder of a shard's lock, by its fence, in claims of the shard."""
+
+    fence: int
+    more: bool
+
+
+class Written(Enum):
+    """The outcome of writing a data record."""
+
+    DONE = "done"
+    SPENT = "spent"  # something else is at the pointer; it has to go to another
+
+
+class Found(Enum):
+    """The result of a stamp that found no message."""
+
+    ABSENT = "absent"
+    TAKEN = "taken"  # a tombstone, a message that is done, or one that another delivery holds
+
+
+class Held(NamedTuple):
+    """A message that was stamped with a delivery id."""
+
+    slot: Slot
+    delivery: str
+    envelope: Envelope

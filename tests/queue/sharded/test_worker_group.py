@@ -1,0 +1,99 @@
+"""Processes that consume are members of their client's group. In virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.queue import QueueRegistry
+from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
+from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership, _meta, queues_of, workers_of
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from tests.sim.stage import Fault, Kind, Stage
+
+from .test_upkeep import consuming
+
+
+def at_work(store):
+    return [(one.farm, queues_of(one)) for one in workers_of(store, "c", "f").members()]
+
+
+def test_a_process_that_consumes_is_there_with_its_queues_until_it_stops():
+    stage = Stage()
+    stage.act("worker", consuming([], 100))
+    stage.act("looks", at_work, after=50)
+    stage.act("looks later", at_work, after=150)
+    stage.play()
+    assert stage.said == {"worker": None, "looks": [("f", ["q"])], "looks later": []}
+
+
+def test_a_process_that_died_is_missed_by_the_others():
+    stage = Stage()
+    dead = stage.act("dead", consuming([], 1000))
+    stage.world.at(100.0, dead.die)
+    stage.act("worker", consuming([], 1000))
+    stage.act("early", at_work, after=50)
+    stage.act("late", lambda store: (at_work(store), workers_of(store, "c", "f").lost()), after=100 + 5 * LEASE)
+    stage.play()
+    assert len(stage.said["early"]) == 2
+    there, lost = stage.said["late"]
+    assert (len(there), len(lost)) == (1, 1)
+
+
+def test_a_process_that_was_paused_for_longer_than_its_lease_comes_back():
+    stage = Stage({"worker": {"Put:beat#": 3 * LEASE}})
+    stage.act("worker", consuming([], 1000))
+    stage.act("other", consuming([], 1000))
+    stage.act("looks", at_work, after=900)
+    stage.play()
+    assert len(stage.said["looks"]) == 2
+
+
+def test_a_store_that_is_away_does_not_end_it(caplog):
+    stage = Stage({"worker": dict.fromkeys(range(1, 200), Fault(Kind.DROPPED))})
+
+    def body(store):
+        membership = WorkerMembership(workers_of(store, "c", "f"), "me", lambda: ["q"])
+        membership.start()
+        membership.start()
+        store.seams.sleep(300 * LEASE)
+        membership.stop(1.0)
+
+    stage.act("worker", body)
+    stage.act("looks", at_work, after=200 * LEASE)
+    stage.play(until=1e6)
+    assert stage.said["looks"] == [("f", ["q"])]
+    assert "this process could not join or renew" in caplog.text
+
+
+def test_who_works_on_another_queue_says_so():
+    stage = Stage()
+
+    def body(store):
+        upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
+        upkeep.join("one", "a")
+        store.seams.sleep(LEASE)
+        upkeep.join("another", "b")
+        store.seams.sleep(LEASE)
+        said = at_work(store)
+        upkeep.leave("one")
+        upkeep.leave("another")
+        return said
+
+    stage.act("worker", body)
+    stage.play()
+    assert stage.said["worker"] == [("f", ["a", "b"])]
+
+
+@pytest.mark.parametrize("count", [0, 1, 100])
+def test_as_many_queues_are_named_as_there_is_room_for(count):
+    names = [f"a-queue-with-a-long-name-{number:03}" for number in range(count)]
+    assert _meta(names)["queues"] == names[: min(count, 6)]
+
+
+def test_a_member_that_is_no_worker_has_no_queues():
+    group = workers_of(MemoryStore(ManualClock()), "c", "f")
+    for meta in (None, 5, {"queues": 5}, {"other": []}):
+        group.join("p", meta=meta, keep_alive=False)
+        (member,) = group.members()
+        assert queues_of(member) == []

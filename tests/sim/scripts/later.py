@@ -1,0 +1,199 @@
+"""Delayed delivery (P16) and schedules (P14): what comes later comes, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
+from unittest import mock
+
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.ledger.ledger import Ledger
+from latchwork.queue.sharded.delayed import entries as delayed
+from latchwork.queue.sharded.delayed.entries import CHUNK
+from latchwork.queue.sharded.queue import ShardedQueue
+from latchwork.queue.sharded.upkeep import scheduling, timers
+from latchwork.queue.sharded.upkeep.scheduling import Scheduling
+from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
+from latchwork.store import MemoryStore
+from latchwork.store.model.expr import Const
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, FaultyStore
+
+from .common import patched
+
+
+class Term:
+    """A leadership that lasts."""
+
+    def check(self):
+        """It leads."""
+
+
+class Upkeep:
+    """The two duties of one queue."""
+
+    def __init__(self, queue):
+        self._queue = queue
+
+    def queues(self):
+        return [self._queue]
+
+    def registries(self):
+        return [self._queue.registry]
+
+
+def queue_on(store):
+    return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=1))
+
+
+def run(queue, clock, seconds):
+    """Let a leader that has just been elected move what is due for so many seconds."""
+    mover, end = Timers(Upkeep(queue)), clock.monotonic() + seconds
+    while clock.monotonic() < end:
+        clock.advance(max(0.1, min(mover.run(Term()), end - clock.monotonic())))
+
+
+def delivered(queue):
+    found = []
+    while more := queue.receive(1000):
+        found += [delivery.payload for delivery in more]
+        queue.ack_many(more)
+    return found
+
+
+def dying(inner, clock, call, *, mover=Timers):
+    """A leader that dies after so many calls."""
+    faulty = FaultyStore(inner, seams=clock)
+    queue = QueueRegistry(faulty, "c", farm_id="f").get("q")
+    faulty.plan = {faulty._number + call: "crash_after"}
+    with suppress(Crash):
+        mover(Upkeep(queue)).run(Term())
+
+
+def late_publisher():
+    """P16.2: a publisher is paused between its two steps; its bucket is passed meanwhile."""
+    clock = ManualClock()
+    queue, steps = queue_on(MemoryStore(clock)), []
+    queue.publish("other", delay=1)
+    with mock.patch.object(queue.delayed, "_enter", lambda *given: steps.append(given) or {}):
+        queue.publish("late", delay=2)
+    run(queue, clock, 60)
+    queue.delayed._enter(*steps[0])
+    run(queue, clock, 10)
+    return sorted(delivered(queue)) == ["late", "other"]
+
+
+def between_two_records():
+    """P16.3: a leader dies when it has emptied the first record of a bucket."""
+    for call in range(5, 14):
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        queue = queue_on(store)
+        queue.publish_many(range(CHUNK), delay=1)
+        queue.publish("behind", delay=1)
+        clock.advance(2)
+        dying(store, clock, call)
+        run(queue, clock, 20)
+        if len(delivered(queue)) != CHUNK + 1:
+            return False
+    return True
+
+
+def the_first_record_alone():
+    def full(self, places, rows, real=QueueTimers._full):
+        return {number: ids for number, ids in real(self, places, rows).items() if ids[0]}
+
+    return mock.patch.object(QueueTimers, "_full", full)
+
+
+def mover_dies():
+    """P16.4: a mover dies anywhere between marking an entry and forgetting it; another goes on."""
+    for call in range(2, 12):
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        queue = queue_on(store)
+        queue.publish_many(["a", "b"], delay=1)
+        clock.advance(2)
+        dying(store, clock, call)
+        run(queue, clock, 20)
+        if sorted(delivered(queue)) != ["a", "b"]:
+            return False
+    return True
+
+
+def without_a_ledger():
+    def plain(queue, wanted, seconds, scope):
+        queue.publish_many([one.envelope.data.strip('"') for one in wanted])
+        return [one.envelope.msg_id for one in wanted]
+
+    return mock.patch.object(timers, "publish_unless_there", plain)
+
+
+def cancel_meets_a_move():
+    """P16.4: a cancel comes when a mover has marked the message, and died."""
+    for call in range(3, 9):
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        queue = queue_on(store)
+        queue.publish("m", delay=1, message_id="m")
+        clock.advance(2)
+        dying(store, clock, call)
+        cancelled = queue.cancel("m")
+        run(queue, clock, 20)
+        if delivered(queue) != ([] if cancelled else ["m"]):
+            return False
+    return True
+
+
+def leader_dies_at_a_tick():
+    """P14.2: a leader dies anywhere between publishing a tick and noting it; the next one goes on."""
+    for call in range(1, 9):
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        queue = queue_on(store)
+        queue.registry.schedule(Schedule("s", "q", "tick", every=timedelta(minutes=1)))
+        clock.advance(60)
+        dying(store, clock, call, mover=Scheduling)
+        Scheduling(Upkeep(queue)).run(Term())
+        if delivered(queue) != ["tick"]:
+            return False
+    return True
+
+
+@contextmanager
+def noted_first() -> Iterator[None]:
+    """Settle a tick before it is published."""
+    real = Scheduling._publish
+
+    def publish(self, *given):
+        _, records, schedule, last, now = given
+        ticks, settled = schedule.due(scheduling.from_ms(last), now)
+        if ticks:
+            records.settle(schedule.name, last, scheduling.to_ms(settled))
+        real(self, *given)
+
+    with mock.patch.object(Scheduling, "_publish", publish):
+        yield
+
+
+@contextmanager
+def each_attempt_for_itself() -> Iterator[None]:
+    """Publish a tick without asking a ledger."""
+
+    def plain(self, number, messages):
+        ShardedQueue.publish_many(self._queue, [message.payload for message in messages])
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Ledger, "publish", plain))
+        yield
+
+
+RULES = [
+    ("P16.2 late", late_publisher, patched(delayed.DelayedMessages, "_look_again", lambda *_: None)),
+    ("P16.3 records", between_two_records, the_first_record_alone),
+    ("P16.4 ledger", mover_dies, without_a_ledger),
+    ("P16.4 marked", cancel_meets_a_move, patched(delayed, "WAITS", Const(value=True))),
+    ("P14.2 order", leader_dies_at_a_tick, noted_first),
+    ("P14.2 ledger", leader_dies_at_a_tick, each_attempt_for_itself),
+]

@@ -1,0 +1,51 @@
+"""What the Python processes that Spark starts load, and keep."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from latchwork.spark import worker
+
+UNNEEDED = {
+    "a read": {"pyarrow.compute", "latchwork.spark.sink", "latchwork.spark.latch"},
+    "a write": {"pyarrow.compute", "latchwork.spark.source", "latchwork.spark.latch", "latchwork.coord.barrier"},
+}
+"""What takes long to load, and a step of a query's planning has no use for."""
+NEEDED = {"a read": "source, latchwork.spark.table", "a write": "sink"}
+
+
+@pytest.mark.parametrize("what", NEEDED)
+def test_a_process_that_plans_loads_only_what_its_step_needs(what):
+    code = f"import sys, latchwork.spark.datasource, latchwork.spark.{NEEDED[what]}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    loaded = set(done.stdout.split())
+    assert "latchwork.spark.datasource" in loaded
+    assert not loaded & UNNEEDED[what]
+
+
+@pytest.fixture
+def unfrozen(monkeypatch):
+    """As in a process in which nothing was read or written yet."""
+    monkeypatch.setattr(worker, "_ready", False)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_a_worker_has_loaded_is_not_looked_at_after_each_task_again(unfrozen, monkeypatch):
+    monkeypatch.setattr(worker.TaskContext, "get", staticmethod(object))
+    worker.make_ready()
+    loaded = gc.get_freeze_count()
+    assert loaded > 1_000
+    gc.unfreeze()
+    worker.make_ready()
+    assert gc.get_freeze_count() == 0, "once in a worker's life: what comes later is collected"
+
+
+def test_a_process_that_is_no_worker_collects_garbage_as_before(unfrozen):
+    worker.make_ready()
+    assert gc.get_freeze_count() == 0
