@@ -150,7 +150,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 def _calls(reporter):
     reports = (report for reports in reporter.stats.values() for report in reports)
-    return [report for report in reports if getattr(report, "when", None) == "call"]
+    return [report for report in reports if getattr(report, "when", None) == "call" and report.outcome != "rerun"]
 
 
 def _is_whole(config, reporter):

@@ -151,9 +151,10 @@ def test_ctrl_z_stops_the_command_and_fg_lets_it_go_on_with_the_terminal(shell):
 
 
 def test_a_command_in_the_background_that_wants_the_terminal_waits_for_fg(shell):
+    shell.sendline("set -b")  # the shell says at once that a job has stopped, not before its next prompt
+    shell.expect_exact(PROMPT)
     shell.sendline(f"{typed(lock_run(ASK))} &")
     shell.expect("asking")
-    shell.sendline("")
     shell.expect("Stopped")
     shell.sendline("fg")
     shell.expect("lw")
