@@ -35,7 +35,11 @@ def test_batches_are_listed_looked_at_waited_for_and_closed(lw, orders):
     assert lw("queue", "batch", "wait", "orders", "load-7", *where, "--timeout", "5").code == 0
     facts = lw("--json", "queue", "batch", "show", "orders", "load-7", *where).json
     assert (facts["done"], facts["complete"], facts["missing"]) == (2, True, [])
-    assert "load-7" in lw("queue", "batch", "show", "orders", "load-7", *where).out
+    lines = lw("queue", "batch", "show", "orders", "load-7", *where).out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["batch", "load-7"], ["published", "2"], ["done", "2"], ["discarded", "0"], ["parked", "0"], ["waiting", "0"],
+        ["closed", "True"], ["complete", "True"], ["ended", "True"], ["missing", "-"],
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("verb", ["show", "wait", "close"])

@@ -25,6 +25,12 @@ def test_a_group_is_created_listed_looked_at_and_dropped(lw, queue):
     assert row == {"group": "audit", "consumers": 3, "ready": 1, "sideline": 0, "parked": 0}
     facts = lw("--json", "queue", "group", "stats", "orders", "audit", *queue[1:]).json
     assert (facts["queue"], facts["ready"], facts["in_flight"]) == ("orders@audit", 1, 0)
+    lines = lw("queue", "group", "stats", "orders", "audit", *queue[1:]).out.splitlines()
+    assert len(lines) == len(facts)
+    assert [line.split() for line in lines[:4]] == [
+        ["queue", "orders@audit"], ["active", "True"], ["consumers", "3"], ["ready", "1"],
+    ]  # fmt: skip
+    assert "sidelined by reason    -" in lines
     assert lw("queue", "group", "drop", "orders", "audit", *queue[1:]).code == 0
     assert lw("queue", "group", "drop", "orders", "audit", *queue[1:]).code == 3
     assert lw("--json", "queue", "group", "list", *queue).json == []

@@ -11,6 +11,7 @@ from ...errors import WaitTimeout
 from ...queue import QueueBatch, QueueRegistry, ShardedQueue
 from ..options import Client, Farm
 from ..session import Session
+from .queue import lines_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
 
@@ -47,7 +48,7 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
     session: Session = context.obj
     found = _queue(session, name, client, farm).batch(batch, create=False)
     facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
-    session.say("\n".join(f"{key:12} {_shown(value)}" for key, value in facts.items()), **facts)
+    session.say(*lines_of(facts), **facts)
 
 
 @app.command()
@@ -83,7 +84,3 @@ def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm
     session: Session = context.obj
     _queue(session, name, client, farm).batch(batch, create=False).close()
     session.say(f"closed {batch} of {name}", queue=name, batch=batch)
-
-
-def _shown(value: object) -> object:
-    return ", ".join(value) or "-" if isinstance(value, list) else value

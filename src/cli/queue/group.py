@@ -13,6 +13,7 @@ from ...queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..options import Client, Farm
 from ..session import Session
 from ..snapshot import queue_facts
+from .queue import lines_of
 
 app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
 
@@ -103,4 +104,4 @@ def stats(context: typer.Context, name: Name, group: Group, client: Client, farm
     """
     session: Session = context.obj
     facts = queue_facts(_group(session, name, group, client, farm))
-    session.say("\n".join(f"{key.replace('_', ' '):22} {value}" for key, value in facts.items()), **facts)
+    session.say(*lines_of(facts), **facts)

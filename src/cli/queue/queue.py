@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -97,7 +98,7 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
     """
     session: Session = context.obj
     facts = queue_facts(queue_of(session, name, client, farm))
-    session.say(*(f"{key.replace('_', ' '):22} {_text(value)}" for key, value in facts.items()), **facts)
+    session.say(*lines_of(facts), **facts)
 
 
 @app.command()
@@ -297,7 +298,14 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
         ) from None
 
 
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line for each fact, for people."""
+    return [f"{key.replace('_', ' '):22} {_text(value)}" for key, value in facts.items()]
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{name} {count}" for name, count in value.items()) or "-"
     return "-" if value is None else str(value)
