@@ -79,6 +79,7 @@ class ShardedQueue(QueueView):
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False
+        self.made_at: Any = None  # when its record was created (ms, server), as read last
         self.reset_after_fork()
         reset_in_child(self)
 

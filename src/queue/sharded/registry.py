@@ -22,7 +22,7 @@ from .active import IDLE_LOOK
 from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
 from .delayed.schedules import Schedule, ScheduleRecords
-from .groups.making import DROPPED, MADE, Start, checked_start, complete
+from .groups.making import DROPPED, MADE, Start, checked_start, complete, was_dropped
 from .groups.pointers import pointer_queues
 from .queue import QueueGroup, ShardedQueue
 from .record import (
@@ -329,7 +329,7 @@ class QueueRegistry:
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
                 return
-            if self._is_used(name):
+            if self._is_used(name) and not self._was_dropped(name):
                 self._make_again(name)
                 return
             with self._lock:
@@ -340,6 +340,13 @@ class QueueRegistry:
         """Whether the queue was used since the last refresh, and was not deactivated."""
         with self._lock:
             return any(one.used and one.live.active for one in self._held.get(name, ()))
+
+    def _was_dropped(self, name: str) -> bool:
+        """Whether this is a group that another process has dropped. Two calls, none for a queue."""
+        group = self._adopted()[name]
+        if not isinstance(group, QueueGroup):
+            return False
+        return was_dropped(self.records, group.config, group.pointers.shared, group.made_at)
 
     def _make_again(self, name: str) -> None:
         """Write the record of a queue again. A queue in use keeps its record alive, so if it is missing, the store has
@@ -386,6 +393,7 @@ class QueueRegistry:
             if queue is None or other_codec or _is_other(queue.config, config):
                 queue = self._queues[config.name] = self._object(config, live)
             self._update_live(config.name, live)
+            queue.made_at = bins.get("createdAt")
             return queue
 
     def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:

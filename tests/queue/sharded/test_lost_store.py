@@ -225,3 +225,40 @@ def test_a_group_that_is_made_in_the_emptied_store_gets_what_an_older_process_pu
     later.queue.ack_many(mine)
     assert sorted(delivery.payload for delivery in mine) == ["a", "b", "c"]
     assert sorted(delivery.payload for delivery in group.receive(10)) == ["a", "b", "c"]
+
+
+def test_a_group_that_another_process_has_dropped_does_not_come_back_with_a_process_that_still_uses_it(sim, caplog):
+    process, other = sim.process(), sim.process()
+    group = process.queue.group("g")
+    process.queue.publish("m")
+    assert len(group.receive(1)) == 1
+    other.registry.get("q@g").drop()
+    with pytest.raises(NotFound, match="was dropped"):
+        group.receive(1)
+    assert group.used
+    process.registry.refresh()
+    assert [queue.name for queue in other.registry.queues(active=None)] == ["q"]
+    assert "is made again" not in caplog.text
+    process.queue.publish("n")
+    process.queue.ack_many(process.queue.receive(10))
+    assert process.queue.store.get(process.queue.pointers.key((0, 2))) is None, "the message waits for no group"
+
+
+@pytest.mark.parametrize("lost", ["all", "all, and the queue is used again", "its record alone"])
+def test_a_group_in_use_that_the_store_has_lost_is_made_again(sim, lost, caplog):
+    process = sim.process()
+    group = process.queue.group("g")
+    process.queue.publish_many(range(3))
+    group.ack_many(group.receive(3))
+    if lost == "its record alone":
+        sim.store.delete(process.registry.records.key("q@g"))
+    else:
+        emptied(sim)
+        sim.pass_time(1)
+    if lost == "all, and the queue is used again":
+        sim.process().queue.publish("m")
+    process.registry.refresh()
+    assert "q@g" in [queue.name for queue in process.registry.queues()]
+    assert "the record of queue q@g" in caplog.text
+    process.queue.publish("last")
+    assert "last" in [delivery.payload for delivery in group.receive(10)]

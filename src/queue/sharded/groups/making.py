@@ -209,6 +209,26 @@ def check_there(records: QueueRecords, config: GroupConfig) -> None:
         raise _dropped(config)
 
 
+def was_dropped(records: QueueRecords, config: GroupConfig, shared: SharedPointers, made_at: Any) -> bool:
+    """Whether a group without a record was dropped; False where the store has lost the record. Two calls.
+
+    A drop leaves the queue as it was, and no shard of it that names the group. A store that came back empty has no
+    record of the queue, or one that was made later.
+
+    made_at: the time (ms, server) at which the group's record was created.
+    """
+    queue = records.find(config.of, "createdAt")
+    since = queue.bins.get("createdAt") if queue else None
+    if not is_int(since) or not is_int(made_at) or since > made_at:
+        return False
+    shards = read_each(shared.store, [shared.queue_key(n) for n in range(shared.shards)], GROUPS)
+    return all(isinstance(one, Record) and shared.tag not in _map(one.bins.get(GROUPS)) for one in shards)
+
+
+def _map(stored: Any) -> Mapping[Any, Any]:
+    return stored if isinstance(stored, Mapping) else {}
+
+
 def _dropped(config: GroupConfig) -> NotFound:
     return NotFound(f"there is no group {config.name!r} any more: it was dropped")
 
