@@ -27,7 +27,7 @@ from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegist
 from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches import batch as batch_file
-from latchwork.queue.sharded.batches.blocks import BLOCK, Place, place_of_text
+from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Place, place_of_text
 from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
@@ -457,6 +457,41 @@ def test_a_cancel_whose_process_died_is_completed_when_the_message_would_be_due(
 
     report = inject_everywhere(cancel, prepare=prepare, check=check)
     assert not report.troubles, report
+
+
+def test_a_cancelled_message_leaves_its_batch_though_the_store_fails_as_it_would_be_due(alone, monkeypatch):
+    with alone.batch("b") as batch:
+        batch.publish_many(["a", "b"], message_ids=["one", "two"], delay=60)
+    take_out, failing = Blocks.take_out, [Unavailable("no answer")] * 3
+
+    def fails_at_first(*arguments):
+        if failing:
+            raise failing.pop()
+        take_out(*arguments)
+
+    monkeypatch.setattr(Blocks, "take_out", fails_at_first)
+    assert alone.cancel("one")
+    run_until(Timers(Farms(alone)), alone.store.seams, 80)
+    assert failing == []
+    assert batch.progress().discarded == 1
+    assert drain(alone) == ["b"], "the others are published once, beside it"
+    assert batch.wait(0)
+
+
+def test_a_damaged_block_of_a_batch_holds_up_no_delayed_message(alone, monkeypatch):
+    with alone.batch("b") as batch:
+        batch.publish("a", message_id="one", delay=60)
+
+    def fails(*_):
+        raise Corrupt("flipped bytes")
+
+    monkeypatch.setattr(Blocks, "take_out", fails)
+    assert alone.cancel("one")
+    alone.publish("later", delay=61)
+    run_until(Timers(Farms(alone)), alone.store.seams, 80)
+    assert drain(alone) == ["later"]
+    buckets = [key for key in alone.store._records if key.name.startswith("B/") and key.set.endswith("_delay_set")]
+    assert [alone.store.get(key).bins["ids"] for key in buckets] == [{}, {}]
 
 
 def test_what_expires_is_waited_for_and_nothing_follows(alone):

@@ -286,14 +286,19 @@ class DelayedMessages:
         return Update(self.entry(name), mark, Bound(WAITS, {"by": by}))
 
     def left_batches(self, texts: Sequence[object]) -> None:
-        """Remove cancelled messages from the count of their batches, which the bins `batch` name (P18). No call if
-        there are none.
+        """Remove cancelled messages from the count of their batches, as `leave_batches` does.
 
         If that fails, or the process dies, the upkeep does it when the messages would be due.
         """
-        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
         with suppress(LatchworkError):
-            Blocks(self.store, self.client_id).take_out(places, GONE)
+            self.leave_batches(texts)
+
+    def leave_batches(self, texts: Sequence[object]) -> None:
+        """Remove messages from the count of their batches, which the bins `batch` name (P18). No call if there are
+        none. Raises the store's errors.
+        """
+        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
+        Blocks(self.store, self.client_id).take_out(places, GONE)
 
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""

@@ -271,14 +271,12 @@ class QueueTimers:
                 wanted[one] = Wanted(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
         outcomes = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
         moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
-        if cancelled:  # the process that cancelled them may have died before it updated their batches
-            records = those_read(read_each(self._store, [delayed.entry(one) for one in sorted(cancelled)], "batch"))
-            delayed.left_batches([record.bins.get("batch") for record in records if record])
+        stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
         failures |= {
             one: outcome for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, LatchworkError)
         }
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
-        over = moved | expired | gone | cancelled | put_off
+        over = (moved | expired | gone | cancelled | put_off) - stays
         if moved or expired:
             self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(moved | expired)], repeatable=True)
         if over:
@@ -287,6 +285,19 @@ class QueueTimers:
                 Update(delayed.control, (Add(OUT, len(over - cancelled)),)),
             ])  # fmt: skip
         return len(over) == len(set(ids))
+
+    def _leave_batches(self, cancelled: Sequence[str]) -> bool:
+        """Whether no batch waits for these messages any more: the process that cancelled them may have died before it
+        updated their batches. If the store fails, they stay here for the next look.
+        """
+        records = those_read(read_each(self._store, [self._delayed.entry(one) for one in cancelled], "batch"))
+        try:
+            self._delayed.leave_batches([record.bins.get("batch") for record in records if record])
+        except LatchworkError as failure:
+            if not is_for_good(failure):
+                return False
+            log.warning("cancelled messages of %s stay in their batches: %s", self.queue.name, failure)
+        return True
 
     def _put_off(self, failures: Mapping[str, LatchworkError]) -> set[str]:
         """Let messages that cannot be moved be tried again later, so that they hold up no others; the ids of these.
