@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -278,6 +279,41 @@ def test_a_consumer_that_waits_for_messages_ends_when_it_is_told_to(running, sql
     assert run.process.stdout.readline() == "1\n"
     run.process.terminate()
     assert run.process.wait(30) == 0
+
+
+@pytest.fixture
+def swept(sqlite_url):
+    with pytest.warns(UserWarning, match="unsafe"):
+        made = QueueRegistry(connect(sqlite_url), "shop").create(
+            QueueConfig("q", shards=1, sweep_duration=1, unsafe_limits=True)
+        )
+    made.publish(1)
+    return made
+
+
+def test_no_sweep_takes_a_message_from_a_job_that_runs_for_long(running, swept, lw, tmp_path):
+    go = tmp_path / "go"
+    job = f"echo began >> $OUT; while [ ! -e {go} ]; do sleep 0.02; done"
+    run = running(*CONSUME, "--max", "1", "--", "sh", "-c", job)
+    until(lambda: "began" in run.written())
+    time.sleep(2)
+    assert lw("queue", "sweep", *SHOP).code == 0
+    assert swept.depth().sideline == 0
+    go.touch()
+    assert run.process.wait(60) == 0, run.process.stderr.read()
+    assert (swept.depth().ready, swept.depth().sideline) == (0, 0)
+
+
+def test_no_sweep_takes_a_message_that_is_printed_with_later_ones(running, swept, lw):
+    run = running(*CONSUME, "--max", "2", "--json")
+    until(lambda: swept.depth().ready == 0)
+    time.sleep(2)
+    assert lw("queue", "sweep", *SHOP).code == 0
+    swept.publish(2)
+    out, err = run.process.communicate(timeout=60)
+    assert (run.process.returncode, err) == (0, "")
+    assert sorted(one["payload"] for one in json.loads(out)) == [1, 2]
+    assert (swept.depth().ready, swept.depth().sideline) == (0, 0)
 
 
 def test_a_job_that_does_not_read_its_message_is_no_failure(running, queue):

@@ -14,10 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ...background import Background
 from ...errors import InvalidRequest, LatchworkError
 from ...inputs import checked_timeout
 from ...plain import one_line
 from ...queue import Consumer, Delivery, ShardedQueue
+from ...queue.sharded.consumer.handler import EXTENSIONS, extend
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..run.foreground import Foreground
@@ -52,7 +54,8 @@ def consume(
     prints to stderr. If the command fails, the message goes into the sideline, and the exit code is 1, except with
     --follow. Messages taken when Ctrl-C or an error comes go there too; at SIGTERM they are finished, and no more are
     taken. --follow ends if it cannot print or run the command any more. Processes that the command has started and left
-    running are ended before its message is settled. A paused queue gives no messages; stderr then says so.
+    running are ended before its message is settled, and until then no sweep takes it away. A paused queue gives no
+    messages; stderr then says so.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
@@ -68,7 +71,8 @@ def consume(
             raise typer.Exit(0 if _followed(queue, work) else 1)
         terminal = entered.enter_context(Foreground(at_once=False))
         work = _Work(command, session, entered.enter_context(Supervisors(terminal)))
-        taking = _Taking(queue, limit, timeout, entered.enter_context(_Drained()))
+        in_hand = entered.enter_context(_InHand(queue))
+        taking = _Taking(queue, limit, timeout, entered.enter_context(_Drained()), in_hand)
         if session.json and not command:
             _print_together(session, taking)
         else:
@@ -109,6 +113,7 @@ class _Taking:
     limit: int
     timeout: float
     drained: _Drained
+    in_hand: _InHand
 
     def some(self, most: int) -> list[Delivery]:
         """Return the next messages, up to a number; none if there are none in time, or enough were taken."""
@@ -120,8 +125,40 @@ class _Taking:
             found = self.queue.receive(most, timeout=max(0.0, min(left, HEED)))
             if found or left <= 0:
                 self.limit -= len(found)
+                self.in_hand.deliveries = [*self.in_hand.deliveries, *found]
                 return found
         return []
+
+
+class _InHand:
+    """A context in which messages that were taken and not settled yet are extended, as by a consumer: a sweep would
+    bring them to another one while the command runs, or while more messages are waited for.
+    """
+
+    def __init__(self, queue: ShardedQueue) -> None:
+        self.deliveries: list[Delivery] = []
+        self._pause = queue.config.sweep_duration.total_seconds() / EXTENSIONS
+        self._background = Background(queue.store.seams, self._keep, f"{queue.name}-in-hand")
+
+    def __enter__(self) -> _InHand:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which are for the main thread
+        try:
+            self._background.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._background.stop(HEED)
+
+    def _keep(self) -> None:
+        while not self._background.stopping.wait(self._pause):
+            if self.deliveries:
+                extend(self.deliveries)
+
+    def settle(self) -> None:
+        """Extend none any more: all are settled now."""
+        self.deliveries = []
 
 
 def _print_together(session: Session, taking: _Taking) -> None:
@@ -131,8 +168,10 @@ def _print_together(session: Session, taking: _Taking) -> None:
             found += more
         session.table([_facts(delivery) for delivery in found])
     except BaseException as failure:
+        taking.in_hand.settle()
         _give_back(found, failure)
         raise
+    taking.in_hand.settle()
     taking.queue.ack_many(found)
 
 
@@ -140,18 +179,20 @@ def _work_one_by_one(session: Session, taking: _Taking, work: _Work) -> None:
     """Take each message when the one before it has been settled."""
     outcomes: list[dict[str, Any]] = []
     while more := taking.some(1):
-        outcomes += (_settled(delivery, work) for delivery in more)
+        outcomes += (_settled(delivery, work, taking.in_hand) for delivery in more)
     if session.json:
         session.table(outcomes)
     _print_failed(outcomes)
 
 
-def _settled(delivery: Delivery, work: _Work) -> dict[str, Any]:
+def _settled(delivery: Delivery, work: _Work, in_hand: _InHand) -> dict[str, Any]:
     try:
         done = work.one(delivery)
     except BaseException as failure:
+        in_hand.settle()
         _give_back([delivery], failure)
         raise
+    in_hand.settle()
     delivery.ack() if done else delivery.nack()
     return {"message_id": delivery.message_id, "acked": done}
 
