@@ -121,7 +121,7 @@ SESSION = "one Spark session"
 
 def pytest_collection_modifyitems(items):
     """Order the tests, and let one worker have those that share a server or a session: a file's, and all of Spark's."""
-    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
+    on_spark = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _turn(item.nodeid))
     for item in items:
         if not item.nodeid.startswith(SPREAD):

@@ -186,7 +186,8 @@ class World:
 
     @cached_property
     def queue(self):
-        queue = self.registry.create(QueueConfig("q", shards=2, shovel=ShovelConfig(timedelta(seconds=10))))
+        shovel, sweep = ShovelConfig(timedelta(seconds=10)), timedelta(minutes=5)
+        queue = self.registry.create(QueueConfig("q", shards=2, shovel=shovel, sweep_duration=sweep))
         queue.publish_many(["a", "b"])
         queue.publish("later", delay=60, message_id="later")
         return queue

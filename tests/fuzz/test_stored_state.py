@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from functools import cache
 from random import Random
 from typing import Any
-from unittest import mock
+
+import pytest
 
 from latchwork.background import FailureLog
 from latchwork.coord import CountDownLatch, FencedLock
@@ -80,9 +81,7 @@ class Farms:
 def upkeep(world):
     farms = Farms(world.registry)
     world.clock.advance(61)
-    # As if a message lived for a minute: what is older is not looked for, bucket by bucket.
-    with mock.patch.object(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 60_000)):
-        Timers(farms).run(Term())
+    Timers(farms).run(Term())
     Scheduling(farms).run(Term())
     Ending(farms).run(Term())
     for queue in farms.queues():
@@ -264,6 +263,13 @@ def harm(seed: int, figures: Counter[str]) -> list[str]:
     return [f"seed {seed}, {told}: {what}" for what in wrong]
 
 
+@pytest.fixture
+def short_lives(monkeypatch):
+    """As if a message lived for 10 s: what is older is not looked for, bucket by bucket."""
+    monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
+
+
+@pytest.mark.usefixtures("short_lives")
 def test_a_damaged_bin_is_an_error_of_ours_for_those_who_ask_for_it_and_nobodys_else(proved, caplog):
     caplog.set_level(logging.CRITICAL)
     figures: Counter[str] = Counter()
