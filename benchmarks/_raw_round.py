@@ -26,10 +26,10 @@ POLICY: dict[str, Any] = {
     "ttl": aerospike.TTL_NEVER_EXPIRE,
 }
 ORDERED = {"map_order": aerospike.MAP_KEY_ORDERED}
-WAITED_FOR = MapSmallestValue(GROUPS)
+WATERMARK = MapSmallestValue(GROUPS)
 FREE = Bin(LOCKED).eq(0) & Bin(GRANT, str).ne(Param("grant", str))
 HELD = Bin(LOCKED).eq(1) & Bin(FENCE).eq(Param("fence"))
-HEAD_MAY_MOVE = HELD & (Param("head") <= WAITED_FOR)
+HEAD_MAY_MOVE = HELD & (Param("head") <= WATERMARK)
 NEWEST = Bin(MARK) <= Param("fence")
 TRIM_EVERY, KEPT = 192, 64
 """The queue trims its transactions to 64 once there are more than 256."""
@@ -48,8 +48,8 @@ class RawRound:
             expression_operations.expression_write(TIME, compiled(SERVER_NOW)),
         ]
         self.look = [operations.read(bin) for bin in (FENCE, HEAD, TAIL)]
-        waited_for = expression_operations.expression_read("=", compiled(WAITED_FOR))
-        self.look_for_groups = [*self.look, waited_for]
+        watermark = expression_operations.expression_read("=", compiled(WATERMARK))
+        self.look_for_groups = [*self.look, watermark]
         self.trim = map_operations.map_remove_by_index_range(TXNS, KEPT, 2 * TRIM_EVERY, aerospike.MAP_RETURN_NONE)
 
     def enqueue(self, value: Any) -> int:
@@ -64,8 +64,8 @@ class RawRound:
 
     def dequeue(self) -> Any:
         """Take the value at the head."""
-        txn, fence, head, tail, waited_for = self._lock(self.look_for_groups)
-        assert head < min(tail, waited_for)
+        txn, fence, head, tail, watermark = self._lock(self.look_for_groups)
+        assert head < min(tail, watermark)
         record, slot = divmod(head, self.layout.slots)
         key, look = self.buffers[record % len(self.buffers)], list_operations.list_get_range(ENTRIES, slot, 1)
         (_, ((offset, value),)), *_ = self.client.operate_ordered(key, [look], None, {"max_retries": 0})[2]

@@ -146,7 +146,7 @@ class FailureLog:
         return f"; {withheld} more since this was logged last" if withheld else ""
 
 
-def shared(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:
+def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:
     """Apply `work` to each item, in up to `at_once` tasks, and return the results in the order of completion.
 
     After the first exception no task takes another item; the exception is raised when all tasks have ended.

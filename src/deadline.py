@@ -77,7 +77,7 @@ class Deadline:
         return time
 
     def too_late(self, pause: float) -> bool:
-        """Whether a call is not to be tried again after so many seconds."""
+        """Whether it is too late to try a call again after `pause` seconds."""
         return self.end is not None and self._seams.monotonic() + pause >= self.end + AGAIN
 
 

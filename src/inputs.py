@@ -13,7 +13,7 @@ from .errors import InvalidRequest
 from .plain import shown
 
 T = TypeVar("T")
-FOR_EVER = 1e9
+NO_LIMIT = 1e9
 """Seconds; no pause is longer, and a deadline that is later is none."""
 MOST_DIGITS = 18
 """Digits of a whole number that is given as text: each of so many fits into what a store keeps."""
@@ -77,7 +77,7 @@ def checked_many(what: str, values: Iterable[T]) -> list[T]:
 
 
 def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> Sequence[T] | None:
-    """Return the entries, one for each of so many others, or None. Raises `InvalidRequest`."""
+    """Return the entries, of which there must be `count`, or None. Raises `InvalidRequest`."""
     if values is None:
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
@@ -97,7 +97,7 @@ def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None
         checked_whole(what, number, 0, count - 1)
 
 
-def checked_number(what: str, value: float, low: float = 0.0, high: float = FOR_EVER) -> float:
+def checked_number(what: str, value: float, low: float = 0.0, high: float = NO_LIMIT) -> float:
     """Return the number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a number from {low:g} to {high:g}")

@@ -1,4 +1,4 @@
-"""Warns about files that other users of this machine could change. They are used all the same."""
+"""Warns about files that other users of this machine could change. They are used nevertheless."""
 
 from __future__ import annotations
 

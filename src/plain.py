@@ -1,4 +1,4 @@
-"""Text for people in which nothing steers the terminal, hides, or turns the text around it, and that has an end."""
+"""Text that is safe to print or log: of limited length, without characters that control a terminal or are invisible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text, of at most so many characters: of a longer one its begin and its end."""
+    """Return the text, of at most `most` characters: of a longer one its begin and its end."""
     if len(text) <= most:
         return text
     begin = most * 2 // 3

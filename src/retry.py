@@ -17,7 +17,7 @@ import tenacity
 
 from .deadline import Deadline, present
 from .errors import LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
-from .inputs import FOR_EVER, checked_number, checked_timeout, checked_whole
+from .inputs import NO_LIMIT, checked_number, checked_timeout, checked_whole
 from .seams import Event, Seams
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class RetryPolicy:
         checked_number("wait", self.wait, 0, self.max_wait)
         checked_number("jitter", self.jitter, 0, 1)
         deadline = checked_timeout(self.deadline, "deadline")
-        object.__setattr__(self, "deadline", None if deadline is None or deadline >= FOR_EVER else deadline)
+        object.__setattr__(self, "deadline", None if deadline is None or deadline >= NO_LIMIT else deadline)
 
     def pause(self, attempt: int, seams: Seams, *, slow: bool = False) -> float:
         """Return seconds to wait after the failed try number `attempt` (from 1); `slow` asks for the longest pause."""
@@ -108,7 +108,7 @@ class RetryPolicy:
 
 
 def _too_late(pause: float) -> bool:
-    """Whether the verb that this thread is in has no time for another try after so many seconds."""
+    """Whether the present call of this thread has no time for another try after `pause` seconds."""
     deadline = present()
     return deadline is not None and deadline.too_late(pause)
 

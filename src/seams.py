@@ -70,7 +70,7 @@ class Flag:
                 gate.release()
 
     def clear(self) -> None:
-        """Let it not be set. Who was woken stays so."""
+        """Let it not be set. Threads that were woken before continue."""
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -108,7 +108,7 @@ class Seams:
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so many seconds."""
+        """Do nothing for this number of seconds."""
         time.sleep(seconds)
 
     def unique(self) -> str:

@@ -340,9 +340,9 @@ def test_a_worker_divides_its_threads_again_after_whatever_went_wrong(monkeypatc
 def test_a_lease_is_renewed_again_after_whatever_a_renewal_raised(monkeypatch, caplog, failure):
     clock = Hand()
     grant = FencedLock(MemoryStore(clock), "lock", lease=9).acquire(keep_alive=True)
-    renew = grant._party.renew
-    monkeypatch.setattr(grant._party, "renew", failing(failure))
-    clock.at(6, lambda: monkeypatch.setattr(grant._party, "renew", renew))
+    renew = grant._leased.renew
+    monkeypatch.setattr(grant._leased, "renew", failing(failure))
+    clock.at(6, lambda: monkeypatch.setattr(grant._leased, "renew", renew))
     clock.at(60, grant.give_up)
     clock.work["latchwork-lease"]()
     assert 60 <= clock.monotonic() < 64, "it was not lost before"
@@ -388,9 +388,9 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
     seen = []
     clock.at(300, lambda: seen.extend(election.contenders()))
     clock.at(300, stop.set)
-    clock.work["latchwork-roster"]()
+    clock.work["latchwork-candidates"]()
     assert seen == ["me"]
-    assert len(said(caplog, "could not update the list of candidates")) in (3, 4)
+    assert len(said(caplog, "its entry among the candidates could not be updated")) in (3, 4)
 
 
 def test_the_traceback_of_an_error_of_ours_is_there_for_who_debugs(caplog):

@@ -1,4 +1,4 @@
-"""`latchwork doctor`: what would bite in production, line by line, each with its remedy."""
+"""`latchwork doctor`: what would fail in production, line by line, each with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as JSON: what a command reads, and what it prints, perhaps as the last copy."""
+"""Conversion of values from JSON, as a command reads it, and to JSON, as it prints it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ of the lease it may break it. An `Acquisition` takes the lease once, under an id
 so an attempt whose reply was lost is found in the record, and counts only if the record still shows it. If a late
 attempt arrives after its caller has given up, the lease is held, unused, until it runs out.
 
-`Party` and `Attempts` are shared with records that have several holders at a time (`holders.py`).
+`BaseContender` and `BaseAcquisition` are shared with records that have several holders at a time (`holders.py`).
 
 Fairness: a waiting party leaves a mark in the record, a release reads the mark, and the party that released then pauses
 before it asks again. Otherwise a holder that asks again at once would always win against waiters that poll.
@@ -28,11 +28,11 @@ from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
-from .waits.poller import FOR_EVER, SOON, poller_of
+from .waits.poller import INFINITY, SOON, poller_of
 from .waits.shared_reads import Answer
 from .waits.watch import Watch, read
 
-PASSING = (OutcomeUnknown, Unavailable, StorageFailed)
+TRANSIENT = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""
 TURN = 0.001
 """Seconds for which a party may take a lease repeatedly without letting other threads run."""
@@ -52,7 +52,7 @@ class Claim:
     broken: bool = False
 
 
-class Party:
+class BaseContender:
     """One party on a record with leases; after a release it lets waiting parties go first. Thread-safe.
 
     Pickles without its observations: their times are of this host's clock, which means nothing on another host.
@@ -118,7 +118,7 @@ class Party:
                 self._asked_for = now
 
 
-class Contender(Party):
+class Contender(BaseContender):
     """One party that wants the lease on one record. Safe to share between threads.
 
     If the record is absent, the lease is free.
@@ -190,13 +190,14 @@ Way = TypeVar("Way")
 """The kind of attempt that a read has found possible."""
 Seen = TypeVar("Seen")
 """The result of reading the record."""
+C = TypeVar("C", bound=BaseContender)
 
 
-class Attempts(ABC, Generic[Way, Seen]):
+class BaseAcquisition(ABC, Generic[C, Way, Seen]):
     """One acquisition of a lease, with all its attempts, under one id. Not thread-safe."""
 
-    def __init__(self, party: Party) -> None:
-        self._party, self._store, self._seams = party, party.store, party.store.seams
+    def __init__(self, contender: C) -> None:
+        self._contender, self._store, self._seams = contender, contender.store, contender.store.seams
         self.id = self._seams.unique()
         self._began = 0.0
         self.doubt = self._breaks = False
@@ -232,15 +233,15 @@ class Attempts(ABC, Generic[Way, Seen]):
             self._began = self._seams.boottime()
         try:
             fence = self._send(way)
-        except (Refused, *PASSING) as failure:
+        except (Refused, *TRANSIENT) as failure:
             self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
             if not self.doubt and not isinstance(failure, Refused):
                 raise
             return self._recognised() if self.doubt else None
-        until = rules.believed_until(self._began, self._party.lease)
+        until = rules.believed_until(self._began, self._contender.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
-        self._party.took()
+        self._contender.took()
         return Claim(fence, until, self._breaks)
 
     def wait(
@@ -251,7 +252,7 @@ class Attempts(ABC, Generic[Way, Seen]):
         deadline: until then, an unavailable store is asked again; without a deadline its error is raised.
         mark: leave marks, so that a party that releases lets this one go first.
         """
-        watch = self._watch = self._party.watch(poll, self._worth, alone=self.alone, mark=mark)
+        watch = self._watch = self._contender.watch(poll, self._worth, alone=self.alone, mark=mark)
 
         def look() -> Claim | None:
             saw_release, watch.saw_release = watch.saw_release, False
@@ -301,16 +302,16 @@ class Attempts(ABC, Generic[Way, Seen]):
         except (Refused, NotFound):
             self._begin_again()
             return None
-        except PASSING as failure:
+        except TRANSIENT as failure:
             raise self._unknown() from failure
-        self._party.took()
+        self._contender.took()
         return claim
 
     def _begin_again(self) -> None:
         self.id, self.doubt, self._breaks = self._seams.unique(), False, False
 
     def _unknown(self) -> OutcomeUnknown:
-        key, lease = self._party.key, self._party.lease
+        key, lease = self._contender.key, self._contender.lease
         return OutcomeUnknown(
             f"an attempt to take the lease on {key} may have been applied, and the record cannot be asked; if it was, "
             f"the lease ends by itself after {lease} s",
@@ -318,14 +319,10 @@ class Attempts(ABC, Generic[Way, Seen]):
         )
 
 
-class Acquisition(Attempts[Bound, Observation]):
+class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
     """One acquisition of a record's only lease, under an id of its own. Not thread-safe."""
 
     alone = True
-
-    def __init__(self, contender: Contender) -> None:
-        super().__init__(contender)
-        self._contender = contender
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Read the lease, and take it if it is free or may be broken; None if another party holds it."""
@@ -339,12 +336,12 @@ class Acquisition(Attempts[Bound, Observation]):
         return self.take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
 
     def _send(self, way: Bound | None) -> int:
-        party = self._contender
+        contender = self._contender
         self._breaks = self._breaks or way is not None
         (fence,) = self._store.operate(
-            party.key,
-            *rules.acquire(party.owner, party.lease, self.id),
-            *party.extra,
+            contender.key,
+            *rules.acquire(contender.owner, contender.lease, self.id),
+            *contender.extra,
             when=way or rules.free(self.id),
             exists=Exists.ANY,
             or_absent=True,
@@ -363,7 +360,7 @@ class Acquisition(Attempts[Bound, Observation]):
 
     def _due(self) -> float:
         seen = self._contender.observed
-        return seen.since + seen.view.lease + SOON if seen and seen.view.locked else FOR_EVER
+        return seen.since + seen.view.lease + SOON if seen and seen.view.locked else INFINITY
 
     def _mine(self, seen: Observation) -> int | None:
         return seen.view.fence if self._is_mine(seen.view) else None

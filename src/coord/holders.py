@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..deadline import Deadline
 from ..errors import Corrupt, LatchworkError, NotFound, Refused
@@ -23,10 +23,10 @@ from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
 from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
-from .contender import Attempts, Claim, Party, Way
+from .contender import BaseAcquisition, BaseContender, Claim, Way
 from .lease import Standstill
 from .waits.metrics import measured
-from .waits.poller import FOR_EVER, SOON
+from .waits.poller import INFINITY, SOON
 from .waits.watch import Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
@@ -105,7 +105,7 @@ def _is_sound(entry: Entry) -> bool:
     return kinds == (int, int, int, str, str)
 
 
-class Crowd(Party, ABC):
+class SharedContender(BaseContender, ABC):
     """One party on a record with several holders. It remembers since when each other holder is unchanged."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
@@ -135,15 +135,15 @@ class Crowd(Party, ABC):
         seen = self.look(waiting=waiting, watch=watch)
         dead = [] if seen is None else self.dead(seen)
         for entry in dead:
-            self.remove(entry, *self.gone(entry))
+            self.remove(entry, *self.removal_ops(entry))
         return self.look(watch=watch) if dead else seen
 
     def due(self, *, wishes: bool) -> float:
         """Return when (seconds, monotonic) a holder may be dead, or one of the `wishes` is to be looked at."""
         seen = self.observed
         if seen is None:
-            return FOR_EVER
-        dead = min((self._holders.since(one.id) + one.lease for one in seen.entries.values()), default=FOR_EVER)
+            return INFINITY
+        dead = min((self._holders.since(one.id) + one.lease for one in seen.entries.values()), default=INFINITY)
         if wishes or seen.wish is not None:
             dead = min(dead, self._looked + WISH_LASTS / 4)
         return dead + SOON
@@ -154,15 +154,15 @@ class Crowd(Party, ABC):
         return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
 
     @abstractmethod
-    def gone(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
         """Return the further operations that remove a dead holder."""
 
     def remove(self, entry: Entry, *ops: Op) -> bool:
         """Remove a dead holder, together with `ops`. False if it has renewed, or is gone already."""
-        gone = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWED, (entry.id,)), *ops)
+        removal = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWED, (entry.id,)), *ops)
         guard = _STILL.bind(id=entry.id, beat=entry.stamp)
         try:
-            self.store.operate(self.key, *gone, when=guard, ttl=NEVER, repeatable=True)
+            self.store.operate(self.key, *removal, when=guard, ttl=NEVER, repeatable=True)
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
         return True
@@ -175,10 +175,10 @@ class Crowd(Party, ABC):
 
     def release(self, id: str, *ops: Op) -> bool:
         """Release what is held under this id, together with `ops`. False if it was not held any more."""
-        gone = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWED, (id,)), *ops, Compute(rules.FRESH_MARK))
+        removal = (MapRemove(HOLDERS, (id,)), MapRemove(RENEWED, (id,)), *ops, Compute(rules.FRESH_MARK))
         began = self.store.seams.monotonic()
         try:
-            mark = self.store.operate(self.key, *gone, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
+            mark = self.store.operate(self.key, *removal, when=_HELD.bind(id=id), ttl=NEVER, repeatable=True)[-1]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
         self._released(mark, began)
@@ -208,12 +208,14 @@ class Crowd(Party, ABC):
             self.store.operate(self.key, Put(WISH, None), when=_IS_WISH.bind(me=me), ttl=NEVER, repeatable=True)
 
 
-class Entering(Attempts[Way, Holders]):
+S = TypeVar("S", bound=SharedContender)
+
+
+class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
     """One attempt to become a holder. It may ask the others to let it go first."""
 
-    def __init__(self, crowd: Crowd) -> None:
-        super().__init__(crowd)
-        self._holders = crowd
+    def __init__(self, contender: S) -> None:
+        super().__init__(contender)
         self._me = self._seams.unique()
         self._wished: float | None = None
 
@@ -228,7 +230,7 @@ class Entering(Attempts[Way, Holders]):
         """
         seams, claim = self._seams, None
         with Deadline(seams, timeout) as deadline:
-            self._holders.yield_to_waiters(poll, timeout)
+            self._contender.yield_to_waiters(poll, timeout)
             claim = outlive(seams, deadline, self.at_once, passing=may_pass)
             if claim is not None or timeout == 0:
                 return claim
@@ -242,59 +244,60 @@ class Entering(Attempts[Way, Holders]):
     def end(self) -> None:
         """Remove the wish after a wait without success, so that it does not keep others out."""
         if self._wished is not None:
-            self._holders.take_back_wish(self._me)
+            self._contender.take_back_wish(self._me)
 
     def _wish(self, seen: Holders) -> None:
         now = self._seams.monotonic()
         if self._wished is None or now - self._wished > WISH_LASTS / 3:
             self._wished = now
-            self._holders.wish(seen, self._me)
+            self._contender.wish(seen, self._me)
 
     def _fill(self, form: Form, **more: Any) -> Update:
         """Return the update of the acquisition, with the parameters of this party."""
-        crowd = self._holders
+        party = self._contender
         return form.fill(
-            crowd.key, id=self.id, me=self._me, owner=crowd.owner, lease=round(crowd.lease * 1000), **more,
-            **crowd.passes(crowd.observed),
+            party.key, id=self.id, me=self._me, owner=party.owner, lease=round(party.lease * 1000), **more,
+            **party.passes(party.observed),
         )  # fmt: skip
 
     def _see(self, *, waiting: bool = False) -> Holders | None:
-        return self._holders.living(waiting=waiting, watch=self._watch)
+        return self._contender.living(waiting=waiting, watch=self._watch)
 
     def _due(self) -> float:
-        return self._holders.due(wishes=self._wished is not None)
+        return self._contender.due(wishes=self._wished is not None)
 
     def _mine(self, seen: Holders) -> int | None:
         return seen.entries[self.id].fence if self.id in seen.entries else None
 
     def _renew(self, fence: int) -> Claim:
-        return self._holders.renew(self.id, fence)
+        return self._contender.renew(self.id, fence)
 
 
-def entered(held: Expr) -> tuple[Op, ...]:
-    """Return the operations that add an acquisition to the holders, after its fence was put; see `Entering._fill`."""
+def add_holder(held: Expr) -> tuple[Op, ...]:
+    """Return the operations that add an acquisition to the holders, after its fence was put (`_fill` has the rest)."""
     entry = ListOf((Bin(rules.FENCE), Param("lease"), SERVER_NOW, Param("owner", str), held))
     return MapPut(HOLDERS, ID, entry), MapPut(RENEWED, ID, SERVER_NOW)
 
 
-class Held:
+class HolderLease:
     """The lease of one holder, on its part of the record.
 
-    gone: further operations that release it.
+    release_ops: further operations that release it.
     """
 
-    def __init__(self, crowd: Crowd, id: str, *gone: Op) -> None:
-        self.store, self.owner, self.lease = crowd.store, crowd.owner, crowd.lease
-        self._crowd, self._id, self._gone = crowd, id, gone
+    def __init__(self, contender: SharedContender, id: str, *release_ops: Op) -> None:
+        self.store, self.owner, self.lease = contender.store, contender.owner, contender.lease
+        self._contender, self._id, self._release_ops = contender, id, release_ops
 
     def renew(self, fence: int) -> Claim:
         """Renew the lease. Raises `Refused` or `NotFound` if it is not held any more."""
-        return self._crowd.renew(self._id, fence)
+        return self._contender.renew(self._id, fence)
 
     def change(self, *ops: Op) -> None:
         """Update the record under this lease. Raises `Refused` or `NotFound` if it is not held any more."""
-        self._crowd.store.operate(self._crowd.key, *ops, when=_HELD.bind(id=self._id), ttl=NEVER, repeatable=True)
+        guard = _HELD.bind(id=self._id)
+        self.store.operate(self._contender.key, *ops, when=guard, ttl=NEVER, repeatable=True)
 
-    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
+    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id names the lease
         """Release the lease. False if it was not held any more."""
-        return self._crowd.release(self._id, *self._gone)
+        return self._contender.release(self._id, *self._release_ops)

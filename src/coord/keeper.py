@@ -47,20 +47,20 @@ class Kept(Protocol):
 class Keeper:
     """Renews one grant three times a lease, until it is released or lost, or nothing refers to it any more.
 
-    party: the record with the lease.
+    leased: the record with the lease.
     name: the name of the lock, for logs.
     at_end: called once after the last renewal.
     """
 
-    def __init__(self, grant: Kept, party: Leased, name: str, at_end: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, grant: Kept, leased: Leased, name: str, at_end: Callable[[], object] = lambda: None) -> None:
         self._grant = ref(grant)
         self._fence, self._lost = grant.fence, grant.lost
-        self._party, self._name, self._at_end = party, name, at_end
+        self._leased, self._name, self._at_end = leased, name, at_end
         self.handed_out = False
 
     def start(self) -> None:
         """Start renewing in a task of its own. Raises Python's `RuntimeError` if no thread can be started."""
-        self._party.store.seams.spawn(self._run, f"latchwork-lease-{self._name}")
+        self._leased.store.seams.spawn(self._run, f"latchwork-lease-{self._name}")
 
     def _run(self) -> None:
         try:
@@ -70,7 +70,7 @@ class Keeper:
             self._at_end()
 
     def _renew_until_lost(self) -> None:
-        usual, failure_log = self._party.lease / 3, FailureLog(self._party.store.seams, log)
+        usual, failure_log = self._leased.lease / 3, FailureLog(self._leased.store.seams, log)
         pause = usual
         while not self._lost.wait(pause):
             if not self.handed_out:
@@ -86,7 +86,7 @@ class Keeper:
                 return
             except Exception as failure:  # noqa: BLE001 - a defect must not end the renewal either
                 failure_log.record(failure, f"the lease of {self._name!r} could not be renewed")
-                pause = self._party.lease / 20
+                pause = self._leased.lease / 20
             finally:
                 del grant
 
@@ -98,4 +98,4 @@ class Keeper:
         )
         self._lost.set()
         with suppress(LatchworkError):  # the lease then ends by itself
-            self._party.release(self._fence)
+            self._leased.release(self._fence)

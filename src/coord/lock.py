@@ -9,6 +9,7 @@ but its writes through `grant.operate` are then refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -38,7 +39,7 @@ second and process while the holder stays, at most 1,000 while it changes all th
 
 class FencedLock:
     """A lock with a lease and a fence, in one record. Handles are cheap, safe to share between threads, and pickle with
-    their store. They are not re-entrant: a second `acquire` waits for the first one's release, in whichever thread.
+    their store. They are not re-entrant: a second `acquire` waits for the first one's release, also in another thread.
 
     `with lock:` waits for the lock without limit, renews it until the block ends, and gives the block its grant
     (`with lock as grant`, or `lock.grant`). The end of the block raises `LeaseLost` if the lock was lost in it.
@@ -58,7 +59,7 @@ class FencedLock:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
-        self._party = Contender(store, Key(LOCKS, name), self.owner, self.lease)
+        self._contender = Contender(store, Key(LOCKS, name), self.owner, self.lease)
         self._blocks: dict[int, tuple[Grant, ...]] = {}  # by thread; the last is that of the innermost block
 
     def __repr__(self) -> str:
@@ -87,7 +88,7 @@ class FencedLock:
         claim = self._wait(checked_timeout(timeout))
         if claim is None:
             raise LockUnavailable(
-                f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._party.key
+                f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._contender.key
             )
         return self._granted(claim, keep_alive=keep_alive)
 
@@ -97,7 +98,7 @@ class FencedLock:
         Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """
         checked_switch("keep_alive", keep_alive)
-        acquisition = Acquisition(self._party)
+        acquisition = Acquisition(self._contender)
         with Deadline(self._store.seams, 0):
             claim = acquisition.take() or acquisition.look()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
@@ -105,16 +106,15 @@ class FencedLock:
     def _wait(self, timeout: float | None) -> Claim | None:
         seams = self._store.seams
         with Deadline(seams, timeout) as deadline:
-            self._party.yield_to_waiters(self._poll, timeout)
-            acquisition = Acquisition(self._party)
+            self._contender.yield_to_waiters(self._poll, timeout)
+            acquisition = Acquisition(self._contender)
             claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
             if claim is not None or timeout == 0:
                 return claim or acquisition.look()
             return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
-        # No variable has the grant once it is kept alive: `kept_alive`.
-        return kept_alive(Grant(self.name, self._party, claim)) if keep_alive else Grant(self.name, self._party, claim)
+        return granted(partial(Grant, self.name, self._contender, claim), keep_alive=keep_alive)
 
     @property
     def grant(self) -> Grant | None:
@@ -166,7 +166,7 @@ class FencedLock:
         return found[0][0]
 
     def _holder(self) -> str:
-        seen = self._party.observed
+        seen = self._contender.observed
         if seen is None or not seen.view.locked:
             return "others were faster"
         return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
@@ -179,9 +179,9 @@ class Grant(Fenced):
     clock, another party has taken it, or it was released. You can wait for it; it needs no background thread.
     """
 
-    def __init__(self, name: str, party: Leased, claim: Claim) -> None:
-        super().__init__(party.store, name, claim.fence, Lost(party.store.seams, claim.until))
-        self._party = party
+    def __init__(self, name: str, leased: Leased, claim: Claim) -> None:
+        super().__init__(leased.store, name, claim.fence, Lost(leased.store.seams, claim.until))
+        self._leased = leased
         self._freed = False
         self.broken = claim.broken
         """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
@@ -205,7 +205,7 @@ class Grant(Fenced):
     @property
     def owner(self) -> str:
         """The owner's name with which the lock was acquired."""
-        return self._party.owner
+        return self._leased.owner
 
     def renew(self) -> None:
         """Renew the lease. One store call.
@@ -215,7 +215,7 @@ class Grant(Fenced):
         """
         self.check()
         try:
-            claim = self._party.renew(self.fence)
+            claim = self._leased.renew(self.fence)
         except (Refused, NotFound):
             ended = self._ended()
             self.lost.set()
@@ -241,7 +241,7 @@ class Grant(Fenced):
         self.give_up()
         if self._freed:
             return False
-        freed = self._party.release(self.fence)
+        freed = self._leased.release(self.fence)
         self._freed = True
         return freed
 
@@ -275,13 +275,21 @@ class Grant(Fenced):
         others = {True: "nobody has", False: "others have", None: "others may have"}[held]
         return LeaseLost(
             f"the lease of {self._name!r} with fence {self._fence} was lost in the block that ends here, and {others} "
-            f"had it since; use keep_alive=True or a lease longer than {self._party.lease} s, and fence what the block "
-            "writes to",
+            f"had it since; use keep_alive=True or a lease longer than {self._leased.lease} s, and fence what the "
+            "block writes to",
             fence=self._fence,
         )
 
     def _keeper(self) -> Keeper:
-        return Keeper(self, self._party, self._name)
+        return Keeper(self, self._leased, self._name)
+
+
+def granted(make: Callable[[], G], *, keep_alive: bool) -> G:
+    """Return the grant that `make` returns, renewed in the background if `keep_alive`.
+
+    No variable has the grant before the caller has it: see `kept_alive`.
+    """
+    return kept_alive(make()) if keep_alive else make()
 
 
 def kept_alive(grant: G) -> G:

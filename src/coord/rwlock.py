@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
@@ -27,10 +28,21 @@ from ..store.model.form import Form
 from ..store.model.ops import Op, Put, Read
 from ..store.port import NEVER, Exists, Key, RecordStore
 from .contender import Claim
-from .holders import HOLDERS, ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holders, entered
+from .holders import (
+    HOLDERS,
+    ID,
+    NOT_HELD_OFF,
+    WISH,
+    Entry,
+    HolderLease,
+    Holders,
+    SharedAcquisition,
+    SharedContender,
+    add_holder,
+)
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, NOW_US, checked_lease
-from .lock import LOCK_POLL, Grant, kept_alive
+from .lock import LOCK_POLL, Grant, granted
 
 RWLOCKS = "latchwork_rwlocks"
 """The set of all read-write locks; the key is the name."""
@@ -68,7 +80,7 @@ class _Use(Grant):
 
     mode: ClassVar[Mode]
 
-    def __init__(self, name: str, held: Held, claim: Claim, abandoned: int | None) -> None:
+    def __init__(self, name: str, held: HolderLease, claim: Claim, abandoned: int | None) -> None:
         super().__init__(name, held, claim)
         self._held, self._abandoned = held, abandoned
 
@@ -138,7 +150,7 @@ class ReadWriteLock:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.owner = checked_holder(owner, store.seams)
-        self._crowd = _Users(store, Key(RWLOCKS, name), self.owner, self.lease)
+        self._contender = _RWContender(store, Key(RWLOCKS, name), self.owner, self.lease)
 
     def __repr__(self) -> str:
         return f"ReadWriteLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"
@@ -166,57 +178,55 @@ class ReadWriteLock:
 
     def try_read(self, *, keep_alive: bool = False) -> ReadGrant | None:
         """Take the lock for reading; None if a party writes or waits to. One store call, or three. Does not wait."""
-        return self._tried(ReadGrant, _Entering(self._crowd, Mode.READ), keep_alive=keep_alive)
+        return self._tried(ReadGrant, _RWAcquisition(self._contender, Mode.READ), keep_alive=keep_alive)
 
     def try_write(self, *, keep_alive: bool = False) -> WriteGrant | None:
         """Take the lock for writing; None if a party reads or writes. One store call, or three. Does not wait."""
-        return self._tried(WriteGrant, _Entering(self._crowd, Mode.WRITE), keep_alive=keep_alive)
+        return self._tried(WriteGrant, _RWAcquisition(self._contender, Mode.WRITE), keep_alive=keep_alive)
 
     def holders(self) -> list[User]:
         """Return the readers or the writer, the oldest first. One read. A dead one is listed until it is replaced."""
-        seen = self._crowd.look()
+        seen = self._contender.look()
         entries = [] if seen is None else sorted(seen.entries.values(), key=lambda entry: entry.since)
         try:
             return [User(one.owner, Mode(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
         except ValueError:
-            raise damaged(self._crowd.key, f"a holder in bin {HOLDERS!r} neither reads nor writes") from None
+            raise damaged(self._contender.key, f"a holder in bin {HOLDERS!r} neither reads nor writes") from None
 
-    def _tried(self, kind: type[U], attempts: _Entering, *, keep_alive: bool) -> U | None:
+    def _tried(self, kind: type[U], acquisition: _RWAcquisition, *, keep_alive: bool) -> U | None:
         checked_switch("keep_alive", keep_alive)
         with Deadline(self._store.seams, 0):
-            claim = attempts.at_once()
-        return None if claim is None else self._kept(kind, attempts, claim, keep_alive=keep_alive)
+            claim = acquisition.at_once()
+        return None if claim is None else self._kept(kind, acquisition, claim, keep_alive=keep_alive)
 
     def _granted(self, kind: type[U], timeout: float | None, *, keep_alive: bool) -> U:
         checked_switch("keep_alive", keep_alive)
-        attempts = _Entering(self._crowd, kind.mode)
-        claim = attempts.enter(self._poll, checked_timeout(timeout), "rwlock")
+        acquisition = _RWAcquisition(self._contender, kind.mode)
+        claim = acquisition.enter(self._poll, checked_timeout(timeout), "rwlock")
         if claim is None:
             raise LockUnavailable(
-                f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; {self._crowd.held_by()}",
-                key=self._crowd.key,
+                f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; "
+                f"{self._contender.held_by()}",
+                key=self._contender.key,
             )
-        return self._kept(kind, attempts, claim, keep_alive=keep_alive)
+        return self._kept(kind, acquisition, claim, keep_alive=keep_alive)
 
-    def _kept(self, kind: type[U], attempts: _Entering, claim: Claim, *, keep_alive: bool) -> U:
-        held = Held(self._crowd, attempts.id, *_given_back(kind.mode))
-        # No variable has the grant once it is kept alive: `kept_alive`.
-        if keep_alive:
-            return kept_alive(kind(self.name, held, claim, attempts.abandoned))
-        return kind(self.name, held, claim, attempts.abandoned)
+    def _kept(self, kind: type[U], acquisition: _RWAcquisition, claim: Claim, *, keep_alive: bool) -> U:
+        held = HolderLease(self._contender, acquisition.id, *_release_ops(kind.mode))
+        return granted(partial(kind, self.name, held, claim, acquisition.abandoned), keep_alive=keep_alive)
 
 
-# ---- the record, and the attempts to be among its holders
+# ---- the record, and the acquisitions
 
 
-class _Users(Crowd):
+class _RWContender(SharedContender):
     """One party on the record of a read-write lock."""
 
-    def gone(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
         """Return the further operations that remove a dead holder; for a writer, `abandoned` is set."""
         if entry.held == Mode.READ.value:
             return ()
-        return (*_given_back(Mode.WRITE), Put(ABANDONED, entry.fence))
+        return (*_release_ops(Mode.WRITE), Put(ABANDONED, entry.fence))
 
     def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
@@ -224,16 +234,16 @@ class _Users(Crowd):
         return ", ".join(f"{entry.owner!r} had it to {entry.held}" for entry in entries[:8]) or "others were faster"
 
 
-def _given_back(mode: Mode) -> tuple[Op, ...]:
+def _release_ops(mode: Mode) -> tuple[Op, ...]:
     """Return the further operations that release the lock, or remove a dead holder."""
     return () if mode is Mode.READ else (Put(WRITER, None),)
 
 
-class _Entering(Entering[None]):
+class _RWAcquisition(SharedAcquisition[_RWContender, None]):
     """One attempt to take the lock for reading or for writing."""
 
-    def __init__(self, crowd: _Users, mode: Mode) -> None:
-        super().__init__(crowd)
+    def __init__(self, contender: _RWContender, mode: Mode) -> None:
+        super().__init__(contender)
         self._mode, self._since = mode, NOT_WAITED
         self.abandoned: int | None = None
 
@@ -251,7 +261,7 @@ class _Entering(Entering[None]):
         return None
 
     def _may_enter(self, seen: Holders) -> bool:
-        held_off = self._holders.held_off(seen, self._me)
+        held_off = self._contender.held_off(seen, self._me)
         if self._mode is Mode.WRITE:
             return not seen.entries and not held_off
         turn = self._fence_in(seen) > self._since  # a writer came and went while it waited
@@ -261,7 +271,7 @@ class _Entering(Entering[None]):
         """Return the fence of the last writer; 0 before the first one. Raises `Corrupt`."""
         fence = seen.bins.get(FENCE, 0)
         if not is_int(fence):
-            raise damaged(self._holders.key, f"bin {FENCE!r} is no number")
+            raise damaged(self._contender.key, f"bin {FENCE!r} is no number")
         return int(fence)
 
     def _send(self, way: None) -> int:  # noqa: ARG002 - there is one way in
@@ -283,7 +293,7 @@ _LAST_FENCE = If(exists(FENCE), Bin(FENCE), NOW_US)
 
 
 def _acquisition(mode: Mode, fence: Expr, guard: Expr, *more: Op) -> Form:
-    ops = (Put(FENCE, fence), *entered(Const(mode.value)), *more, Read(FENCE), Read(ABANDONED))
+    ops = (Put(FENCE, fence), *add_holder(Const(mode.value)), *more, Read(FENCE), Read(ABANDONED))
     return Form(*ops, when=guard, exists=Exists.ANY, or_absent=True, ttl=NEVER)
 
 

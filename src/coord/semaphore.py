@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from ..deadline import Deadline
@@ -40,10 +40,10 @@ from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.once import Once
 from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
 from .contender import Claim
-from .holders import ID, NOT_HELD_OFF, WISH, Crowd, Entering, Entry, Held, Holders, entered
+from .holders import ID, NOT_HELD_OFF, WISH, Entry, HolderLease, Holders, SharedAcquisition, SharedContender, add_holder
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
-from .lock import LOCK_POLL, Grant, kept_alive
+from .lock import LOCK_POLL, Grant, granted
 from .waits.watch import Watch
 
 SEMAPHORES = "latchwork_semaphores"
@@ -95,7 +95,7 @@ class Semaphore:
         self.name, self.lease = checked_name(name), checked_lease(lease)
         self.permits = checked_whole("permits", permits, 1, MAX_PERMITS)
         self.owner = checked_holder(owner, store.seams)
-        self._crowd = _Slots(store, Key(SEMAPHORES, name), self.owner, self.lease, self.permits)
+        self._contender = _SemaphoreContender(store, Key(SEMAPHORES, name), self.owner, self.lease, self.permits)
 
     def __repr__(self) -> str:
         return f"Semaphore({self.name!r}, permits={self.permits}, owner={self.owner!r}, lease={self.lease})"
@@ -109,9 +109,9 @@ class Semaphore:
         timeout: seconds to wait; None = no limit; 0 = like `try_acquire`, but raises if they are not free.
         keep_alive: renew them in the background until they are released or lost.
 
-        While a party waits for several permits, no other gets any, so that its wait ends. Permits of
-        a dead holder are free once some process has seen them unchanged for one lease. An unavailable store is asked
-        again until the timeout.
+        While a party waits for several permits, no other gets any, so that its wait ends. Permits of a dead holder are
+        free once some process has seen them unchanged for one lease. An unavailable store is asked again until the
+        timeout.
 
         Raises `LockUnavailable` after the timeout, `InvalidRequest` if `n` is more than there are. If the store is
         unavailable at the timeout: `Unavailable`, or `OutcomeUnknown` if an attempt may have taken them (they are then
@@ -119,14 +119,14 @@ class Semaphore:
         """
         checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
-        attempts = self._attempts(n)
-        claim = attempts.enter(self._poll, limit, "semaphore")
+        acquisition = self._acquisition(n)
+        claim = acquisition.enter(self._poll, limit, "semaphore")
         if claim is None:
             raise LockUnavailable(
-                f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._crowd.held_by()}",
-                key=self._crowd.key,
+                f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._contender.held_by()}",
+                key=self._contender.key,
             )
-        return self._granted(attempts, claim, keep_alive=keep_alive)
+        return self._granted(acquisition, claim, keep_alive=keep_alive)
 
     def try_acquire(self, n: int = 1, *, keep_alive: bool = False) -> Permits | None:
         """Take `n` permits if they are free, or if this handle has seen them run out; else None. Does not wait.
@@ -134,10 +134,10 @@ class Semaphore:
         One store call if the slots that it tries are free, else one read, and another try if that may succeed.
         """
         checked_switch("keep_alive", keep_alive)
-        attempts = self._attempts(n)
+        acquisition = self._acquisition(n)
         with Deadline(self._store.seams, 0):
-            claim = attempts.at_once()
-        return None if claim is None else self._granted(attempts, claim, keep_alive=keep_alive)
+            claim = acquisition.at_once()
+        return None if claim is None else self._granted(acquisition, claim, keep_alive=keep_alive)
 
     def resize(self, permits: int) -> None:
         """Set the number of permits. One store call, applied exactly once.
@@ -148,39 +148,39 @@ class Semaphore:
         """
         checked_whole("permits", permits, 1, MAX_PERMITS)
         once = Once(TOKENS)
-        self._store.operate(self._crowd.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
+        self._store.operate(self._contender.key, Put(PERMITS, permits), exists=Exists.ANY, ttl=NEVER, once=once)
 
     def size(self) -> int:
         """Return the number of permits. One read. Raises `NotFound` if the semaphore was never used."""
-        record = self._store.get(self._crowd.key, PERMITS)
+        record = self._store.get(self._contender.key, PERMITS)
         if record is None or PERMITS not in record.bins:
-            raise NotFound(f"there is no semaphore {self.name!r} in {self._store!r} yet", key=self._crowd.key)
-        return _size_in(record.bins, self._crowd.key)
+            raise NotFound(
+                f"there is no semaphore {self.name!r} in {self._store!r} yet: acquire a permit, or resize it",
+                key=self._contender.key,
+            )
+        return _size_in(record.bins, self._contender.key)
 
     def holders(self) -> list[Holder]:
         """Return the holders, by the number of their first slot. One read.
 
         A dead holder is listed until a waiting party has replaced it.
         """
-        seen = self._crowd.look()
+        seen = self._contender.look()
         found = [] if seen is None else [_holder(entry) for entry in seen.entries.values()]
         return sorted(found, key=lambda holder: holder.slots)
 
-    def _attempts(self, n: int) -> _Taking:
-        return _Taking(self._crowd, checked_whole("n", n, 1, MAX_PERMITS))
+    def _acquisition(self, n: int) -> _SlotAcquisition:
+        return _SlotAcquisition(self._contender, checked_whole("n", n, 1, MAX_PERMITS))
 
-    def _granted(self, attempts: _Taking, claim: Claim, *, keep_alive: bool) -> Permits:
-        held = Held(self._crowd, attempts.id, *freed(attempts.slots))
-        # No variable has the permits once they are kept alive: `kept_alive`.
-        if keep_alive:
-            return kept_alive(Permits(self.name, held, claim, attempts.slots))
-        return Permits(self.name, held, claim, attempts.slots)
+    def _granted(self, acquisition: _SlotAcquisition, claim: Claim, *, keep_alive: bool) -> Permits:
+        held = HolderLease(self._contender, acquisition.id, *free_slots(acquisition.slots))
+        return granted(partial(Permits, self.name, held, claim, acquisition.slots), keep_alive=keep_alive)
 
 
 class Permits(Grant):
     """Permits taken together, with one fence. Leaving the `with` block releases them. See `Grant` for the rest."""
 
-    def __init__(self, name: str, held: Held, claim: Claim, slots: tuple[int, ...]) -> None:
+    def __init__(self, name: str, held: HolderLease, claim: Claim, slots: tuple[int, ...]) -> None:
         super().__init__(name, held, claim)
         self._slots = slots
 
@@ -247,10 +247,10 @@ def _holder(entry: Entry) -> Holder:
     return Holder(entry.owner, tuple(entry.held), entry.fence, entry.lease, entry.since / 1000)
 
 
-# ---- the record, and the attempts to take slots of it
+# ---- the record, and the acquisitions of its slots
 
 
-def freed(slots: Iterable[int]) -> tuple[Op, ...]:
+def free_slots(slots: Iterable[int]) -> tuple[Op, ...]:
     """Return the operations that release slots."""
     return (MapRemove(SLOTS, tuple(slots)),)
 
@@ -263,7 +263,7 @@ def _size_in(bins: Mapping[str, Any], key: Key) -> int:
     return int(size)
 
 
-class _Slots(Crowd):
+class _SemaphoreContender(SharedContender):
     """One party on a semaphore's record. It remembers its last slots, and the number of permits that it read last."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, permits: int) -> None:
@@ -285,9 +285,9 @@ class _Slots(Crowd):
         self.size = size
         return seen
 
-    def gone(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
         """Return the operations that free the slots of a dead holder."""
-        return freed(entry.held)
+        return free_slots(entry.held)
 
     def choose(self, n: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
         """Choose `n` free slots: first the ones tried before, or held last, then others from a random one on."""
@@ -303,18 +303,18 @@ class _Slots(Crowd):
         return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
 
 
-class _Taking(Entering[tuple[int, ...]]):
+class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
     """One attempt to take slots. Its id belongs to these slots: to try other slots it takes another id."""
 
-    def __init__(self, crowd: _Slots, n: int) -> None:
-        super().__init__(crowd)
-        self._crowd, self._n = crowd, n
+    def __init__(self, contender: _SemaphoreContender, n: int) -> None:
+        super().__init__(contender)
+        self._n = n
         self._named: tuple[int, ...] | None = None
         self.slots: tuple[int, ...] = ()
 
     def at_once(self) -> Claim | None:
         """Try slots as if they were free, then read the record; None if not enough are free now."""
-        return (self.take() if self._n <= self._crowd.size else None) or self.look()
+        return (self.take() if self._n <= self._contender.size else None) or self.look()
 
     def look(self, *, waiting: bool = False) -> Claim | None:
         """Read the record, and take slots if enough are free and no other party goes first.
@@ -325,37 +325,37 @@ class _Taking(Entering[tuple[int, ...]]):
         fence = None if seen is None else self._mine(seen)
         if fence is not None:
             return self._confirm(fence)
-        if self._n > self._crowd.size:
+        if self._n > self._contender.size:
             raise InvalidRequest(
-                f"n is {self._n}; the semaphore has {self._crowd.size} permits: ask for fewer, or resize it"
+                f"n is {self._n}; the semaphore has {self._contender.size} permits: ask for fewer, or resize it"
             )
         if seen is None:
             return self.take()
         taken = seen.bins.get(SLOTS) or {}
         if not isinstance(taken, Mapping):
-            raise Corrupt(f"{self._crowd.key}: bin {SLOTS!r} is no map: correct the record")
-        if self._crowd.size - len(taken) >= self._n and not self._crowd.held_off(seen, self._me):
-            return self.take(self._crowd.choose(self._n, taken, self._named))
+            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is no map: correct the record")
+        if self._contender.size - len(taken) >= self._n and not self._contender.held_off(seen, self._me):
+            return self.take(self._contender.choose(self._n, taken, self._named))
         if waiting and self._n > 1:
             self._wish(seen)
         return None
 
     def _send(self, way: tuple[int, ...] | None) -> int:
-        crowd = self._crowd
-        slots = crowd.choose(self._n, (), self._named) if way is None else way
+        party = self._contender
+        slots = party.choose(self._n, (), self._named) if way is None else way
         if self._named not in (None, slots):
             self._begin_again()
         self._named = slots
         params = {f"slot{place}": slot for place, slot in enumerate(slots)}
-        update = self._fill(_taken(self._n), n=self._n, permits=crowd.permits, slots=list(slots), **params)
+        update = self._fill(_taking(self._n), n=self._n, permits=party.permits, slots=list(slots), **params)
         (fence,) = self._store.repeat(update)
-        self.slots = crowd.last = slots
+        self.slots = party.last = slots
         return int(fence)
 
     def _mine(self, seen: Holders) -> int | None:
         fence = super()._mine(seen)
         if fence is not None:
-            self.slots = self._crowd.last = tuple(seen.entries[self.id].held)
+            self.slots = self._contender.last = tuple(seen.entries[self.id].held)
         return fence
 
 
@@ -363,14 +363,14 @@ _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
 
 
 @lru_cache(maxsize=MAX_PERMITS)
-def _taken(n: int) -> Form:
+def _taking(n: int) -> Form:
     """Return the update that takes `n` slots. Parameters: `slot0` and so on, `slots`, and the ones of the holder."""
     slots = [Param(f"slot{place}") for place in range(n)]
     return Form(
         Put(FENCE, NEXT_FENCE),
         Put(PERMITS, If(exists(PERMITS), Bin(PERMITS), Param("permits"))),
         *(MapPut(SLOTS, slot, ID) for slot in slots),
-        *entered(Param("slots", list)),
+        *add_holder(Param("slots", list)),
         Put(WISH, None),
         Read(FENCE),
         when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),

@@ -49,7 +49,7 @@ class PrometheusTelemetry(Telemetry):
         return series.observe if isinstance(series, Histogram) else series.set
 
     def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """Ask the source at each scrape. Raises `InvalidRequest` for a second source, as no label tells them apart."""
+        """Ask the source at each scrape. Raises `InvalidRequest` for a second source: no label separates them."""
         try:
             self._registry.register(_Gauges(source))
         except ValueError as failure:

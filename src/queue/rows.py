@@ -27,10 +27,10 @@ def read_each(store: RecordStore, keys: Sequence[Key], *bins: str) -> list[Recor
     return store.get_many(keys, *bins, each=True)
 
 
-def those_read(rows: Iterable[T | Corrupt | Unreadable | None]) -> list[T | None]:
-    """Return the rows with None in place of each error, for a list that people look at.
+def readable(rows: Iterable[T | Corrupt | Unreadable | None]) -> list[T | None]:
+    """Return the rows with None in place of each error, for a list that people read.
 
-    A warning tells of each record that cannot be read, once a process.
+    Each record that cannot be read is logged as a warning, once a process.
     """
     found = list(rows)
     for row in found:

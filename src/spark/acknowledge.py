@@ -40,7 +40,9 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
     sources = progress.sources if progress is not None else []
     ends = [json.loads(source.endOffset) for source in sources if source.endOffset and "streamId" in source.endOffset]
     if progress is not None and not ends:
-        raise InvalidRequest(f"the query {query.name or query.id} does not read a queue")
+        raise InvalidRequest(
+            f'the query {query.name or query.id} does not read a queue: give one whose source is format("latchwork")'
+        )
     return sum(_finish(spark, end, store, ended=not query.isActive) for end in ends)
 
 

@@ -25,8 +25,8 @@ class SparkBarrier:
 
     drivers: all that meet; at XDC level as `"farm/driver"`.
     me: which of them this is, without the farm's name.
-    phase: tells the barriers of a job apart.
-    generation: tells its runs apart; a run that starts over takes the next one, so that a driver that died in an
+    phase: distinguishes the barriers of a job.
+    generation: distinguishes its runs; a run that starts over takes the next one, so that a driver that died in an
         earlier run does not count as dead in this one.
     lease: seconds after which a driver that does not renew counts as dead; it must exceed any pause that a live driver
         makes.

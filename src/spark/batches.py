@@ -73,10 +73,10 @@ def once_per_batch(
     query_id: the name of the query, which stays the same however often it is started, also from a new checkpoint; at
         most 500 bytes.
     batch_id: as Spark gives it to the function.
-    checkpoint: tells one checkpoint of the query from the next, in which batches count from 0 again; default: the
-        query's id, which Spark sets for the driver's thread. Spark Connect does not set it: there, give the id in the
-        file `metadata` of the checkpoint.
-    run_id: tells one start of the query from the next; default: as Spark sets it, else one of this process.
+    checkpoint: distinguishes one checkpoint of the query from the next, in which batches count from 0 again; default:
+        the query's id, which Spark sets for the driver's thread. Spark Connect does not set it: there, give the id in
+        the file `metadata` of the checkpoint.
+    run_id: distinguishes one start of the query from the next; default: as Spark sets it, else one of this process.
 
     `with` takes one call to the store and its end another; three more for the first batch of a run. Raises, with the
     batch not begun: `FencedOut` if a later run of the query has taken over, or one with a newer checkpoint;

@@ -86,8 +86,8 @@ class SparkLatch:
     ) -> SparkLatch:
         """Create this farm's share: one count for each of `partitions`, 0 to 100,000 of them.
 
-        phase: tells the stages of a job apart.
-        generation: tells its runs apart; a run that starts over with other input takes the next one, a run that
+        phase: distinguishes the stages of a job.
+        generation: distinguishes its runs; a run that starts over with other input takes the next one, a run that
             continues where it was killed keeps it.
         farms: at XDC level the farms that have to bring their share.
         farm_id: whose share this is; default $LATCHWORK_FARM, else "local".

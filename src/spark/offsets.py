@@ -17,8 +17,9 @@ VERSION = 1
 class Offsets:
     """The maker and reader of the offsets of one stream. They contain the store's URL only if it has no password.
 
-    created: when the queue was created, by its record. It tells the queue from one of that name in another store, or in
-        this one after a loss of records: there the pointers of a checkpoint would mean messages that were never read.
+    created: when the queue was created, by its record. It distinguishes the queue from one of that name in another
+        store, or in this one after a loss of records: there the pointers of a checkpoint would mean messages that were
+        never read.
     """
 
     def __init__(self, options: Options, created: int) -> None:

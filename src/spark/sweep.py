@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | None) -> SweepReport:
     """Sweep every queue of the registry once, active or not, on Spark's executors; return the report.
 
-    The report, the metrics and the rules are those of `Sweeper.run_once`. `leadership` None (a candidate that does not
+    The report, the metrics and the rules are as in `Sweeper.run_once`. `leadership` None (a candidate that does not
     lead) sweeps nothing. Every task carries the epoch and asks the store before each batch of 1,000 slots whether it
     still leads: by the record of the election, or, for a leadership of another kind, by the epoch in the queue's
     record. A deposed leader is refused on every executor; the report then says "deposed".

@@ -324,7 +324,7 @@ class RecordStore(ABC):
             raise
 
     def _rows(self, rows: list[Any], attempt: Any) -> list[Any]:
-        """Send a batch, then only those of its rows that were never applied, until the policy stops."""
+        """Send a batch, then only its rows that were never applied, until the policy stops."""
         if not rows:
             return []
         try:

@@ -69,14 +69,14 @@ class ManualClock(Seams):
         self._stepped += checked_number("seconds", seconds, -MOST, MOST)
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something once so many seconds from now have passed."""
+        """Do something after this number of seconds from now."""
         checked_callable("action", action)
         with self._guard:
             self._due.append((self._passed + checked_number("seconds", seconds, -MOST, MOST), len(self._due), action))
             self._due.sort(key=lambda entry: entry[:2])
 
     def skewed(self, seconds: float) -> SkewedClock:
-        """Return the seams of a machine whose wall clock is wrong by so many seconds."""
+        """Return the seams of a machine whose wall clock is wrong by `seconds`."""
         return SkewedClock(self, seconds)
 
     # ---- the seams

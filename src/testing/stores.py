@@ -61,7 +61,7 @@ class Fault:
 
     kind: one of `KINDS`.
     rows: which rows of a batch fail; None = all.
-    after: a late request lands before so many further calls are over; None = when `deliver` is called.
+    after: a late request is applied before this number of further calls is over; None = when `deliver` is called.
     seconds: how long a slow one takes.
     """
 

@@ -181,7 +181,7 @@ def test_a_party_whose_meeting_ends_before_it_is_there_arrives_at_the_next_one_a
 
     def begin_anew():
         barrier(memory).abort("begin anew")
-        Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look()
+        Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
 
     before_it_arrives = FaultyStore(memory, {3: begin_anew})
     assert barrier(before_it_arrives).wait("p", "p", timeout=60) == {"p": "p", "q": "q"}
@@ -193,9 +193,9 @@ def test_a_wait_that_is_continued_arrives_at_once_where_its_meeting_has_ended_wi
     one = barrier(FaultyStore(memory, {3: "crash_before"}))
     with pytest.raises(BaseException, match="crash"):
         one.wait("p", "p", timeout=60)
-    one._venue.store.revive()
+    one._record.store.revive()
     barrier(memory).abort("begin anew")
-    Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look()
+    Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
     assert one.wait("p", "p", timeout=60) == {"p": "p", "q": "q"}
     assert clock.monotonic() < 1
 
@@ -203,7 +203,7 @@ def test_a_wait_that_is_continued_arrives_at_once_where_its_meeting_has_ended_wi
 def test_the_last_one_to_arrive_has_met_the_others_though_its_time_is_over(memory):
     first = barrier(memory)
     assert isinstance(said(lambda: first.wait("p", timeout=0)), WaitTimeout), "nobody was there before"
-    arrived = Meeting(first._venue, ("a", "p"), '"of p"')
+    arrived = Meeting(first._record, ("a", "p"), '"of p"')
     assert arrived.look() is None
     assert barrier(memory).wait("q", "of q", timeout=0) == {"p": "of p", "q": "of q"}
     assert arrived.look().kind == "met"
@@ -215,8 +215,8 @@ def test_a_meeting_is_decided_once_whoever_asks(memory, clock):
     assert one.wait("p", "p", 60) == {"p": "p", "q": "q"}
     ends = dict(record(memory)[ENDS + "a"])
     (turn,) = ends
-    assert one._venue.end(turn, one._venue.look().ends[turn]) == one._venue.look().ends[turn]
-    assert not one._venue.send(one._venue.bins.decide.fill(one._venue.key, turn=turn, end=["aborted", "x"]))
+    assert one._record.end(turn, one._record.look().ends[turn]) == one._record.look().ends[turn]
+    assert not one._record.send(one._record.updates.decide.fill(one._record.key, turn=turn, end=["aborted", "x"]))
     assert record(memory)[ENDS + "a"] == ends
 
 
@@ -248,7 +248,7 @@ def test_what_a_party_brought_is_said_to_be_corrupt_where_it_is_damaged(memory, 
     key = Key(PAYLOADS, "shop#b#a/q")
 
     def spoil():
-        said(lambda: Meeting(barrier(memory)._venue, ("a", "q"), '"q"').look())
+        said(lambda: Meeting(barrier(memory)._record, ("a", "q"), '"q"').look())
         spoilt = damage if damage == 5 else dict.fromkeys(memory.get(key).bins[SAID + "a"], "[")
         memory.operate(key, Put(SAID + "a", spoilt))
 
@@ -268,7 +268,7 @@ def test_what_is_kept_of_the_past_is_bounded(memory):
 def test_who_was_away_for_too_long_hears_that_it_has_gone_on(memory):
     one, other = barrier(memory), barrier(memory)
     said(lambda: one.wait("p", timeout=1))
-    one._venue.pending["a", "p"] = turn = record(memory)[AT + "a"]["p"]
+    one._record.pending["a", "p"] = turn = record(memory)[AT + "a"]["p"]
     for _ in range(65):
         said(lambda: other.wait("q", timeout=1))
     assert turn not in record(memory)[ENDS + "a"]

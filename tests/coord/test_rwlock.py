@@ -70,10 +70,10 @@ def test_a_resource_refuses_a_writer_that_was_succeeded_and_what_a_reader_of_an_
     lock = ReadWriteLock(store, name)
     old_writer = lock.write(5)
     old_writer.operate(resource, Put("price", 1))
-    old_writer._party.release(0)  # as if it had been removed without hearing of it
+    old_writer._leased.release(0)  # as if it had been removed without hearing of it
     old_reader = lock.read(5)
     old_reader.operate(resource, Put("mean", 1))
-    old_reader._party.release(0)
+    old_reader._leased.release(0)
     with lock.write(5) as writer:
         writer.operate(resource, Put("price", 2))
     for grant in (old_writer, old_reader):
@@ -87,14 +87,14 @@ def test_a_resource_refuses_a_writer_that_was_succeeded_and_what_a_reader_of_an_
 def test_a_wish_to_write_holds_new_readers_off_and_is_over_with_the_writing(store, name):
     first, waiting = ReadWriteLock(store, name), ReadWriteLock(store, name)
     reader = first.read(5)
-    attempts = module._Entering(waiting._crowd, module.Mode.WRITE)
+    attempts = module._RWAcquisition(waiting._contender, module.Mode.WRITE)
     assert attempts.look(waiting=True) is None
     assert first.try_read() is None
     assert first.try_write() is None
     reader.release()
     assert first.try_read() is None
     assert attempts.look(waiting=True) is not None
-    waiting._crowd.release(attempts.id, Put(WRITER, None))
+    waiting._contender.release(attempts.id, Put(WRITER, None))
     assert first.try_read() is not None
 
 
@@ -262,7 +262,7 @@ def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
     lock.try_write().release()
     twin = pickle.loads(pickle.dumps(lock))
     assert repr(twin) == repr(lock) == f"ReadWriteLock({name!r}, owner='me', lease=3.0)"
-    assert twin._crowd.observed is None
+    assert twin._contender.observed is None
     with twin.write(5) as grant:
         grant.operate(Key("prices", name), Add("n", 1))
         assert repr(grant).startswith(f"WriteGrant({name!r}, fence=")

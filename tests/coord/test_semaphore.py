@@ -123,16 +123,16 @@ def _successor(store, name, old):
     """Another holder of one of the slots, as if the old one had been removed after its lease without hearing of it."""
     id = bins(store, name)[SLOTS][old.slots[0]]
     other = Semaphore(store, name, permits=3)
-    seen = other._crowd.look()
-    assert other._crowd.remove(seen.entries[id], *_freed(old.slots))
-    other._crowd.last = old.slots[:1]
+    seen = other._contender.look()
+    assert other._contender.remove(seen.entries[id], *_freed(old.slots))
+    other._contender.last = old.slots[:1]
     return other.acquire(timeout=5)
 
 
 def _freed(slots):
-    from latchwork.coord.semaphore import freed
+    from latchwork.coord.semaphore import free_slots
 
-    return freed(slots)
+    return free_slots(slots)
 
 
 def test_a_guard_and_an_absent_resource_are_as_for_a_lock(store, name, resource):
@@ -235,11 +235,11 @@ def test_more_than_there_are_is_refused_with_the_number_that_there_are(memory):
 
 def test_threads_may_share_a_handle_while_one_of_them_sees_that_a_holder_is_gone(memory, name, clock):
     Semaphore(memory, name, permits=1).acquire()
-    crowd = Semaphore(memory, name, permits=1)._crowd
-    seen = crowd.look()
-    crowd._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
-    assert crowd.due(wishes=False) == float("inf")
-    assert crowd.dead(seen) == []
+    contender = Semaphore(memory, name, permits=1)._contender
+    seen = contender.look()
+    contender._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
+    assert contender.due(wishes=False) == float("inf")
+    assert contender.dead(seen) == []
 
 
 def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):
@@ -265,7 +265,7 @@ def test_taking_and_giving_back_are_one_call_each(memory):
 def test_a_handle_keeps_to_the_slots_that_it_had_and_a_miss_costs_a_look_and_another_try(memory):
     first, second = (Semaphore(memory, "s", permits=2) for _ in range(2))
     slots = first.acquire().slots
-    second._crowd.last = slots
+    second._contender.last = slots
     memory.reset()
     other = second.acquire()
     assert memory.calls == {"operate": 2, "get": 1}
@@ -374,7 +374,7 @@ def test_a_heavy_one_gets_its_permits_among_light_ones_that_come_and_go(memory, 
 def test_without_its_wish_the_heavy_one_waits_in_vain(memory, clock, monkeypatch):
     from latchwork.coord import semaphore
 
-    monkeypatch.setattr(semaphore._Taking, "_wish", lambda self, seen: None)
+    monkeypatch.setattr(semaphore._SlotAcquisition, "_wish", lambda self, seen: None)
     _light_ones(memory, clock, 3, until=8)
     clock.advance(1.0)
     with pytest.raises(LockUnavailable):
@@ -421,9 +421,9 @@ def test_an_id_goes_with_its_slots_so_a_release_after_a_rebuild_leaves_none_behi
     """The first attempt is late; its slot goes to another, so the second names another slot; the store is emptied."""
     faulty = FaultyStore(memory, {1: Fault("late")})
     semaphore = Semaphore(faulty.with_policy(RetryPolicy(attempts=1)), "s", permits=2)
-    semaphore._crowd.last = (0,)
+    semaphore._contender.last = (0,)
     other = Semaphore(memory, "s", permits=2)
-    other._crowd.last = (0,)
+    other._contender.last = (0,)
     faulty.plan[2] = other.acquire
     permits = semaphore.acquire(timeout=1)
     assert permits.slots == (1,)
@@ -480,7 +480,7 @@ def test_a_handle_travels_without_what_it_has_seen(shared_store, name):
     semaphore.try_acquire().release()
     twin = pickle.loads(pickle.dumps(semaphore))
     assert repr(twin) == repr(semaphore) == f"Semaphore({name!r}, permits=2, owner='me', lease=3.0)"
-    assert twin._crowd.observed is None
+    assert twin._contender.observed is None
     with twin.acquire(timeout=5) as permits:
         assert repr(permits).startswith(f"Permits({name!r}, slots=[")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from latchwork.coord import Barrier, Group, LatchLevel
-from latchwork.coord.barrier.layout import KEPT_PAYLOADS, SAID, Standing, barrier_key, payload_key
+from latchwork.coord.barrier.layout import KEPT_PAYLOADS, SAID, BarrierState, barrier_key, payload_key
 from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown, Unavailable, WaitTimeout
 from latchwork.testing.stores import Fault
 
@@ -273,7 +273,7 @@ class Barriers(Twins):
                 generation.arrived = set(model.farms)
         by_number = dict(zip(found, model.generations, strict=True))
         for name, process in self.processes.items():
-            pending = process.barriers[0]._venue.pending.get(process.barriers[0]._place(name.rpartition("/")[2]))
+            pending = process.barriers[0]._record.pending.get(process.barriers[0]._place(name.rpartition("/")[2]))
             if pending in by_number:
                 model.at[name] = by_number[pending]
             elif pending is None:
@@ -298,14 +298,14 @@ class Barriers(Twins):
 
     # ---- looking
 
-    def standing(self) -> Standing:
+    def standing(self) -> BarrierState:
         record = self.stores[0].get(KEY)
-        return Standing.of(record.bins if record else {}, self.model.home)
+        return BarrierState.of(record.bins if record else {}, self.model.home)
 
     def place(self, name: str) -> tuple[str, str]:
         return self.model.farms[name], name.rpartition("/")[2]
 
-    def at(self, now: Standing) -> dict[str, int]:
+    def at(self, now: BarrierState) -> dict[str, int]:
         return {name: now.at.get(self.place(name), 0) for name in self.model.farms}
 
     def said(self, number: int) -> dict[str, str]:

@@ -44,7 +44,7 @@ class Office:
 
 def elected(election: LeaseElection) -> Any:
     """One look of a campaign: the grant of a new term, or None."""
-    party = election._party
+    party = election._contender
     claim = Acquisition(party).look(waiting=True)
     return None if claim is None else Grant(election.name, party, claim)
 

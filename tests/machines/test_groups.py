@@ -51,7 +51,7 @@ class Groups(Twins):
         """Whoever is not in the record any more was taken out, which may only be once nobody believes in it."""
         record = self.stores[0].get(("latchwork_groups", "m"))
         for one in self.there():
-            if (record.bins if record else {}).get(f"id#{one.farm}", {}).get(one.name) != one.twins[0]._party._id:
+            if (record.bins if record else {}).get(f"id#{one.farm}", {}).get(one.name) != one.twins[0]._leased._id:
                 assert not one.believed
                 one.over = True
                 self.lost.add(f"{one.farm}/{one.name}")

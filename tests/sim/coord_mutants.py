@@ -42,7 +42,7 @@ def _anew(made: Any, owner: Any, name: str, value: Any) -> Callable[[], Any]:
 
 def _slots(name: str, value: Any) -> Callable[[], Any]:
     """With another part in the acquisition of slots."""
-    return _anew(semaphore._taken, semaphore, name, value)
+    return _anew(semaphore._taking, semaphore, name, value)
 
 
 def _question(name: str, value: Any) -> Callable[[], Any]:
@@ -65,7 +65,7 @@ def _lasts_a_moment(self: Any, key: Any, seconds: float, now: float) -> bool:
 
 
 def _believed_anew(self: Any, fence: int) -> Any:
-    return contender.Claim(fence, self._seams.boottime() + self._party.lease)
+    return contender.Claim(fence, self._seams.boottime() + self._contender.lease)
 
 
 HELD_RULES: tuple[Rule, ...] = (
@@ -86,7 +86,7 @@ SEMAPHORE_RULES: tuple[Rule, ...] = (
      _slots("lacks", lambda bin, key: TRUE)),
     ("more are let in than there are", "P10.1: size + n <= permits", _slots("_ROOM", TRUE)),
     ("one id goes with several choices of slots", "P10.2: an id goes with its slots",
-     _swap(semaphore._Taking, "_begin_again", lambda self: None)),
+     _swap(semaphore._SlotAcquisition, "_begin_again", lambda self: None)),
     ("the next fence is one more", "P10.1: max(fencing-ctr + 1, server time)",
      _slots("NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
     ("a guard without the ratchet", "P10.7: guards fences[slot] <= f and stores it",
@@ -94,7 +94,7 @@ SEMAPHORE_RULES: tuple[Rule, ...] = (
     ("a ratchet without the guard", "P10.7: guards fences[slot] <= f and stores it",
      _swap(semaphore, "_fenced", lambda bin, slots, when: TRUE if when is None else when)),
     ("what was found counts without being renewed", "P10.2: counts only once it is renewed",
-     _swap(contender.Attempts, "_confirm", _believed_anew)),
+     _swap(contender.BaseAcquisition, "_confirm", _believed_anew)),
 )  # fmt: skip
 
 
@@ -158,7 +158,8 @@ RWLOCK_RULES: tuple[Rule, ...] = (
     ("a reader's generation is the time", "P12.3: the fence of the last writer",
      _reading(all_of(missing(rwlock.WRITER), _ROOM, _ANEW, holders.NOT_HELD_OFF), lease.NOW_US)),
     ("a dead writer leaves no mark", "P12.4: abandoned = its fence",
-     _swap(rwlock._Users, "gone", lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
+     _swap(rwlock._RWContender, "removal_ops",
+           lambda self, entry: (Put(rwlock.WRITER, None),) if entry.held == "write" else ())),
     ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
      _swap(fencing, "_fenced", lambda bin, when: TRUE if when is None else when)),
 )  # fmt: skip
@@ -236,11 +237,11 @@ PRESENCE_RULES: tuple[Rule, ...] = (
 def _meeting(**changes: Callable[[Any, str], Any]) -> Callable[[], Any]:
     """With other updates of a farm."""
 
-    def bins_of(farm: str, home: str, ttl: int, real: Any = generations.bins_of) -> Any:
-        bins = real(farm, home, ttl)
-        return replace(bins, **{name: make(getattr(bins, name), home) for name, make in changes.items()})
+    def updates_of(farm: str, home: str, ttl: int, real: Any = generations.updates_of) -> Any:
+        updates = real(farm, home, ttl)
+        return replace(updates, **{name: make(getattr(updates, name), home) for name, make in changes.items()})
 
-    return _swap(barrier, "bins_of", bins_of)
+    return _swap(barrier, "updates_of", updates_of)
 
 
 def _guarded(guard: Any) -> Callable[[Any, str], Any]:
@@ -254,19 +255,20 @@ def _turn(home: str) -> Any:
     return exists(generations.TURN + home)
 
 
-def _anew_each_time(self: Any, venue: Any, place: Any, payload: str) -> None:
-    self._venue, self.place, self._payload, self.turn, self.arrived = venue, place, payload, None, False
-    self.watch = venue.watch()
+def _anew_each_time(self: Any, record: Any, place: Any, payload: str) -> None:
+    self._record, self.place, self._payload, self.turn, self.arrived = record, place, payload, None, False
+    self.watch = record.watch()
 
 
 BARRIER_RULES: tuple[Rule, ...] = (
     ("an end may be changed", "P11.3: guarded by the turn", _meeting(decide=_guarded(_turn))),
     ("arriving at any generation", "P11.2: guarded by the turn", _meeting(arrive=_guarded(_turn))),
     ("met without all", "P11.3: all have arrived",
-     _swap(meeting.Venue, "all_here", lambda self, now, turn: sum(at >= turn for at in now.at.values()) > 1)),
+     _swap(meeting.BarrierRecord, "all_here", lambda self, now, turn: sum(at >= turn for at in now.at.values()) > 1)),
     ("met by those of earlier generations", "P11.3: at this generation",
-     _swap(meeting.Venue, "all_here", lambda self, now, turn: len(now.at) == len(self.places))),
+     _swap(meeting.BarrierRecord, "all_here", lambda self, now, turn: len(now.at) == len(self.places))),
     ("a wait in doubt is forgotten", "P11.4: the next wait goes on with it",
      _swap(meeting.Meeting, "__init__", _anew_each_time)),
-    ("what was brought may change", "P11.2: once a generation", _meeting(bring=_guarded(lambda home: TRUE)), True),
+    ("what was brought may change", "P11.2: once a generation",
+     _meeting(put_payload=_guarded(lambda home: TRUE)), True),
 )  # fmt: skip

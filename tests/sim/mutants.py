@@ -183,7 +183,7 @@ def _anew(patch: Callable[[], Any]) -> Callable[[], Any]:
     """With everything that the latches keep of their guards made again."""
 
     def forget() -> None:
-        for kept in (latch_layout.first_time, latch_layout.counted_once, latch_layout.counted_by_party):
+        for kept in (latch_layout.not_counted, latch_layout.counted_once, latch_layout.counted_by_party):
             kept.cache_clear()
 
     @contextmanager
@@ -196,13 +196,13 @@ def _anew(patch: Callable[[], Any]) -> Callable[[], Any]:
     return patched
 
 
-def _any_party(farm: str, unmarked: bool, kind: type) -> Any:
+def _any_party(farm: str, by_java: bool, kind: type) -> Any:
     bins = latch_layout.bins_of(farm)
-    return bins.is_unmarked if unmarked else bins.is_mine
+    return bins.made_by_java if by_java else bins.is_mine
 
 
-def _any_kind(farm: str, unmarked: bool, kind: type) -> Any:
-    return _any_party(farm, unmarked, kind) & lacks(latch_layout.bins_of(farm).done, Param("party", str))
+def _any_kind(farm: str, by_java: bool, kind: type) -> Any:
+    return _any_party(farm, by_java, kind) & lacks(latch_layout.bins_of(farm).done, Param("party", str))
 
 
 def _gone_reads_as_released(self: Any, ids: Any, found: Any, real: Any = latch_base.Latch._progress) -> Any:
@@ -238,7 +238,7 @@ def _reads_of_any_latch() -> Iterator[None]:
 LATCH = (
     Mutant("latch", "retry of an in-doubt count", "P1", _guarded(_no_token)),
     Mutant("latch", "a party counts every time", "P8: not has(done, party)",
-           _anew(_swap(latch_layout, "first_time", lru_cache(_any_party)))),
+           _anew(_swap(latch_layout, "not_counted", lru_cache(_any_party)))),
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
@@ -247,7 +247,7 @@ LATCH = (
     Mutant("latch", "a party that was not named counts", "P8: only the parties that were named count",
            _swap(latch_base.Latch, "_count_party", _without_names)),
     Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
-           _anew(_swap(latch_layout, "first_time", lru_cache(_any_kind))), scripted=True),
+           _anew(_swap(latch_layout, "not_counted", lru_cache(_any_kind))), scripted=True),
     Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
            _swap(latch_layout, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
     Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
@@ -328,7 +328,7 @@ def _groups_do_not_hold_head() -> Iterator[None]:
     take = circular_lock.QueueLock.take
 
     def blind(self: Any, *args: Any, **rest: Any) -> Any:
-        return structs.replace(take(self, *args, **rest), waited_for=circular_layout.FAR)
+        return structs.replace(take(self, *args, **rest), watermark=circular_layout.UNLIMITED)
 
     guard = _swap(circular_lock.QueueLock, "_guard", lambda self, hold, head: lease.held(hold.fence))
     with mock.patch.object(circular_lock.QueueLock, "take", blind), guard():
@@ -399,13 +399,13 @@ def _written(accept: Callable[[Any], bool]) -> Callable[[], Any]:
 
 def _passing_everything(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
     task = real(self, *args)
-    return replace(task, limit=args[1].fired, passable=args[1].fired)
+    return replace(task, limit=args[1].fired, settled_up_to=args[1].fired)
 
 
 def _marks_aged_by_the_server(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
     task, (_, at, mark, now) = real(self, *args), args
     if mark and mark[0] > at.swept and now - mark[1] < SWEEP * 1000:
-        return replace(task, limit=min(mark[0], at.fired), passable=0, mark=False)
+        return replace(task, limit=min(mark[0], at.fired), settled_up_to=0, mark=False)
     return task
 
 

@@ -39,7 +39,7 @@ RATE_RULES = (
     ("nobody is asked", "P5: the limiter is asked before each handler begins",
      _swap(Rate, "ask", lambda self, key: 0.0)),
     ("who cannot be asked has allowed it", "P5: where the limiter cannot be asked no handler begins",
-     _swap(Turns, "_asked", _allowed_where_it_cannot_be_asked)),
+     _swap(Turns, "_rate_wait", _allowed_where_it_cannot_be_asked)),
     ("each process has a limit of its own", "P13: one record for all processes",
      _swap(Rate, "ask", _a_limit_for_each_process)),
     ("one key's limit serves all", "P5: each key has the limits for itself", _swap(Rate, "key_of", _one_for_all_keys)),

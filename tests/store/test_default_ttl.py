@@ -7,7 +7,7 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import AlreadyExists, NotFound, OutcomeUnknown, Refused, Unavailable
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Param, Put, Read, Update
-from latchwork.store.aerospike.default_ttl import either, either_many
+from latchwork.store.aerospike.default_ttl import update_or_create, update_or_create_many
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.contract.once import OnceContract
 from latchwork.store.model.form import Form
@@ -132,16 +132,16 @@ UPDATED, CREATED = (Exists.UPDATE, KEEP), (Exists.CREATE, NEVER)
 )
 def test_a_write_that_may_make_the_record_is_an_update_and_then_a_create(before, value, sent):
     server = Server(*before)
-    assert either(ANY, server.send) == (value,)
+    assert update_or_create(ANY, server.send) == (value,)
     assert server.sent == sent
-    assert either_many([ANY], Server(*before).send_many) == [(value,)]
+    assert update_or_create_many([ANY], Server(*before).send_many) == [(value,)]
 
 
 def test_a_record_that_comes_and_goes_between_the_attempts_may_be_tried_again():
     before = (nothing, made, gone)
     with pytest.raises(Unavailable):
-        either(ANY, Server(*before).send)
-    (row,) = either_many([ANY], Server(*before).send_many)
+        update_or_create(ANY, Server(*before).send)
+    (row,) = update_or_create_many([ANY], Server(*before).send_many)
     assert isinstance(row, Unavailable)
 
 
@@ -149,21 +149,21 @@ def test_a_record_that_comes_and_goes_between_the_attempts_may_be_tried_again():
 def test_an_attempt_in_doubt_ends_the_write(before):
     server = Server(*before)
     with pytest.raises(OutcomeUnknown):
-        either(ANY, server.send)
+        update_or_create(ANY, server.send)
     assert len(server.sent) == len(before)
 
 
 def test_a_batch_that_fails_at_its_second_step_keeps_what_the_first_has_done():
     server = Server(nothing, down)
     server.store.operate(OTHER, Put("n", 10), exists=Exists.CREATE)
-    rows = either_many([ANY._replace(key=OTHER), ANY], server.send_many)
+    rows = update_or_create_many([ANY._replace(key=OTHER), ANY], server.send_many)
     assert rows[0] == (11,)
     assert isinstance(rows[1], Unavailable)
 
 
 def test_rows_that_say_what_they_expect_are_sent_once_as_they_are():
     server = Server(made, down)
-    rows = either_many(
+    rows = update_or_create_many(
         [ANY._replace(exists=Exists.CREATE), ANY._replace(key=OTHER, exists=Exists.UPDATE)], server.send_many
     )
     assert [type(row) for row in rows] == [AlreadyExists, NotFound]

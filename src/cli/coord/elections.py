@@ -1,4 +1,4 @@
-"""The holder of an election, in one store or over those of all farms, for the commands that show it."""
+"""The holder of an election, in one store or over the stores of all farms, for the commands that show it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...coord.barrier.layout import MET, Standing, barrier_key
+from ...coord.barrier.layout import MET, BarrierState, barrier_key
 from ...coord.holders import Entry, Holders
 from ...coord.limiter import CELLS, LIMITS
 from ...coord.presence.layout import GROUPS, Seen
@@ -203,7 +203,7 @@ def _barrier(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     homes = [bin.removeprefix("turn#") for bin in bins if bin.startswith("turn#")]
     if not homes:
         return "nobody decides yet", []
-    now_at = Standing.of(bins, min(homes))
+    now_at = BarrierState.of(bins, min(homes))
     here = sorted(f"{farm}/{party}" for (farm, party), turn in now_at.at.items() if turn == now_at.turn)
     last = now_at.ends.get(max(now_at.ends, default=0))
     found = []

@@ -29,7 +29,7 @@ def _group(session: Session, name: str, group: str, client: str, farm: str | Non
     """Return the group that a command means. Raises `NotFound`."""
     found = QueueRegistry(session.store, client, farm_id=farm).get(f"{name}@{group}")
     if not isinstance(found, QueueGroup):
-        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}")
+        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another")
     return found
 
 

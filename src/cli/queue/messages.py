@@ -1,4 +1,4 @@
-"""`latchwork queue publish|peek|consume`: messages into a queue, a look at them, and out again."""
+"""`latchwork queue publish|peek`: put messages into a queue, and look at the ones that wait."""
 
 from __future__ import annotations
 

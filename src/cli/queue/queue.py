@@ -257,7 +257,10 @@ def wait(
     with Deadline(seams, checked_timeout(timeout)) as deadline:
         found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
     if found is None:
-        raise WaitTimeout(f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s", queue=name)
+        raise WaitTimeout(
+            f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s: wait longer, or for fewer",
+            queue=name,
+        )
     session.say(f"{found:,} messages are ready in {name}", queue=name, ready=found)
 
 

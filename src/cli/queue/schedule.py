@@ -96,6 +96,6 @@ def next_ticks(
     session: Session = context.obj
     found = [one for one in _registry(session, client, farm).schedules() if one.name == name]
     if not found:
-        raise NotFound(f"no schedule {name!r} of {client} in {session.where}")
+        raise NotFound(f"no schedule {name!r} of {client} in {session.where}: `schedule list` shows which there are")
     now = datetime.fromtimestamp(session.store.seams.wall(), timezone.utc)
     session.table([{"tick": tick.isoformat()} for tick in islice(found[0].ticks(now), count)], empty="no ticks")

@@ -36,13 +36,13 @@ from .layout import (
     End,
     Place,
     barrier_key,
-    bins_of,
     checked_parties,
     checked_payload,
     checked_reason,
     digest,
+    updates_of,
 )  # fmt: skip
-from .meeting import Meeting, Venue
+from .meeting import BarrierRecord, Meeting
 
 __all__ = ["Barrier", "BarrierProgress"]
 
@@ -86,15 +86,15 @@ class Barrier:
         self._farms = checked_kind("level", level, LatchLevel) is LatchLevel.XDC
         places = checked_parties(parties, self.farm, farms=self._farms)
         home = min(farm for farm, _ in places.values())
-        key, bins = barrier_key(client_id, name), bins_of(self.farm, home, checked_ttl(ttl))
-        self._venue = Venue(as_store(store), key, self.farm, home, places, digest(places.values()), bins)
+        key, updates = barrier_key(client_id, name), updates_of(self.farm, home, checked_ttl(ttl))
+        self._record = BarrierRecord(as_store(store), key, self.farm, home, places, digest(places.values()), updates)
         self._names = {place: name for name, place in places.items()}
         self._again = partial(
             Barrier, store, client_id, name, parties=list(places), farm_id=self.farm, level=level, ttl=ttl
         )
 
     def __repr__(self) -> str:
-        return f"Barrier({self._venue.key.name!r}, farm={self.farm!r}, parties={len(self._names)})"
+        return f"Barrier({self._record.key.name!r}, farm={self.farm!r}, parties={len(self._names)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._again, ()
@@ -125,8 +125,8 @@ class Barrier:
         """
         place, text, timeout = self._place(party), checked_payload(payload), checked_timeout(timeout)
         alarm = None if alive is None else Alarm(alive, partial(self._dead, place), repr(self))
-        venue, seams = self._venue, self._venue.store.seams
-        meeting = Meeting(venue, place, text)
+        record, seams = self._record, self._record.store.seams
+        meeting = Meeting(record, place, text)
         with Deadline(seams, timeout) as deadline:
 
             def ended() -> End | None:
@@ -142,7 +142,7 @@ class Barrier:
             if end.kind == MET and meeting.turn is not None:
                 turn = meeting.turn
                 try:
-                    brought = outlive(seams, deadline, lambda: venue.payloads(turn), passing=may_pass)
+                    brought = outlive(seams, deadline, lambda: record.payloads(turn), passing=may_pass)
                 except NotFound:  # the end is known, and what was lost never comes back: the next wait is another one
                     meeting.forget()
                     raise
@@ -157,18 +157,18 @@ class Barrier:
         True if this broke it; False if it has just ended otherwise, or no party ever came. Two store calls. Raises
         `OutcomeUnknown` in a farm that does not decide, if the deciding farm has not answered.
         """
-        end, venue = End(ABORTED, (checked_reason(reason),)), self._venue
-        turn = venue.look().turn
+        end, record = End(ABORTED, (checked_reason(reason),)), self._record
+        turn = record.look().turn
         if turn is None:
             return False
-        ended = venue.end(turn, end)
+        ended = record.end(turn, end)
         if ended is None:
-            raise venue.undecided(turn)
+            raise record.undecided(turn)
         return ended == end
 
     def progress(self) -> BarrierProgress:
         """Return which parties have arrived, and which have not. One read."""
-        now = self._venue.look()
+        now = self._record.look()
         here = {name for place, name in self._names.items() if now.turn is not None and now.at.get(place) == now.turn}
         last = now.ends.get(max(now.ends, default=0))
         ending = None if last is None else " ".join(last.stored)
@@ -179,13 +179,14 @@ class Barrier:
 
         Who waits gets `NotFound`.
         """
-        return self._venue.store.delete(self._venue.key, repeatable=True)
+        return self._record.store.delete(self._record.key, repeatable=True)
 
     def _place(self, party: str) -> Place:
         place = self.farm, checked_text("party", party)
         if place not in self._names:
             raise InvalidRequest(
-                f"party {shown(party)} of farm {shown(self.farm)} is not one of the parties that {self!r} was given"
+                f"party {shown(party)} of farm {shown(self.farm)} is not one of the parties of {self!r}: name it in "
+                "`parties`"
             )
         return place
 
@@ -203,7 +204,7 @@ class Barrier:
         try:
             check()
         except PartyLost as lost:
-            end = None if meeting.turn is None else self._venue.end(meeting.turn, End(LOST, tuple(lost.parties)))
+            end = None if meeting.turn is None else self._record.end(meeting.turn, End(LOST, tuple(lost.parties)))
             if end is None:
                 lost.details["doubt"] = meeting.arrived
                 raise
@@ -215,12 +216,12 @@ class Barrier:
         if meeting.turn is None or not meeting.arrived:
             raise WaitTimeout(
                 f"the timeout was over before {meeting.place[1]!r} had arrived at {self!r}, which is open once a party "
-                f"of farm {self._venue.home!r} is there"
+                f"of farm {self._record.home!r} is there: wait longer"
             )
         # It may have arrived with its last look, as the last one.
-        end = meeting.look() or self._venue.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
+        end = meeting.look() or self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
         if end is None:
-            raise self._venue.undecided(meeting.turn)
+            raise self._record.undecided(meeting.turn)
         return end
 
     def _broken(self, end: End, place: Place) -> LatchworkError:

@@ -52,7 +52,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BarrierState:
     """A barrier at one moment. `turn` is None where the farm that decides has not been there yet."""
 
     turn: int | None
@@ -62,7 +62,7 @@ class Standing:
     stops: Mapping[str, tuple[int, End]]
 
     @classmethod
-    def of(cls, bins: Mapping[str, Any], home: str) -> Standing:
+    def of(cls, bins: Mapping[str, Any], home: str) -> BarrierState:
         """Return the state that a record holds. Raises `Corrupt` if it is damaged."""
         try:
             ends = {turn: End(kind, tuple(why)) for turn, (kind, *why) in (bins.get(ENDS + home) or {}).items()}
@@ -87,8 +87,8 @@ class Standing:
         """Whether all generations are numbers, and all that is said of an end is text."""
         asked = [turn for turn, _ in self.stops.values()]
         turns = (*self.ends, *self.at.values(), *asked, *(() if self.turn is None else (self.turn,)))
-        told = (text for end in (*self.ends.values(), *(end for _, end in self.stops.values())) for text in end.stored)
-        return all(type(turn) is int for turn in turns) and all(type(text) is str for text in told)
+        texts = (text for end in (*self.ends.values(), *(end for _, end in self.stops.values())) for text in end.stored)
+        return all(type(turn) is int for turn in turns) and all(type(text) is str for text in texts)
 
 
 def _damaged() -> Corrupt:
@@ -96,23 +96,23 @@ def _damaged() -> Corrupt:
 
 
 @dataclass(frozen=True, slots=True)
-class BarrierBins:
-    """The updates of one farm, with the names of its bins and of the deciding farm's; made once (`bins_of`)."""
+class BarrierUpdates:
+    """The updates of one farm, with the names of its bins and of the deciding farm's; made once (`updates_of`)."""
 
     open: Form  # parameter: names
     arrive: Form  # parameters: party, turn
     decide: Form  # parameters: turn, end
-    ask: Form  # parameter: stop
-    bring: Form  # parameters: turn, payload; of a party's own record
+    request_end: Form  # parameter: stop
+    put_payload: Form  # parameters: turn, payload; of a party's own record
 
 
 @lru_cache(maxsize=1024)
-def bins_of(farm: str, home: str, ttl: int) -> BarrierBins:
-    """Return the updates of a farm where `home` decides, each of which gives the record so many seconds to live."""
+def updates_of(farm: str, home: str, ttl: int) -> BarrierUpdates:
+    """Return the updates of a farm where `home` decides. Each sets the record's time to live, `ttl` seconds."""
     turn, ends, at, said = TURN + home, ENDS + home, AT + farm, SAID + farm
     party, mine = Param("party", str), Param("turn")
     after = lacks(at, party) | (MapValue(at, party) < mine)
-    return BarrierBins(
+    return BarrierUpdates(
         open=Form(
             Put(turn, SERVER_NOW), Put(NAMES + home, Param("names", str)),
             when=missing(turn), exists=Exists.ANY, or_absent=True, ttl=ttl,
@@ -122,8 +122,8 @@ def bins_of(farm: str, home: str, ttl: int) -> BarrierBins:
             MapPut(ends, mine, Param("end", list)), MapTrim(ends, KEPT_ENDS), Put(turn, largest(mine + 1, SERVER_NOW)),
             when=Bin(turn).eq(mine), ttl=ttl,
         ),
-        ask=Form(Put(STOP + farm, Param("stop", list)), ttl=ttl),
-        bring=Form(
+        request_end=Form(Put(STOP + farm, Param("stop", list)), ttl=ttl),
+        put_payload=Form(
             MapPut(said, mine, Param("payload", str)), MapTrim(said, KEPT_PAYLOADS),
             when=lacks(said, mine), exists=Exists.ANY, or_absent=True, ttl=ttl,
         ),

@@ -13,7 +13,7 @@ from ...retry import Poll
 from ...store.decode import damaged
 from ...store.port import Key, RecordStore, Update
 from ..waits.watch import Watch
-from .layout import MET, SAID, BarrierBins, End, Place, Standing, payload_key
+from .layout import MET, SAID, BarrierState, BarrierUpdates, End, Place, payload_key
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
@@ -22,7 +22,7 @@ GRACE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Venue:
+class BarrierRecord:
     """A barrier's record, its parties, and the farm that decides.
 
     digest: of the parties.
@@ -35,7 +35,7 @@ class Venue:
     home: str
     places: Mapping[str, Place]
     digest: str
-    bins: BarrierBins
+    updates: BarrierUpdates
     pending: dict[Place, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -46,10 +46,10 @@ class Venue:
         """Whether this farm does."""
         return self.farm == self.home
 
-    def look(self, watch: Watch | None = None) -> Standing:
+    def look(self, watch: Watch | None = None) -> BarrierState:
         """Return the barrier now. One read; watch: the wait that this look is part of."""
         record = watch.read().record if watch else self.store.get(self.key)
-        return Standing.of(record.bins if record else {}, self.home)
+        return BarrierState.of(record.bins if record else {}, self.home)
 
     def watch(self) -> Watch:
         """Return a wait for the barrier."""
@@ -66,13 +66,13 @@ class Venue:
     def end(self, turn: int, end: End) -> End | None:
         """End a generation in this way; return how it has ended, None if the deciding farm does not say so in time."""
         if self.decides:
-            done = self.send(self.bins.decide.fill(self.key, turn=turn, end=end.stored))
+            done = self.send(self.updates.decide.fill(self.key, turn=turn, end=end.stored))
             return end if done else self.look().ends.get(turn)
-        self.send(self.bins.ask.fill(self.key, stop=[turn, *end.stored]))
+        self.send(self.updates.request_end.fill(self.key, stop=[turn, *end.stored]))
         watch = self.watch()
         return watch.until(lambda: self.look(watch).ends.get(turn), timeout=GRACE)
 
-    def all_here(self, now: Standing, turn: int) -> bool:
+    def all_here(self, now: BarrierState, turn: int) -> bool:
         """Whether all parties have arrived at this generation."""
         return all(now.at.get(place, 0) >= turn for place in self.places.values())
 
@@ -87,9 +87,11 @@ class Venue:
             if not isinstance(said, Mapping):
                 raise damaged(key, f"bin {SAID}{shown(farm)} is no map")
             if turn not in said and farm == self.farm:
-                raise NotFound(f"all arrived at {self}, and what {name} brought has expired or was deleted")
+                raise NotFound(f"all arrived at {self}, and what {name} brought has expired or was deleted: wait again")
             if turn not in said:  # records are shipped in no order
-                raise OutcomeUnknown(f"all arrived at {self}, and what {name} brought has not come here yet")
+                raise OutcomeUnknown(
+                    f"all arrived at {self}, and what {name} brought has not come here yet: wait again with this handle"
+                )
             try:
                 found[name] = json.loads(said[turn])
             except (TypeError, ValueError):
@@ -108,17 +110,17 @@ class Venue:
 class Meeting:
     """The wait of one party. `turn` is the generation that it is for, once that is known; `watch` waits for changes."""
 
-    def __init__(self, venue: Venue, place: Place, payload: str) -> None:
-        self._venue, self.place, self._payload = venue, place, payload
-        self.turn = venue.pending.get(place)
-        self.arrived, self.watch = False, venue.watch()
+    def __init__(self, record: BarrierRecord, place: Place, payload: str) -> None:
+        self._record, self.place, self._payload = record, place, payload
+        self.turn = record.pending.get(place)
+        self.arrived, self.watch = False, record.watch()
 
     def look(self) -> End | None:
         """Return how the meeting ended; None if it has not. Arrives if that was not done yet."""
-        venue, now = self._venue, self._venue.look(self.watch)
-        if now.names not in (None, venue.digest):
+        record, now = self._record, self._record.look(self.watch)
+        if now.names not in (None, record.digest):
             raise InvalidRequest(
-                f"{venue} is used for other parties: name the same ones in all handles, or delete it first"
+                f"{record} is used for other parties: name the same ones in all handles, or delete it first"
             )
         if now.turn is None or now.turn < (self.turn or 0):
             self._open()
@@ -126,7 +128,7 @@ class Meeting:
         if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
             self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
         if self.turn is None:
-            self.turn = venue.pending[self.place] = now.turn
+            self.turn = record.pending[self.place] = now.turn
         self.arrived = now.at.get(self.place, 0) >= self.turn
         if now.turn > self.turn:
             return self._ended(now, self.turn)
@@ -137,45 +139,46 @@ class Meeting:
 
     def forget(self) -> None:
         """Note that the end is known: the next wait is for another generation."""
-        self._venue.pending.pop(self.place, None)
+        self._record.pending.pop(self.place, None)
         self.turn = None
 
     def _open(self) -> None:
         """Create the record."""
-        venue, turn = self._venue, self.turn
-        if not venue.decides:
+        record, turn = self._record, self.turn
+        if not record.decides:
             return  # it has not come here yet
         if turn is None:
-            venue.send(venue.bins.open.fill(venue.key, names=venue.digest))
+            record.send(record.updates.open.fill(record.key, names=record.digest))
             return
         self.forget()
         raise NotFound(
-            f"the record of {venue} was deleted or has expired, or the store came back older: wait again", key=venue.key
+            f"the record of {record} was deleted or has expired, or the store came back older: wait again",
+            key=record.key,
         )
 
     def _arrive(self, turn: int) -> None:
         """Arrive. What the party brings is written first, and once: what others may have read never changes."""
-        venue = self._venue
-        brought = venue.bins.bring.fill(payload_key(venue.key, self.place), turn=turn, payload=self._payload)
-        venue.send(brought)
-        self.arrived = venue.send(venue.bins.arrive.fill(venue.key, party=self.place[1], turn=turn))
+        record = self._record
+        brought = record.updates.put_payload.fill(payload_key(record.key, self.place), turn=turn, payload=self._payload)
+        record.send(brought)
+        self.arrived = record.send(record.updates.arrive.fill(record.key, party=self.place[1], turn=turn))
 
-    def _decide(self, now: Standing, turn: int) -> End | None:
+    def _decide(self, now: BarrierState, turn: int) -> End | None:
         """Decide, in the farm that decides: end the generation if another farm has asked for that, or all
         have arrived.
         """
-        venue = self._venue
-        if not venue.decides:
+        record = self._record
+        if not record.decides:
             return None
         asked = [end for asked_for, end in now.stops.values() if asked_for == turn]
         if asked:
-            return venue.end(turn, asked[0])
-        return venue.end(turn, End(MET)) if venue.all_here(now, turn) else None
+            return record.end(turn, asked[0])
+        return record.end(turn, End(MET)) if record.all_here(now, turn) else None
 
-    def _ended(self, now: Standing, turn: int) -> End | None:
-        if turn not in now.ends and self._venue.decides:
+    def _ended(self, now: BarrierState, turn: int) -> End | None:
+        if turn not in now.ends and self._record.decides:
             self.forget()
             raise BarrierBroken(
-                f"{self._venue} has gone on without {self.place[1]!r} for a long time: wait again", reason="gone on"
+                f"{self._record} has gone on without {self.place[1]!r} for a long time: wait again", reason="gone on"
             )
         return now.ends.get(turn)

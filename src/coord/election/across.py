@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ...background import shared
+from ...background import parallel_map
 from ...deadline import Deadline
 from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
 from ...inputs import checked_kind, checked_timeout, farm_or_default
@@ -23,7 +23,7 @@ from ...store.connect import as_store
 from ...store.model.expr import Bin, Param, missing
 from ...store.model.ops import Put
 from ...store.port import NEVER, Exists, Key, RecordStore
-from ..contender import PASSING, Claim
+from ..contender import TRANSIENT, Claim
 from ..fencing import Fenced
 from ..inputs import checked_owner
 from ..latch.layout import checked_farm
@@ -152,7 +152,7 @@ class GlobalElection(ZooKeeperElection):
         return done
 
     def _gives_way(self, leadership: Leadership, pause: float) -> bool:
-        """Wait for so many seconds. True as soon as a preferred farm waits in the line, which is read once a second."""
+        """Wait for `pause` seconds. True as soon as a preferred farm waits in the line, which is read once a second."""
         end = self._seams.monotonic() + pause
         while True:
             with suppress(Unavailable):  # without ZooKeeper the term ends by itself
@@ -216,7 +216,7 @@ class GlobalElection(ZooKeeperElection):
     def _seal(self, grant: Grant, farms: frozenset[str]) -> frozenset[str]:
         """Seal the term in these farms, all at a time, and return the farms that could not be reached."""
         seal = partial(self._unreachable, grant)
-        failed = shared(self._seams, seal, sorted(farms), len(farms), f"latchwork-seal-{self.name}")
+        failed = parallel_map(self._seams, seal, sorted(farms), len(farms), f"latchwork-seal-{self.name}")
         return frozenset(farm for farm in failed if farm is not None)
 
     def _unreachable(self, grant: Grant, farm: str) -> str | None:
@@ -232,7 +232,7 @@ class GlobalElection(ZooKeeperElection):
                 term = Fenced(store, self.name, grant.fence, grant.lost)
                 for key in self._resources:
                     term.seal(key)
-        except PASSING as failure:
+        except TRANSIENT as failure:
             self._minor_failure_log.record(failure, f"{self!r}: the epoch {grant.fence} is not sealed in farm {farm!r}")
             return farm
         except FencedOut as refusal:
@@ -252,7 +252,8 @@ class GlobalElection(ZooKeeperElection):
                     "cluster"
                 ) from None
             raise FencedOut(
-                f"farm {farm!r} has seen the epoch {seen} of {self.name!r}, and this term has {epoch}",
+                f"farm {farm!r} has seen the epoch {seen} of {self.name!r}, and this term has {epoch}: another "
+                "candidate leads; stop",
                 seen=seen,
                 fence=epoch,
             ) from None

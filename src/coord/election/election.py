@@ -21,7 +21,7 @@ from ...seams import Event, Task
 from ...store.connect import as_store
 from ...store.port import Key, RecordStore
 from ...unpicklable import Unpicklable
-from ..contender import PASSING, Acquisition, Contender
+from ..contender import TRANSIENT, Acquisition, Contender
 from ..inputs import checked_name, checked_owner
 from ..lease import checked_lease
 from ..lock import LOCKS, Grant, kept_alive
@@ -35,8 +35,8 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds until a campaign continues after a disk has failed, or the store or ZooKeeper could not be reached."""
-ENOUGH, SOON = 10.0, 0.5
-"""Seconds for a campaign to end; `SOON` if `run` was not elected in time: it must not wait for a call that hangs."""
+STOP_TIMEOUT, UNELECTED_TIMEOUT = 10.0, 0.5
+"""Seconds for a campaign to end. Fewer if `run` was not elected in time: it must not wait for a call that hangs."""
 DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
 """Pauses of a campaign after unexpected exceptions in a row, of a client library or of this one."""
 FOLLOW = Poll(low=0.01, high=0.05)
@@ -109,7 +109,7 @@ class Election(Unpicklable, ABC):
             self._standing.begin(lambda: self._campaign(stop, lead, before), f"latchwork-election-{self.name}")
         return True
 
-    def stop(self, timeout: float | None = ENOUGH) -> bool:
+    def stop(self, timeout: float | None = STOP_TIMEOUT) -> bool:
         """Give up the term, if there is one, and end the campaign.
 
         False if the campaign (the leader's function, or a call that hangs) has not ended within `timeout` seconds; it
@@ -157,7 +157,7 @@ class Election(Unpicklable, ABC):
         If the candidate already takes part (`start`), this uses its present or next term, and it continues to take part
         afterwards. If the term is lost before `fn` has returned, `leadership.lost` is set, and the candidate waits for
         `fn` to return before it takes part again. Threads that run on one candidate share its terms: the first `fn` to
-        return gives the term up, and those that still wait get the next one.
+        return gives the term up, and calls that still wait get the next one.
 
         Raises `WaitTimeout` if it was not elected in time, or was stopped. Not promised: that the candidate still leads
         when `fn` returns; `fn` calls `leadership.check()` for that.
@@ -165,11 +165,11 @@ class Election(Unpicklable, ABC):
         limit = checked_timeout(timeout)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
-        runner, patience = object(), SOON
+        runner, patience = object(), UNELECTED_TIMEOUT
 
         def serve(leadership: Leadership) -> T:
             nonlocal patience
-            patience = ENOUGH
+            patience = STOP_TIMEOUT
             return fn(leadership)
 
         try:
@@ -241,7 +241,7 @@ class Election(Unpicklable, ABC):
                     if self._is_final(failure):
                         raise
                     failures, self._passed = failures + 1, failure
-                    pause = RECOVERY if isinstance(failure, PASSING) else DEFECT.pause(failures, self._seams)
+                    pause = RECOVERY if isinstance(failure, TRANSIENT) else DEFECT.pause(failures, self._seams)
                     self._failure_log.record(failure, f"{self!r} tries again in {pause} s")
                     stop.wait(pause)
         except BaseException as failure:  # any failure must reach a `run` that waits to be elected
@@ -258,7 +258,7 @@ class Election(Unpicklable, ABC):
 
     def _is_final(self, failure: Exception) -> bool:
         """Whether the failure ends a campaign: an error of this library that another try cannot cure."""
-        passing = isinstance(failure, PASSING) and not isinstance(failure, Misconfigured)
+        passing = isinstance(failure, TRANSIENT) and not isinstance(failure, Misconfigured)
         return isinstance(failure, LatchworkError) and not passing
 
     def _fail(self, stop: Event, failure: BaseException) -> None:
@@ -351,14 +351,16 @@ class Election(Unpicklable, ABC):
         if grant is not None:
             grant.give_up()
 
-    def _quietly(self, last: Callable[[], object]) -> None:
-        """Call `last`, and log its errors instead of raising them: what it ends runs out by itself, and an error here
-        must not hide the result of the work.
+    def _quietly(self, cleanup: Callable[[], object]) -> None:
+        """Call `cleanup`, and log its errors instead of raising them: what it ends runs out by itself, and an error
+        here must not hide the result of the work.
         """
         try:
-            last()
+            cleanup()
         except Exception as failure:  # noqa: BLE001 - a defect, too
-            self._minor_failure_log.record(failure, f"{self!r}: could not update the list of candidates")
+            self._minor_failure_log.record(
+                failure, f"{self!r}: its term or its entry among the candidates could not be updated"
+            )
 
 
 class LeaseElection(Election):
@@ -383,7 +385,7 @@ class LeaseElection(Election):
         self.lease = checked_lease(lease)
         high = min(0.25, self.lease / 10)
         self._poll = Poll(low=high / 4, high=high) if poll is None else checked_kind("poll", poll, Poll)
-        self._party = Contender(store, Key(LOCKS, name), self.candidate, self.lease)
+        self._contender = Contender(store, Key(LOCKS, name), self.candidate, self.lease)
         self._candidates = Candidates(store, name)
         self._reports: Task | None = None
 
@@ -400,17 +402,17 @@ class LeaseElection(Election):
         return self._candidates.names()
 
     def _elect(self, stop: Event) -> Grant | None:
-        acquisition = Acquisition(self._party)
+        acquisition = Acquisition(self._contender)
         claim = acquisition.wait(self._poll, stop=stop, mark=False)
         if claim is None:
             return None
-        return kept_alive(Grant(self.name, self._party, claim))
+        return kept_alive(Grant(self.name, self._contender, claim))
 
     def _yield_seconds(self) -> float:
         return 2 * self._poll.high
 
     def _enter(self, stop: Event) -> None:
-        self._reports = self._seams.spawn(lambda: self._report(stop), f"latchwork-roster-{self.name}")
+        self._reports = self._seams.spawn(lambda: self._report(stop), f"latchwork-candidates-{self.name}")
 
     def _leave(self) -> None:
         if self._reports is not None:  # its last update must come before the first of the next campaign

@@ -60,13 +60,13 @@ class Term:
     def check(self) -> None:
         """Raise `FencedOut` if the election's record shows that this term has ended. One read.
 
-        A term has ended if it was given back, if it has a successor, or if this object has seen its lease unchanged for
-        the whole length of the lease, by this process's monotonic clock (a server's clock may be set). Advisory, as
+        A term has ended if it was given back, or has a successor. It has also ended if this object has seen its lease
+        unchanged for its whole length, by this process's monotonic clock (a server's clock may be set). Advisory, as
         `Leadership.check`: the term may end right after. What protects a resource is the epoch in the guard of each
         write to it. Raises `Unavailable` if the record cannot be read.
         """
         answer = read(self.store, Key(LOCKS, self.name), BINS)
-        if answer.record is None or not self._in_office(LeaseView.of(answer.record.key, answer.record.bins), answer):
+        if answer.record is None or not self._is_current(LeaseView.of(answer.record.key, answer.record.bins), answer):
             self.store.seams.note("fences_refused", by="holder")
             raise FencedOut(
                 f"the term of {self.name!r} with epoch {self.epoch} has ended: it ran out, was taken over, or was "
@@ -74,7 +74,7 @@ class Term:
                 epoch=self.epoch,
             )
 
-    def _in_office(self, view: LeaseView, answer: Answer) -> bool:
+    def _is_current(self, view: LeaseView, answer: Answer) -> bool:
         if not view.locked or view.fence != self.epoch:
             return False
         # It was so when it was asked for, however long the answer took to come.

@@ -124,7 +124,7 @@ class Line:
     def _prefix(self) -> str:
         known = self.client.client_id
         if known is None:
-            raise Unavailable(f"the connection to ZooKeeper was lost while looking at {self._path}")
+            raise Unavailable(f"the connection to ZooKeeper was lost while looking at {self._path}; it is asked again")
         return f"{self._mine}{self.stay}-{known[0]:x}-"
 
     def _delete(self, node: str) -> None:

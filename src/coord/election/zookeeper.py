@@ -23,10 +23,10 @@ from ...store.model.expr import Bin, Param
 from ...store.model.ops import Put
 from ...store.port import Key, RecordStore
 from .. import lease as rules
-from ..contender import PASSING, Acquisition, Claim, Contender
+from ..contender import TRANSIENT, Acquisition, Claim, Contender
 from ..keeper import Keeper
 from ..lock import LOCKS, Grant, kept_alive
-from .election import FOLLOW, Election
+from .election import FOLLOW, STOP_TIMEOUT, Election
 from .znodes import Line, line_path
 
 log = logging.getLogger("latchwork.election")
@@ -53,9 +53,9 @@ class _Candidate(Contender):
 class _Term(Grant):
     """A grant whose candidate leaves the line as soon as the grant is lost, even while the leader's function runs."""
 
-    def __init__(self, name: str, party: _Candidate, claim: Claim) -> None:
-        super().__init__(name, party, claim)
-        self._line, self._stay = party.line, party.line.stay
+    def __init__(self, name: str, leased: _Candidate, claim: Claim) -> None:
+        super().__init__(name, leased, claim)
+        self._line, self._stay = leased.line, leased.line.stay
 
     def release(self) -> bool:
         self.give_up()
@@ -63,7 +63,7 @@ class _Term(Grant):
         return super().release()
 
     def _keeper(self) -> Keeper:
-        return Keeper(self, self._party, self._name, at_end=partial(self._line.leave, self._stay))
+        return Keeper(self, self._leased, self._name, at_end=partial(self._line.leave, self._stay))
 
 
 def _connecting(hosts: str, lease: float) -> Any:
@@ -116,12 +116,12 @@ class ZooKeeperElection(Election):
         asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo has no public name for it
         self.lease = rules.checked_lease(asked if lease is None else lease)
         self._client: Any = _connecting(client_or_hosts, self.lease) if self._own else client_or_hosts
-        self._party = _Candidate(
+        self._contender = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )
         self._hosts = client_or_hosts
         self._patience = min(max(self.lease, 1.0), 5.0)
-        self._line = self._party.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
+        self._line = self._contender.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
         self._wake = self._seams.event()
         self._warned = False
 
@@ -147,7 +147,7 @@ class ZooKeeperElection(Election):
             client.stop()
             client.close()
 
-    def stop(self, timeout: float | None = 10.0) -> bool:
+    def stop(self, timeout: float | None = STOP_TIMEOUT) -> bool:
         """Leave the line, and do what `Election.stop` does.
 
         Without a connection, a client of the caller's leaves the line when it is connected again.
@@ -204,12 +204,12 @@ class ZooKeeperElection(Election):
     def _elect(self, stop: Event) -> Grant | None:
         try:
             return self._chosen(stop)
-        except PASSING:
+        except TRANSIENT:
             self._line.leave()  # a candidate that cannot reach the store would only block the line
             raise
 
     def _chosen(self, stop: Event) -> Grant | None:
-        acquisition, connected = Acquisition(self._party), self._seams.monotonic()
+        acquisition, connected = Acquisition(self._contender), self._seams.monotonic()
         while not stop.is_set():
             self._wake.clear()
             now = self._seams.monotonic()
@@ -231,7 +231,7 @@ class ZooKeeperElection(Election):
         the term is read *before* the line: a candidate that is paused in between then ends no later term. A lease that
         was taken without ZooKeeper must run out first, as for every contender.
         """
-        seen = self._party.look()
+        seen = self._contender.look()
         before = self._line.predecessor()
         if before is not None:
             if not self._line.watch(before, self._woken):
@@ -251,7 +251,7 @@ class ZooKeeperElection(Election):
 
     def _confirmed(self, claim: Claim) -> Grant | None:
         """Return the term if this candidate is still first in the line after it took the fence, else None."""
-        grant = _Term(self.name, self._party, claim)
+        grant = _Term(self.name, self._contender, claim)
         self._grant = grant
         try:
             self._line.confirm()

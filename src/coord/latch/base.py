@@ -21,11 +21,11 @@ from ...store.port import Exists, Record, RecordStore
 from ..presence.alarm import Alarm
 from ..presence.presence import Group
 from ..waits.metrics import measured
-from ..waits.poller import FOR_EVER
+from ..waits.poller import INFINITY
 from ..waits.watch import Watch
 from . import layout
 from .handle import Handle, LatchLevel
-from .layout import By, Names, bins_of
+from .layout import CountMode, Names, bins_of
 from .progress import ProgressBar
 from .watch import DcReads, LatchProgress, XdcReads, by_farm, counts_of, progress_of
 
@@ -131,8 +131,8 @@ class Latch(Handle):
         checked_whole("n", n, 1, layout.MAX_COUNT)
         floor = self._level is LatchLevel.DC
         if party is not None:
-            return self._count_party(By.FLOORED if floor else By.ADDING, n, layout.checked_party(party))
-        return self._count_to_floor(n) if floor else self._count(By.ADDING, -n)
+            return self._count_party(CountMode.FLOOR if floor else CountMode.ADD, n, layout.checked_party(party))
+        return self._count_to_floor(n) if floor else self._count(CountMode.ADD, -n)
 
     def _count_to_floor(self, n: int) -> int:
         """Count down by `n`, but not below zero.
@@ -142,27 +142,27 @@ class Latch(Handle):
         again after the count has risen, the token makes it a repeat.
         """
         try:
-            return self._once(By.TAKING, -n)
+            return self._once(CountMode.TAKE_IF_ENOUGH, -n)
         except Refused as refusal:
-            return self._count(By.FLOORED, -n, token=refusal.details["token"])
+            return self._count(CountMode.FLOOR, -n, token=refusal.details["token"])
 
-    def _count(self, by: By, change: int, token: bytes | None = None) -> int:
+    def _count(self, mode: CountMode, change: int, token: bytes | None = None) -> int:
         try:
-            return self._once(by, change, token)
+            return self._once(mode, change, token)
         except Refused:
             raise self._gone() from None
 
-    def _once(self, by: By, change: int, token: bytes | None = None) -> int:
+    def _once(self, mode: CountMode, change: int, token: bytes | None = None) -> int:
         nonce = self._identity()
         # The form does not contain the nonce: latches of equal size share it, and making one takes longer than a count.
-        form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, by)
+        form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, mode)
         return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
 
-    def _count_party(self, by: By, n: int, party: str | int) -> int:
+    def _count_party(self, mode: CountMode, n: int, party: str | int) -> int:
         bins, nonce, kind = bins_of(self._farm), self._identity(), layout.kind_of(party)
         if self._names is not None and party not in self._names:
             raise layout.not_named(party, self._names, self._key)
-        form = layout.counted_by_party(self._farm, nonce is None, self._ttl, by, kind)
+        form = layout.counted_by_party(self._farm, nonce is None, self._ttl, mode, kind)
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
             update = form.fill(self._key, nonce=nonce, party=party, n=n, change=-n)
@@ -277,7 +277,7 @@ class Latch(Handle):
             return now.released or None
 
         def due() -> float:
-            times = (look.due(), alarm.due if alarm else FOR_EVER, created_by or FOR_EVER if not there else FOR_EVER)
+            times = (look.due(), alarm.due if alarm else INFINITY, created_by or INFINITY if not there else INFINITY)
             return min(times)
 
         try:
@@ -385,7 +385,7 @@ class Latch(Handle):
         tries = (self._create(number, ttl) for _ in range(self._store.policy.attempts))
         created = next((done for done in tries if done is not None), None)
         if created is None:
-            raise Unavailable(f"{self!r} is created and deleted by others all the time; try again later", key=self._key)
+            raise Unavailable(f"others create and delete {self!r} all the time; try again later", key=self._key)
         if created:
             return
         if not join:
@@ -427,7 +427,7 @@ class Latch(Handle):
             ops.append(Put(bins.names, layout.stored_names(self._names)))
         try:
             self._store.operate(
-                self._key, *ops, when=bins.is_free if alone else bins.is_unbrought, exists=Exists.ANY, or_absent=True,
+                self._key, *ops, when=bins.is_free if alone else bins.is_uncreated, exists=Exists.ANY, or_absent=True,
                 ttl=ttl, repeatable=True,
             )  # fmt: skip
         except Refused as refusal:

@@ -10,7 +10,7 @@ from ...inputs import checked_whole
 from . import layout
 from .base import Latch
 from .handle import LatchLevel
-from .layout import By
+from .layout import CountMode
 from .watch import LatchProgress
 
 __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
@@ -33,4 +33,4 @@ class CountUpDownLatch(Latch):
         Raises what `count_down` raises. Not promised: if data centres replicate their stores to each other (XDR), a
         count-up that is still being shipped may arrive too late to keep the latch closed.
         """
-        return self._count(By.ADDING, checked_whole("n", n, 1, layout.MAX_COUNT))
+        return self._count(CountMode.ADD, checked_whole("n", n, 1, layout.MAX_COUNT))

@@ -68,9 +68,9 @@ class FarmBins:
     farms: str
     names: str
     is_free: Expr  # this farm's counter was not created
-    is_unbrought: Expr  # it was not created, though early counts of the Java library may have made its bin
+    is_uncreated: Expr  # it was not created, though early counts of the Java library may have made its bin
     is_mine: Expr  # the latch that the parameter `nonce` names
-    is_unmarked: Expr  # a latch that the Java library made
+    made_by_java: Expr  # a latch that the Java library made
     floored: Expr  # the count less the parameter `n`, not below zero, and never more than it was
     first: Mapping[type, Expr]  # the first party that has counted, where it is of that kind
 
@@ -88,9 +88,9 @@ def bins_of(farm: str) -> FarmBins:
         FARMS + farm,
         NAMES + farm,
         is_free=missing(count),
-        is_unbrought=missing(count) | (missing(ident) & (Bin(count) < 0)),
+        is_uncreated=missing(count) | (missing(ident) & (Bin(count) < 0)),
         is_mine=Bin(ident, str).eq(Param("nonce", str)),
-        is_unmarked=exists(count) & missing(ident),
+        made_by_java=exists(count) & missing(ident),
         # The counter may be below zero if others count at XDC level: raising it would close their latch again.
         floored=largest(Bin(count) - Param("n"), smallest(Bin(count), 0)),
         first={kind: MapKeyAt(DONE + farm, 0, kind) for kind in _LEAST},
@@ -103,51 +103,53 @@ def kind_of(party: str | int) -> type:
 
 
 @lru_cache(maxsize=4096)
-def first_time(farm: str, unmarked: bool, kind: type) -> Expr:
+def not_counted(farm: str, by_java: bool, kind: type) -> Expr:
     """Return the guard "it is this latch, and the parameter `party`, of this kind, has not counted"."""
     bins = bins_of(farm)
     # The Java library cannot read a map in key order with keys of two kinds. If the first key is of this kind, all are:
     # this guard has refused the others. If it is not, the comparison is unknown, and the guard refuses.
     is_new = ~MapHas(bins.done, Param("party", str)) & (bins.first[kind] >= Const(_LEAST[kind]))
-    return (bins.is_unmarked if unmarked else bins.is_mine) & any_of(missing(bins.done), is_new)
+    return (bins.made_by_java if by_java else bins.is_mine) & any_of(missing(bins.done), is_new)
 
 
-class By(Enum):
+class CountMode(Enum):
     """The way in which a count changes the counter. Parameters: `change`, with its sign, and `n`, which is
     `-change`.
     """
 
-    ADDING = "adding"
-    TAKING = "taking"  # only if at least `n` remain
-    FLOORED = "floored"  # not below zero
+    ADD = "add"
+    TAKE_IF_ENOUGH = "take if enough"  # only if at least `n` remain
+    FLOOR = "floor"  # not below zero
 
 
 @lru_cache(maxsize=1024)
-def counted_once(farm: str, unmarked: bool, capacity: int, ttl: int, by: By) -> Form:
-    """Return the update of a count that is remembered by its token. Parameters: `nonce`, and the ones of `By`."""
+def counted_once(farm: str, by_java: bool, capacity: int, ttl: int, mode: CountMode) -> Form:
+    """Return the update of a count that is remembered by its token. Parameters: `nonce`, and what `CountMode` names."""
     bins = bins_of(farm)
-    same = bins.is_unmarked if unmarked else bins.is_mine
-    guard = all_of(same, Bin(bins.count) >= Param("n")) if by is By.TAKING else same
+    same = bins.made_by_java if by_java else bins.is_mine
+    guard = all_of(same, Bin(bins.count) >= Param("n")) if mode is CountMode.TAKE_IF_ENOUGH else same
     # A nonce is never used again, so a refusal by it is final; the Java library has no nonces. A count may rise again,
     # but a count that was refused as too few remained goes on under its own token.
-    once = Once(capacity, bins.ops, answer=bins.count, monotone=not unmarked, goes_on=by is By.TAKING)
-    return Form(_change(bins, by), when=guard, ttl=ttl, once=once)
+    once = Once(capacity, bins.ops, answer=bins.count, monotone=not by_java, goes_on=mode is CountMode.TAKE_IF_ENOUGH)
+    return Form(_change(bins, mode), when=guard, ttl=ttl, once=once)
 
 
 @lru_cache(maxsize=1024)
-def counted_by_party(farm: str, unmarked: bool, ttl: int, by: By, kind: type) -> Form:
-    """Return the update of a count that is remembered by its party. Parameters: `nonce`, `party`, the ones of `By`.
+def counted_by_party(farm: str, by_java: bool, ttl: int, mode: CountMode, kind: type) -> Form:
+    """Return the update of a count that is remembered by its party.
+
+    Parameters: `nonce`, `party`, and what `CountMode` names.
 
     kind: the kind of the party's name, `str` or `int`.
     """
     bins = bins_of(farm)
     party = Param("party", str)
-    ops = (_change(bins, by), MapPut(bins.done, party, Param("n")), Read(bins.count))
-    return Form(*ops, when=first_time(farm, unmarked, kind), ttl=ttl)
+    ops = (_change(bins, mode), MapPut(bins.done, party, Param("n")), Read(bins.count))
+    return Form(*ops, when=not_counted(farm, by_java, kind), ttl=ttl)
 
 
-def _change(bins: FarmBins, by: By) -> Op:
-    return Put(bins.count, bins.floored) if by is By.FLOORED else Add(bins.count, Param("change"))
+def _change(bins: FarmBins, mode: CountMode) -> Op:
+    return Put(bins.count, bins.floored) if mode is CountMode.FLOOR else Add(bins.count, Param("change"))
 
 
 def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:

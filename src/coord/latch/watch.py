@@ -12,7 +12,7 @@ from ...plain import shown
 from ...seams import Seams
 from ...store.decode import damaged
 from ...store.port import Record
-from ..waits.poller import FOR_EVER
+from ..waits.poller import INFINITY
 from ..waits.shared_reads import Answer
 from ..waits.watch import Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
@@ -86,7 +86,7 @@ class DcReads:
 
     def due(self) -> float:
         """Return when to look though nothing has changed: never."""
-        return FOR_EVER
+        return INFINITY
 
     def _is_worth(self, answer: Answer) -> bool:
         """Whether the latch is released, was created, or is gone or another one. A count of 3 after 4 is not."""
@@ -121,7 +121,7 @@ class XdcReads:
 
     def due(self) -> float:
         """Return when the whole record is to be read again."""
-        return FOR_EVER if self._seen is None else self._seen_at + WHOLE_EVERY
+        return INFINITY if self._seen is None else self._seen_at + WHOLE_EVERY
 
     def _known(self, seen: LatchProgress) -> tuple[str, ...]:
         """Return the bins of the counters that the whole read has found; none, which is all, if one cannot be named."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...deadline import Deadline
@@ -32,8 +33,8 @@ from ..contender import Claim
 from ..inputs import checked_name
 from ..latch.layout import checked_farm, checked_ttl
 from ..lease import Standstill, believed_until, checked_lease
-from ..lock import Grant, kept_alive
-from ..waits.poller import FOR_EVER, SOON
+from ..lock import Grant, granted
+from ..waits.poller import INFINITY, SOON
 from ..waits.watch import Watch, not_before, read
 from .layout import (
     ABOUT,
@@ -112,8 +113,7 @@ class Group:
         text, lease = checked_meta(meta), checked_lease(lease)
         place = _Membership(self._at, checked_member(member), lease)
         name, claim = f"{self.name}/{member}", place.join(text)
-        # No variable has the membership once it is kept alive: `kept_alive`.
-        return kept_alive(Membership(name, place, claim)) if keep_alive else Membership(name, place, claim)
+        return granted(partial(Membership, name, place, claim), keep_alive=keep_alive)
 
     def members(self) -> list[Member]:
         """Return the members, by farm and name. One read.
@@ -161,7 +161,7 @@ class Group:
             before = now
             if deadline.left() == 0:
                 return
-            end = FOR_EVER if deadline.end is None else deadline.end
+            end = INFINITY if deadline.end is None else deadline.end
             with deadline:
                 watch.wait(end, not_before(looked + WATCH_POLL.high, watcher.due))
 
@@ -174,7 +174,7 @@ class Membership(Grant):
     they refuse a former member of this name.
     """
 
-    _party: _Membership
+    _leased: _Membership
     _failed = False
 
     def __repr__(self) -> str:
@@ -196,7 +196,7 @@ class Membership(Grant):
     def release(self) -> bool:
         """Leave the group; an alias of `leave`."""
         if not self.lost.is_set() and not self._failed:
-            self._party.goes = LEFT
+            self._leased.ending = LEFT
         return super().release()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -210,7 +210,7 @@ class _Membership:
     def __init__(self, at: GroupRecord, member: str, lease: float) -> None:
         self.store, self.owner, self.lease = at.store, member, lease
         self._key, self._bins = at.key, bins_of(at.farm, at.ttl)
-        self._id, self.goes = "", LOST
+        self._id, self.ending = "", LOST
 
     def join(self, meta: str) -> Claim:
         """Join, and replace a present member of this name. The guard contains what was read of that member, so a late
@@ -273,9 +273,9 @@ class _Membership:
         self.store.repeat(self._bins.heartbeat.fill(self._key, member=self.owner, id=self._id))
         return Claim(fence, believed_until(began, self.lease))
 
-    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id says as much
+    def release(self, fence: int) -> bool:  # noqa: ARG002 - the id names the membership
         """Leave the group. False if it was not a member any more."""
-        ops = self._bins.gone(self.owner, self._id, self.goes)
+        ops = self._bins.gone(self.owner, self._id, self.ending)
         guard = self._bins.held.bind(member=self.owner, id=self._id)
         try:
             self.store.operate(self._key, *ops, when=guard, ttl=self._bins.ttl, repeatable=True)
@@ -295,7 +295,7 @@ class Watcher:
     def due(self) -> float:
         """Return when (seconds, monotonic) a member may be lost, if nothing changes before."""
         members = self._members.items()
-        return SOON + min((self._still.since(place) + one.lease for place, one in members), default=FOR_EVER)
+        return SOON + min((self._still.since(place) + one.lease for place, one in members), default=INFINITY)
 
     def look(self, watch: Watch | None = None) -> Seen:
         """Return the present members, and how others ended. One read, and one call for each dead member of this farm.
@@ -311,12 +311,12 @@ class Watcher:
         self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
         for place, one in self._members.items():
             # What was read was so when it was asked for, however long it took to come.
-            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._take_out(one)):
+            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._remove(one)):
                 seen.without(one)
         self._tidy(seen)
         return seen
 
-    def _take_out(self, one: Member) -> bool:
+    def _remove(self, one: Member) -> bool:
         """Remove a dead member. False if it has sent a heartbeat or ended in the meantime: the next read shows that."""
         bins = bins_of(one.farm, self._ttl)
         guard = bins.still.bind(member=one.member, id=one.id, stamp=one.stamp)

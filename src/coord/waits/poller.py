@@ -46,7 +46,7 @@ SOON = 0.001
 """Seconds by which a thread wakes later than the moment that it looks after."""
 TURNS = 8
 """Releases in a row after which no thread of this process is woken; then all processes have an equal chance."""
-FOR_EVER = float("inf")
+INFINITY = float("inf")
 _ONE_ATTEMPT = RetryPolicy(attempts=1)
 
 
@@ -138,7 +138,7 @@ class Wait:
 
 
 class Poller:
-    """The waits of a process at one store. Whichever thread has the turn reads for all."""
+    """The waits of a process at one store. The thread that has the turn reads for all."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
@@ -206,9 +206,9 @@ class Poller:
             watch.waits = False
             if self._turn is watch:
                 self._turn = None
-                heir = next((one for one in self._waits.values() if one.handed is None), None)
-                if heir is not None:
-                    heir.woken.set()
+                successor = next((one for one in self._waits.values() if one.handed is None), None)
+                if successor is not None:
+                    successor.woken.set()
 
     def _plan(self, watch: Wait, now: float) -> tuple[float, list[Wait]]:
         """Return for how long this wait sleeps now, or, if it has the turn and its time has come, for which waits it
@@ -300,7 +300,7 @@ class Poller:
     def marks_now(self, key: Key, now: float) -> bool:
         """Whether it is time for another mark of this process; if so, the caller leaves it."""
         with self._lock:
-            if now - self._marks.get(key, -FOR_EVER) <= STALE / 2:
+            if now - self._marks.get(key, -INFINITY) <= STALE / 2:
                 return False
             if len(self._marks) >= BATCH:
                 self._marks = {one: when for one, when in self._marks.items() if now - when <= STALE / 2}
@@ -368,4 +368,4 @@ def _is_worth(watch: Wait, answer: Answer) -> bool:
 
 def never() -> float:
     """Return when to look at a record that has not changed: never."""
-    return FOR_EVER
+    return INFINITY

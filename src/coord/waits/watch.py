@@ -9,7 +9,7 @@ from ...errors import LatchworkError, NotFound, OutcomeUnknown, Unavailable
 from ...seams import Event
 from ...store.port import NEVER, Key, Record, RecordStore
 from ..lease import MARK
-from .poller import FOR_EVER, Wait, never, poller_of
+from .poller import INFINITY, Wait, never, poller_of
 from .shared_reads import Answer, reads, record_of
 
 T = TypeVar("T")
@@ -20,12 +20,13 @@ class Watch(Wait):
 
     bins: the bins to read; none = all. May be changed between two looks.
     poll: the pauses between two looks.
-    worth: whether an answer ends a pause. It is called in whichever thread reads, and neither waits nor calls the
-        store. Default: if the record is not as this wait has read it last.
+    worth: whether an answer ends a pause. It is called in the thread that reads, which may be any; it neither waits nor
+        calls the store. Default: if the record is not as this wait has read it last.
     again: whether the pauses start again after each change of the record.
     alone: of all waits with this flag for one record, an answer wakes only the one that began first.
     mark: leave the mark of a waiting party (P2), once for all waits of this process for that record.
-    lasting: it waits again and again, for a record that never expires: each wait goes on with the pauses of the last.
+    lasting: it waits again and again, for a record that never expires: each wait continues with the pauses of the one
+        before.
     """
 
     def read(self) -> Answer:
@@ -61,7 +62,7 @@ class Watch(Wait):
         stop: ends a pause if it is set, and `rouse` was called.
         """
         seams = self._store.seams
-        end = FOR_EVER if timeout is None else seams.monotonic() + timeout
+        end = INFINITY if timeout is None else seams.monotonic() + timeout
         self.stop = stop
         while True:
             found = probe()
@@ -107,7 +108,7 @@ def _marking(store: RecordStore, key: Key, bins: Sequence[str]) -> Record | None
 
 
 def not_before(least: float, due: Callable[[], float]) -> Callable[[], float]:
-    """Return that time, but no sooner than `least`: a wait that has just looked keeps to its pauses."""
+    """Return `due`, but with no result before `least`: a wait that has just looked keeps to its pauses."""
     return lambda: max(due(), least)
 
 

@@ -17,7 +17,7 @@ from ...store.model.expr import Expr, Param
 from ...store.model.form import Form
 from ...store.model.ops import ListRange, ListSet, Op, Put
 from ...store.port import NEVER, RecordStore, Update
-from .layout import ENTRIES, MARK, Layout, Run, not_stale, total_bound
+from .layout import ENTRIES, MARK, Extent, Layout, not_stale, total_bound
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def entry_of(slot: Any, offset: int) -> Entry | None:
     return Entry(offset, slot[1]) if is_pair and slot[0] == offset else None
 
 
-class Slots:
+class Buffer:
     """The buffer records of one queue.
 
     Long transfers call `between` before every further call; if it returns False, the hold is lost, and they stop.
@@ -73,8 +73,8 @@ class Slots:
         """
         if len(values) == 1:
             return self._write_one(fence, first, values[0])
-        runs = self._layout.runs(first, len(values))
-        rows = [self._update(fence, record, places, first, values) for record, places in runs.items()]
+        extents = self._layout.extents(first, len(values))
+        rows = [self._update(fence, record, places, first, values) for record, places in extents.items()]
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
         for place, chunk in enumerate(_chunks(rows, most)):
             if place and not between():
@@ -90,16 +90,16 @@ class Slots:
         """
         if count == 1:
             return [self._read_one(first)]
-        runs = list(self._layout.runs(first, count).items())
+        extents = list(self._layout.extents(first, count).items())
         found: list[Entry | None] = [None] * count
-        for place, chunk in enumerate(_chunks(runs, BATCH_ROWS)):
+        for place, chunk in enumerate(_chunks(extents, BATCH_ROWS)):
             if place and not between():
                 return None
             for (_, places), slots in zip(chunk, self._read(chunk), strict=True):
                 low = _span(places)[0]
-                for run in places:
-                    held = slots[run.slot - low : run.slot - low + run.length]
-                    for offset, slot in enumerate(held, run.first):
+                for extent in places:
+                    held = slots[extent.slot - low : extent.slot - low + extent.length]
+                    for offset, slot in enumerate(held, extent.first):
                         found[offset - first] = entry_of(slot, offset)
         return found
 
@@ -126,11 +126,11 @@ class Slots:
             raise self._missing(failure) from failure
         return True
 
-    def _update(self, fence: int, record: int, runs: list[Run], first: int, values: Sequence[Any]) -> Update:
+    def _update(self, fence: int, record: int, extents: list[Extent], first: int, values: Sequence[Any]) -> Update:
         placed = [
             (slot, [offset, values[offset - first]])
-            for run in runs
-            for slot, offset in enumerate(range(run.first, run.first + run.length), run.slot)
+            for extent in extents
+            for slot, offset in enumerate(range(extent.first, extent.first + extent.length), extent.slot)
         ]
         put: list[Op]
         if len(placed) < self._layout.slots:
@@ -160,10 +160,10 @@ class Slots:
 
     # ---- reading
 
-    def _read(self, chunk: list[tuple[int, list[Run]]]) -> list[list[Any]]:
+    def _read(self, chunk: list[tuple[int, list[Extent]]]) -> list[list[Any]]:
         rows = []
-        for record, runs in chunk:
-            low, high = _span(runs)
+        for record, extents in chunk:
+            low, high = _span(extents)
             rows.append(_READ.fill(self._layout.buffer(record), slot=low, count=high - low))
         try:
             if len(rows) == 1:
@@ -183,11 +183,11 @@ class Slots:
         )
 
 
-def _span(runs: list[Run]) -> tuple[int, int]:
-    """Return the first slot and the end of what has to be read of a record: its runs are read in one piece."""
-    if len(runs) == 1:
-        return runs[0].slot, runs[0].slot + runs[0].length
-    return min(run.slot for run in runs), max(run.slot + run.length for run in runs)
+def _span(extents: list[Extent]) -> tuple[int, int]:
+    """Return the first slot and the end of what has to be read of a record: its extents are read in one piece."""
+    if len(extents) == 1:
+        return extents[0].slot, extents[0].slot + extents[0].length
+    return min(extent.slot for extent in extents), max(extent.slot + extent.length for extent in extents)
 
 
 def _chunks(rows: list[T], most: int) -> Iterator[list[T]]:

@@ -4,7 +4,7 @@ The leader takes the lock and does the work of all that wait. Then it passes the
 works for others without end.
 
 If a hold is lost before the commit, nothing has changed, and the work is done again under another fence. A transaction
-that was declared not committed in between stays so.
+that was declared not committed in between is never committed.
 
 A thread may be interrupted anywhere, as by Ctrl-C. Before it ends, the threads whose work it had taken get
 `OutcomeUnknown`, and the next thread leads.
@@ -23,7 +23,7 @@ from ...errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown
 from ...forks import reset_in_child
 from ...seams import Event, Seams
 from . import transactions
-from .buffer import Slots
+from .buffer import Buffer
 from .lock import MOST_NAMED, QueueLock
 from .plan import ENQUEUE, Planner, Request, nothing_done
 
@@ -36,8 +36,8 @@ HOLDS = 8
 class GroupCommit:
     """The changes that this process makes to one queue. Safe to share between threads."""
 
-    def __init__(self, lock: QueueLock, slots: Slots) -> None:
-        self._lock, self._planner = lock, Planner(lock, slots)
+    def __init__(self, lock: QueueLock, buffer: Buffer) -> None:
+        self._lock, self._planner = lock, Planner(lock, buffer)
         self._seams, self._name = lock.store.seams, lock.layout.name
         self.line = Line(self._seams)
 
@@ -151,7 +151,7 @@ class Line:
         with self._guard:
             if mine in self.waiting and not mine.leads:
                 self.waiting.remove(mine)
-                raise LockUnavailable(f"other threads of this process held the queue for {timeout} s")
+                raise LockUnavailable(f"other threads of this process held the queue for {timeout} s: wait longer")
         mine.wake.wait()
 
     def next(self, mine: Ticket) -> list[Request]:

@@ -15,7 +15,7 @@ from ...store.decode import damaged
 from ...store.model.expr import Bin, Const, Expr, If, MapSize, MapValue, Param, has, lacks
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Read
 from ...store.port import NEVER, RecordStore
-from .buffer import Entry, Slots
+from .buffer import Buffer, Entry
 from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset, offset_in
 
 MAX_GROUPS = 256
@@ -60,22 +60,22 @@ class ConsumerGroup:
     time: all would read equal entries. Split the work behind one reader, or use a sharded queue.
     """
 
-    def __init__(self, store: RecordStore, layout: Layout, slots: Slots, name: str) -> None:
-        self._store, self._layout, self._slots = store, layout, slots
+    def __init__(self, store: RecordStore, layout: Layout, buffer: Buffer, name: str) -> None:
+        self._store, self._layout, self._buffer = store, layout, buffer
         self.name = name
 
     def __repr__(self) -> str:
         return f"ConsumerGroup({self._layout.name!r}, {self.name!r})"
 
     @classmethod
-    def joined(cls, store: RecordStore, layout: Layout, slots: Slots, name: str, *, hold_head: bool) -> ConsumerGroup:
+    def joined(cls, store: RecordStore, layout: Layout, buffer: Buffer, name: str, *, hold_head: bool) -> ConsumerGroup:
         """Return the group, registered in the queue. Raises `InvalidRequest`, and `NotFound` if the queue does not
         exist.
         """
         if len(checked_text("group name", name)) > MAX_NAME:
             raise InvalidRequest(f"group name is {shown(name)}; it must be text of 1 to {MAX_NAME} characters")
         checked_switch("hold_head", hold_head)
-        group = cls(store, layout, slots, name)
+        group = cls(store, layout, buffer, name)
         if group._put(_AT_HEAD if hold_head else _FREE_AT_HEAD, _UNKNOWN):
             group._check_there()
             if hold_head:
@@ -102,7 +102,7 @@ class ConsumerGroup:
         position, head, tail = self._look()
         start = max(position, head)
         count = min(wanted, tail - start)
-        found = (self._slots.read(start, count) if count > 0 else None) or []
+        found = (self._buffer.read(start, count) if count > 0 else None) or []
         if None in found:
             start = self._overtaken(start, found)
         entries = [entry for entry in found if entry is not None and entry.offset >= start]
@@ -139,7 +139,7 @@ class ConsumerGroup:
         position, head, tail = self._look()
         if not (refusal.details["doubt"] and position == offset):
             raise InvalidRequest(
-                f"offset {offset} is not in queue {shown(self._layout.name)}, which has {head} to {tail}"
+                f"offset {offset} is not in queue {shown(self._layout.name)}: give one from {head} to {tail}"
             )
 
     def drop(self) -> None:

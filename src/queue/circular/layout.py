@@ -28,9 +28,8 @@ RECORDS, SLOTS, CAPACITY = "num-buf-recs", "slots-per-rec", "capacity"
 TXNS, GROUPS = "txns", "groups"
 MARK, ENTRIES = "fencing-mark", "entries"
 
-NOBODY = ""
-"""The key in `groups` of a position that is always there, so that the smallest waited-for position always exists."""
-FAR = MAX_INT
+SENTINEL, UNLIMITED = "", MAX_INT
+"""A key and its position that are always in `groups`, so that the watermark exists without a group too."""
 
 MAX_SLOTS, MAX_RECORDS = 10_000, 10_000_000
 _ROOM = 2048
@@ -41,7 +40,7 @@ _DEPTH = MAX_DEPTH - 2
 """Levels of lists and maps in a value; the pair and the list of entries are two more."""
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
-WAITED_FOR = MapSmallestValue(GROUPS)
+WATERMARK = MapSmallestValue(GROUPS)
 """The smallest position that head waits for; groups that do not hold head are far above (`groups.FREE`)."""
 
 
@@ -60,7 +59,7 @@ def offset_in(meta: Key, bin: str, value: Any) -> int:
     return int(value)
 
 
-def waited_for_in(meta: Key, value: Any) -> int:
+def watermark_in(meta: Key, value: Any) -> int:
     """Return the position that head waits for, from the smallest of `groups`. Raises `Corrupt`."""
     if not is_int(value) or value < 0:
         raise damaged(meta, f"bin {GROUPS!r} has something that is no position")
@@ -72,7 +71,7 @@ def not_stale(fence: int) -> Bound:
     return _NOT_STALE.bind(fence=fence)
 
 
-class Run(NamedTuple):
+class Extent(NamedTuple):
     """Consecutive offsets, from `first` on, in consecutive slots of one record, from `slot` on."""
 
     slot: int
@@ -129,19 +128,19 @@ class Layout:
         record, slot = divmod(offset, self.slots)
         return Key(self.name, f"{BUFFER}{record % self.records}"), slot
 
-    def runs(self, first: int, count: int) -> dict[int, list[Run]]:
+    def extents(self, first: int, count: int) -> dict[int, list[Extent]]:
         """Return the positions of these offsets, by record. A long range that wraps around uses its first
         record twice.
         """
         record, slot = divmod(first, self.slots)
         if slot + count <= self.slots:
-            return {record % self.records: [Run(slot, first, count)]}
-        by_record: dict[int, list[Run]] = {}
+            return {record % self.records: [Extent(slot, first, count)]}
+        by_record: dict[int, list[Extent]] = {}
         offset, end = first, first + count
         while offset < end:
             slot = offset % self.slots
             length = min(self.slots - slot, end - offset)
-            by_record.setdefault(offset // self.slots % self.records, []).append(Run(slot, offset, length))
+            by_record.setdefault(offset // self.slots % self.records, []).append(Extent(slot, offset, length))
             offset += length
         return by_record
 

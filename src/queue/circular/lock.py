@@ -31,7 +31,7 @@ from ...store.model.ops import Compute, MapGet, MapPut, Op, Put, Read
 from ...store.model.record import NO_PARAMS
 from ...store.port import NEVER, RecordStore, Update, Values
 from . import transactions
-from .layout import HEAD, TAIL, TXNS, WAITED_FOR, Layout, offset_in, waited_for_in
+from .layout import HEAD, TAIL, TXNS, WATERMARK, Layout, offset_in, watermark_in
 
 POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
 """The pauses while another process holds the lock: a hold takes about a millisecond."""
@@ -53,8 +53,8 @@ _TAKE: tuple[Op, ...] = (
 )
 
 _HELD = rules.held(0).expr
-_HEAD_MAY_MOVE = _HELD & (Param("head") <= WAITED_FOR)
-_HEAD, _TAIL, _WAITED_FOR, _DUE = Read(HEAD), Read(TAIL), Compute(WAITED_FOR), Compute(transactions.DUE)
+_HEAD_MAY_MOVE = _HELD & (Param("head") <= WATERMARK)
+_HEAD, _TAIL, _WATERMARK, _DUE = Read(HEAD), Read(TAIL), Compute(WATERMARK), Compute(transactions.DUE)
 
 
 @lru_cache(maxsize=512)
@@ -70,7 +70,7 @@ def _reads(head_moves: bool, asks: bool, named: int) -> tuple[Op, ...]:
     asks: whether to read all transactions, to forget the oldest.
     named: how many transactions are looked for.
     """
-    look: list[Op] = [_HEAD, _TAIL, *[_WAITED_FOR] * head_moves, *[_DUE] * asks]
+    look: list[Op] = [_HEAD, _TAIL, *[_WATERMARK] * head_moves, *[_DUE] * asks]
     return (*look, *[MapGet(TXNS, Param(txn, str)) for txn in _TXN[:named]])
 
 
@@ -100,7 +100,7 @@ def never_held(lease: float, fence: int) -> tuple[Op, ...]:
 class Hold(Struct, frozen=True):
     """One hold of the lock, and the state of the queue when it began.
 
-    waited_for: head must not pass it.
+    watermark: head must not pass it.
     due: all transactions, if it is time to forget the oldest.
     known: the entries of the transactions that were looked for.
     """
@@ -108,7 +108,7 @@ class Hold(Struct, frozen=True):
     fence: int
     head: int
     tail: int
-    waited_for: int
+    watermark: int
     due: Mapping[str, Any]
     known: Mapping[str, Any]
 
@@ -131,7 +131,7 @@ class QueueLock:
         txns: the ids to look for; `known` has the entries found.
         timeout: seconds; None = no limit.
         owner: for people.
-        head_moves: whether `waited_for` is needed.
+        head_moves: whether `watermark` is needed.
 
         Raises `LockUnavailable` after the timeout, `NotFound` if there is no queue, `OutcomeUnknown` if an attempt may
         have taken the lock: then it stays unused until its lease runs out.
@@ -144,21 +144,21 @@ class QueueLock:
         values = acquisition.attempt(_FREE) or POLL.until(self.store.seams, acquisition.look, timeout=timeout)
         if values is None:
             raise LockUnavailable(
-                f"{self.key.set!r} was locked by others until the time to wait was over", key=self.key
+                f"queue {self.key.set!r} was locked by others for {timeout:.3g} s: wait longer", key=self.key
             )
         # The queue as it was when the lock was taken, in the order of `_reads`.
         fence, head, tail, *more = values
         head, tail = offset_in(self.key, HEAD, head), offset_in(self.key, TAIL, tail)
-        waited_for = waited_for_in(self.key, more.pop(0)) if head_moves else 0
+        watermark = watermark_in(self.key, more.pop(0)) if head_moves else 0
         due = more.pop(0) if asks else _NOTHING
         known = {txn: entry for txn, entry in zip(txns, more, strict=True) if entry is not None} if txns else _NOTHING
-        return Hold(fence, head, tail, waited_for, due, known)
+        return Hold(fence, head, tail, watermark, due, known)
 
     def observe(self) -> Observation:
         """Read the lease; return it, and since when it has been seen unchanged."""
         record = self.store.get(self.key, *rules.BINS)
         if record is None:
-            raise NotFound(f"the queue {self.key.set!r} is gone", key=self.key)
+            raise NotFound(f"the queue {self.key.set!r} is gone; make it with LargeQueue.create", key=self.key)
         view, now = LeaseView.of(self.key, record.bins), self.store.seams.monotonic()
         before = self._observed  # read once: another thread may replace it
         seen = before.then(view, now) if before else Observation(view, now)

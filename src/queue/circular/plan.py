@@ -15,7 +15,7 @@ from ...errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueF
 from ...store.model.ops import MapRemove, Put
 from ...store.port import Key
 from . import transactions
-from .buffer import Slots
+from .buffer import Buffer
 from .layout import HEAD, TAIL, TXNS
 from .lock import Hold, QueueLock
 
@@ -72,8 +72,8 @@ class Plan(Struct):
 class Planner:
     """Makes the plans of one queue, and carries them out."""
 
-    def __init__(self, lock: QueueLock, slots: Slots) -> None:
-        self._lock, self._slots = lock, slots
+    def __init__(self, lock: QueueLock, buffer: Buffer) -> None:
+        self._lock, self._buffer = lock, buffer
         self._name = lock.layout.name
 
     def carry_out(self, hold: Hold, own_txn: str, requests: list[Request]) -> bool:
@@ -157,7 +157,7 @@ class Planner:
         for request in requests:
             end = tail + len(request.values)
             lowest = end - self._lock.layout.capacity
-            if lowest > head and (request.kind != OVERWRITE or lowest > hold.waited_for):
+            if lowest > head and (request.kind != OVERWRITE or lowest > hold.watermark):
                 plan.declined.append((request, self._full(hold, request, tail - head)))
                 continue
             head = max(head, lowest)
@@ -172,7 +172,7 @@ class Planner:
         between = partial(self._lock.renew, hold)
         if head > hold.head and not self._made_room(hold, plan, min(head, hold.tail)):
             return None
-        if values and not self._slots.write(hold.fence, hold.tail, values, between):
+        if values and not self._buffer.write(hold.fence, hold.tail, values, between):
             return None
         return plan
 
@@ -196,7 +196,7 @@ class Planner:
     def _full(self, hold: Hold, request: Request, size: int) -> QueueFull:
         capacity = self._lock.layout.capacity
         if request.kind == OVERWRITE:
-            why = f"a group waits at offset {hold.waited_for}: let it commit, or drop it"
+            why = f"a group waits at offset {hold.watermark}: let it commit, or drop it"
         else:
             why = "dequeue some, or enqueue with overwrite_if_full=True"
         return QueueFull(
@@ -211,7 +211,7 @@ class Planner:
     def _dequeue(self, hold: Hold, requests: list[Request]) -> Plan | None:
         plan, head = Plan(), hold.head
         for request in requests:
-            count = min(request.count, min(hold.tail, hold.waited_for) - head)
+            count = min(request.count, min(hold.tail, hold.watermark) - head)
             if count <= 0:
                 plan.declined.append((request, None))
                 continue
@@ -219,7 +219,7 @@ class Planner:
             head += count
         if not plan.parts:
             return plan
-        entries = self._slots.read(hold.head, head - hold.head, partial(self._lock.renew, hold))
+        entries = self._buffer.read(hold.head, head - hold.head, partial(self._lock.renew, hold))
         if entries is None or None in entries:
             self._check_lost(hold, head)
             return None

@@ -23,9 +23,8 @@ from ...retry import outlive
 from ...store.connect import as_store
 from ...store.model.ops import MapGet, MapPut, Read
 from ...store.port import RecordStore
-from . import setup as making
-from . import transactions
-from .buffer import Entry, Slots
+from . import setup, transactions
+from .buffer import Buffer, Entry
 from .group_commit import GroupCommit
 from .groups import ConsumerGroup
 from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset, offset_in
@@ -74,13 +73,13 @@ class LargeQueue:
     """
 
     def __init__(self, store: RecordStore, layout: Layout, buffer_store: RecordStore | None) -> None:
-        self._store, self._buffers, self.layout = store, buffer_store, layout
-        self._slots = Slots(buffer_store or store, layout)
+        self._store, self._buffer_store, self.layout = store, buffer_store, layout
+        self._buffer = Buffer(buffer_store or store, layout)
         self._lock = QueueLock(store, layout)
-        self._work = GroupCommit(self._lock, self._slots)
+        self._work = GroupCommit(self._lock, self._buffer)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LargeQueue, (self._store, self.layout, self._buffers)
+        return LargeQueue, (self._store, self.layout, self._buffer_store)
 
     def __repr__(self) -> str:
         return f"LargeQueue({self.name!r}, capacity={self.layout.capacity})"
@@ -111,7 +110,7 @@ class LargeQueue:
         buffers = as_store(buffer_store or store)
         checked_name(name)
         layout = Layout.planned(name, capacity, entries_per_record, buffers.describe().record_size_limit)
-        making.make(as_store(store), buffers, layout, checked_lease(lease))
+        setup.make(as_store(store), buffers, layout, checked_lease(lease))
         return cls(store, layout, buffer_store)
 
     @classmethod
@@ -122,7 +121,7 @@ class LargeQueue:
         Raises `NotFound`.
         """
         buffers = as_store(buffer_store or store)
-        layout = making.find(as_store(store), buffers, checked_name(name))
+        layout = setup.find(as_store(store), buffers, checked_name(name))
         return cls(store, layout, buffer_store)
 
     @classmethod
@@ -148,7 +147,7 @@ class LargeQueue:
             queue = cls.open(store, name, buffer_store=buffer_store)
         except NotFound:
             with suppress(AlreadyExists):  # another process has just made it
-                making.make(store, buffers, planned, lease)
+                setup.make(store, buffers, planned, lease)
             queue = cls.open(store, name, buffer_store=buffer_store)
         there = queue.layout
         if there != planned:
@@ -263,7 +262,7 @@ class LargeQueue:
         head, tail = self._head_and_tail()
         if not head <= offset < tail:
             return None
-        found = self._slots.read(offset, 1)
+        found = self._buffer.read(offset, 1)
         return found[0] if found else None
 
     def info(self) -> QueueInfo:
@@ -304,12 +303,12 @@ class LargeQueue:
         """Return the consumer group of that name, made at the head of the queue if it does not exist.
 
         hold_head: head waits for the group: neither a dequeue nor an overwrite takes entries that the group has not
-            committed. This stays so until the group is dropped. Entries that were taken before stay in the `gap` of its
+            committed. This ends only when the group is dropped. Entries that were taken before stay in the `gap` of its
             batches, and head stays where it is, until the group has committed past them.
 
         One store call.
         """
-        return ConsumerGroup.joined(self._store, self.layout, self._slots, name, hold_head=hold_head)
+        return ConsumerGroup.joined(self._store, self.layout, self._buffer, name, hold_head=hold_head)
 
     def _head_and_tail(self) -> tuple[int, int]:
         record = self._store.get(self.layout.meta, HEAD, TAIL)

@@ -22,15 +22,15 @@ from ...store.port import NEVER, Exists, Key, RecordStore, Update
 from .layout import (  # fmt: skip
     CAPACITY,
     ENTRIES,
-    FAR,
     GROUPS,
     HEAD,
     MARK,
     META,
-    NOBODY,
     RECORDS,
+    SENTINEL,
     SLOTS,
     TAIL,
+    UNLIMITED,
     Layout,
     not_stale,
 )
@@ -46,7 +46,10 @@ _OURS: tuple[tuple[Op, Op, Expr], ...] = (
     (Read(LEASE), Put(LEASE, round(PLAIN_LEASE * 1000)), missing(LEASE)),
     (Read(RENEWALS), Put(RENEWALS, 0), missing(RENEWALS)),
     (Read(GRANT), Put(GRANT, ""), missing(GRANT)),
-    *((MapGet(op.bin, op.key), op, lacks(op.bin, op.key)) for op in (*NOTHING_FORGOTTEN, MapPut(GROUPS, NOBODY, FAR))),
+    *(
+        (MapGet(op.bin, op.key), op, lacks(op.bin, op.key))
+        for op in (*NOTHING_FORGOTTEN, MapPut(GROUPS, SENTINEL, UNLIMITED))
+    ),
 )
 """The bins and entries that the older layout lacks: how each is read, how it is added, and the guard that it is
 missing.
@@ -138,7 +141,7 @@ def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int)
         Put(RECORDS, layout.records),
         Put(SLOTS, layout.slots),
         *NOTHING_FORGOTTEN,
-        MapPut(GROUPS, NOBODY, FAR),
+        MapPut(GROUPS, SENTINEL, UNLIMITED),
     ]
     if layout.capacity != layout.records * layout.slots:
         ops.append(Put(CAPACITY, layout.capacity))

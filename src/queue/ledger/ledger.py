@@ -110,7 +110,7 @@ def chunks(records: LedgerRecords) -> list[Chunk]:
 
 @dataclass(slots=True)
 class _Open:
-    """A chunk of the ledger, and those of its messages that this attempt has met."""
+    """A chunk of the ledger, and the messages of it that this attempt has met."""
 
     chunk: Chunk
     rows: list[Row] = field(default_factory=list)

@@ -81,7 +81,7 @@ def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
 
 
 def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
-    """Publish the messages to the queue, each once, and those of one key one after another.
+    """Publish the messages to the queue, each once; messages of one key one after another.
 
     The scope names where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
     first message, so that outboxes of one name on two machines stay apart. The second message of a key is published

@@ -88,7 +88,7 @@ class Outbox:
     pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
         forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
     queue: where the messages go; an `UnopenedQueue` if the store may be unavailable when the producer starts.
-    name: tells several outboxes over one local queue apart; each forwards all messages, to a queue of its own.
+    name: distinguishes several outboxes over one local queue; each forwards all messages, to a queue of its own.
     disk_budget: bytes of messages that may wait, None = no limit. Files have whole pages, so the disk may hold up to
         two pages more, and what the `lifetime` keeps.
     ledger_ttl: seconds that the ledger is kept.
@@ -163,7 +163,10 @@ class Outbox:
         them may be forwarded. Raises what `put` raises.
         """
         if not _several(payloads) or (keys is not None and not (_several(keys) and len(keys) == len(payloads))):
-            raise InvalidRequest("put_many takes a sequence of payloads, as a list, and one of as many keys or none")
+            raise InvalidRequest(
+                f"put_many takes a list of payloads, and as many keys or None; this is a {type(payloads).__name__} and "
+                f"a {type(keys).__name__}"
+            )
         ids = [self._seams.unique() for _ in payloads]
         rows = zip(payloads, ids, keys or [key] * len(ids), strict=True)
         frames = [pack(self._codec, payload, message_id, k, headers) for payload, message_id, k in rows]

@@ -98,7 +98,9 @@ def _encoding(
 ) -> Encode:
     def run(value: Any) -> bytes:
         if kind is not None and not isinstance(value, kind):
-            raise InvalidRequest(f"this queue takes {kind.__name__}, not {type(value).__name__}")
+            raise InvalidRequest(
+                f"the payload is a {type(value).__name__}; this queue takes {kind.__name__}: encode it"
+            )
         try:
             data = _raw(encode(value))
             back = value if read_back is None else read_back(data)

@@ -78,7 +78,7 @@ class Cursor:
         undecodable one are returned first.
         """
         if not is_int(n) or n < 1:
-            raise InvalidRequest(f"a cursor reads 1 message or more at a time, not {shown(n)}")
+            raise InvalidRequest(f"n is {shown(n)}; it must be a whole number from 1")
         checked_switch("skip_corrupt", skip_corrupt)
         deadline = self._deadline(checked_timeout(timeout))
         while True:

@@ -26,9 +26,11 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
             f"a prefix has 1 to 100 characters that a file's name can have, and no '/': not {shown(prefix)}"
         )
     if not isinstance(page_size, int) or not MIN_PAGE <= page_size <= MAX_PAGE:
-        raise InvalidRequest(f"page_size is {MIN_PAGE} to {MAX_PAGE} bytes, not {shown(page_size)}")
+        raise InvalidRequest(f"page_size is {shown(page_size)}; it must be {MIN_PAGE} to {MAX_PAGE} bytes")
     if not is_int(force_every) or force_every < 0:
-        raise InvalidRequest(f"force_every is 0 (leave it to the system) or more, not {shown(force_every)}")
+        raise InvalidRequest(
+            f"force_every is {shown(force_every)}; it must be a whole number from 0 (leave it to the system)"
+        )
     if lifetime is not None and (
         not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME
     ):
@@ -61,7 +63,7 @@ def _nameable(name: str) -> bool:
         return False
 
 
-def own(layout: Layout) -> Closable:
+def lock_directory(layout: Layout) -> Closable:
     """Lock the queue. The lock ends with its process, so a killed owner needs no cleaning up."""
     path = layout.path("lock")
     try:
@@ -72,7 +74,7 @@ def own(layout: Layout) -> Closable:
         ) from error
 
 
-def settle_page_size(layout: Layout, wanted: int) -> int:
+def resolve_page_size(layout: Layout, wanted: int) -> int:
     """Return the page size of the queue; if it does not exist yet, create it with the page size wanted."""
     stored = layout.stored_page_size()
     if stored is None:

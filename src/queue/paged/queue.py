@@ -19,7 +19,7 @@ from .codec import Decode, codec_of, milliseconds
 from .cursor import Cursor, file_safe
 from .files import SYSTEM_FILES, Closable, Files
 from .layout import Layout, Place, disk
-from .opening import check_arguments, checked_directory, own, settle_page_size
+from .opening import check_arguments, checked_directory, lock_directory, resolve_page_size
 from .reader import PagedEntry, PageReader, View, seek
 from .recovery import Recovered, recover
 from .writer import PageWriter
@@ -82,9 +82,9 @@ class PagedQueue:
         with disk(layout):
             layout.stored_page_size()  # refuses what is not ours before the lock file is made beside it
             files.make_directory(layout.directory)
-            lock = own(layout)
+            lock = lock_directory(layout)
             try:
-                queue = cls(layout, settle_page_size(layout, page_size), lock, lifetime=seconds, seams=seams)
+                queue = cls(layout, resolve_page_size(layout, page_size), lock, lifetime=seconds, seams=seams)
                 queue._encode = encode
                 queue._start(force_every, decode)
             except BaseException:
@@ -198,7 +198,7 @@ class PagedQueue:
     def close(self) -> None:
         """Sync everything and let another process open the queue. Readers that follow end.
 
-        Raises `StorageFailed` if that sync fails; the queue is closed all the same. If an interrupt (Ctrl-C) ends the
+        Raises `StorageFailed` if that sync fails; the queue is closed nevertheless. If an interrupt (Ctrl-C) ends the
         wait for a thread that uses the files, they still belong to this process: call it again.
         """
         if self._owned is None:

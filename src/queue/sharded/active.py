@@ -122,7 +122,7 @@ class ActiveShards:
                 self._next_look = min(self._next_look, now + BUSY)
 
     def damaged(self, shard: int, damage: Corrupt, news: int) -> None:
-        """Take note that the shard is damaged: it is left alone until a look finds it mended. It is logged."""
+        """Take note that the shard is damaged: it is not used until a look finds it repaired. It is logged."""
         self._failure_log.record(damage, f"shard {shard} of {self._queue.name} is left alone")
         self.drained(shard, None, news)
 
@@ -259,7 +259,7 @@ class ActiveShards:
         self._next_glance = now + BUSY if self.believed else self._next_look
 
     def _rest(self, began: float) -> None:
-        """Let some time pass after looks in vain, each of which a write of any kind may have caused."""
+        """Let some time pass after looks that found nothing: a write of any kind may have caused them."""
         now, self._in_vain = self._seams.monotonic(), 0 if self.believed else self._in_vain + 1
         pause = min((now - began) * min(self._in_vain, LOOKING), LEFT_ALONE)
         self._next_listening = max(self._next_listening, now + pause)

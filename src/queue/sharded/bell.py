@@ -46,7 +46,7 @@ class Bell:
     def ring_later(self) -> None:
         """Ring with the next rows that are sent, where that is needed: a slot of a shard that was empty was reserved.
 
-        Whichever thread sends the next rows rings for all: a ring counts for every slot that was reserved before it.
+        The thread that sends the next rows rings for all: a ring counts for every slot that was reserved before it.
         """
         self.ring_due = self.is_needed
 

@@ -94,17 +94,17 @@ class QueueConfig:
     name: 1 to 200 bytes.
     shards: 1 to 512; fixed for the queue's life.
     message_expiry: how long an unread message lives.
-    queue_expiry: at least the message's. Parked messages live so long. A queue that is not used is forgotten after
-        twice that, but not while a sweeper runs: deactivate it.
+    queue_expiry: at least the message's. Parked messages live for this time. A queue that is not used is forgotten
+        after twice that, but not while a sweeper runs: deactivate it.
     concurrency: worker threads of each process that consumes it, 0 (paused) to 100. How many such processes there are
         is not limited.
     handler_type: a name for the kind of handler, for people.
-    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for so long goes
+    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for this time goes
         to the sideline.
     handler_timeout: at most half of the sweep duration, which is also the default where that is less than 10 min.
     max_deliveries: a message handed out so often is parked before it runs again.
-    backoff: how long a failed message waits in the sideline: so long each time, 1 ms to a year, or by a
-        `latchwork.retry.Poll` growing with its attempts; None = until the shovel's next pass.
+    backoff: how long a failed message waits in the sideline: a fixed time of 1 ms to a year, or a
+        `latchwork.retry.Poll`, which grows with its attempts; None = until the shovel's next pass.
     shovel, batching: None = none.
     codec: "json", "bytes", or a type that msgspec reads from JSON.
     unsafe_limits: allows times of seconds, for demonstrations and tests; warns.

@@ -12,7 +12,7 @@ class QueueDepth:
     """The depth of a queue, by its pointers.
 
     ready: slots reserved and not received yet, including slots that hold no message.
-    sideline, parked: as `ready`, for the messages that failed and those that are parked.
+    sideline, parked: as `ready`, for messages that failed and for parked ones.
     expired: received slots that held no message: it had expired unread, or its publisher never wrote it there. For a
         group also the queue's own messages that failed, were brought back for the queue alone, and were acknowledged
         before the group came to their new slots.

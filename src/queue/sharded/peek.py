@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ..rows import those_read
+from ..rows import readable
 from .envelope import Codec, Message, message_of
 from .shards import PointerQueue
 from .slots import Slot
@@ -21,7 +21,7 @@ def peek(queue: PointerQueue, codec: Codec, limit: int) -> list[Message]:
 
 
 def sample(queue: PointerQueue, codec: Codec, slots: int) -> list[Message]:
-    """Return the messages in so many slots, at most, that were not fired: two calls, however many of them are empty."""
+    """Return the messages in at most `slots` slots that were not fired: two calls, however many of them are empty."""
     return _messages(queue, codec, list(islice(unfired(queue), slots)))
 
 
@@ -31,7 +31,7 @@ def peek_all(queue: PointerQueue, codec: Codec) -> list[Message]:
 
 
 def waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
-    """Yield the messages in slots that were not fired, by shard: in so many at first, then in 1,000 at a time."""
+    """Yield the messages in slots that were not fired, by shard: `first` slots at first, then 1,000 at a time."""
     slots, size = unfired(queue), first
     while some := list(islice(slots, size)):
         yield from _messages(queue, codec, some)
@@ -44,5 +44,5 @@ def unfired(queue: PointerQueue) -> Iterator[Slot]:
 
 
 def _messages(queue: PointerQueue, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
-    found = zip(slots, those_read(queue.look(slots)), strict=True)
+    found = zip(slots, readable(queue.look(slots)), strict=True)
     return [message_of(envelope, codec, *slot) for slot, envelope in found if envelope]

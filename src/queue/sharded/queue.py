@@ -30,7 +30,7 @@ from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
 from .sideline.one import SideView
 from .sideline.redrive import redrive
-from .subqueue import QueueView, Rules
+from .subqueue import FailurePolicy, QueueView
 
 SPREAD = 100
 """Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
@@ -70,11 +70,11 @@ class ShardedQueue(QueueView):
         self.registry, self.config, self.live = registry, config, live
         main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
-        rules = Rules(sideline, parked, config.max_deliveries, config.backoff)
-        super().__init__(main, codec, rules, idle_look=registry.idle_look)
+        most, backoff = config.max_deliveries, config.backoff
+        super().__init__(main, codec, FailurePolicy(sideline, parked, most, backoff), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
-        self.sideline = SideView(sideline, codec, Rules(sideline, None, config.max_deliveries, config.backoff), self)
-        self.parked = SideView(parked, codec, Rules(parked, None, config.max_deliveries, None), self)
+        self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
+        self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
@@ -281,7 +281,7 @@ class ShardedQueue(QueueView):
         return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
 
     def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
-        """Move up to `limit` parked messages back, those parked for `reason` or for any; return them.
+        """Move up to `limit` parked messages back, parked for `reason` or for any; return them.
 
         dry_run: change nothing, only return them.
 
@@ -302,7 +302,7 @@ class ShardedQueue(QueueView):
         start: where a new group begins: "now"; "oldest", with the messages that still exist; or an aware datetime, in
             each shard with the first message published then or later. It has no effect on an existing group.
         settings: of a new group: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`, `backoff`,
-            `shovel`, `batching`, if they differ from those of the queue.
+            `shovel`, `batching`, if they differ from the queue's.
 
         One call if it exists, about eight if it is made, whatever the number of shards. A message that is published
         from then on waits for the group, until the group acknowledges it, it expires, or the group is dropped.
@@ -328,8 +328,8 @@ class ShardedQueue(QueueView):
         name: 1 to 128 characters; another one for each run, as with the date in it.
         then: what is published once the batch is closed and all of it is done, exactly once, while a worker or a
             consumer runs in some process of the client. At most 64 KiB. None: nothing, or what it was made with.
-        life: seconds or a timedelta, 1 min to 730 days, default twice the queue's expiry: so long after it was made its
-            records expire, done or not, and the name is free.
+        life: seconds or a timedelta, 1 min to 730 days, default twice the queue's expiry: this time after it was made
+            its records expire, done or not, and the name is free.
         create: False = `NotFound` where there is none.
 
         Raises `AlreadyExists` where it has another follow-up; `Refused` where the queue has 1,000 batches that have not

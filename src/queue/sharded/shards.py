@@ -148,7 +148,7 @@ class PointerQueue:
     # ---- the producer's side
 
     def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
-        """Reserve pointers: for each shard the first of so many, or the error. One call.
+        """Reserve pointers: for each shard the first of `n`, or the error. One call.
 
         One made twice leaves holes (P1). Where a shard had nothing left to fire, the next `write` rings the bell.
         """

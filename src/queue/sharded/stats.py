@@ -49,7 +49,7 @@ def all_facts(registry: QueueRegistry) -> list[QueueFacts]:
 def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, Any]], T]) -> list[T]:
     """Return what `look` finds of every queue of the client, by name, given the queue and its record.
 
-    A group that is being made, or dropped, has no pointers: it is left out, and keeps nobody from the others.
+    A group that is being made, or dropped, has no pointers: it is left out, and the others are shown.
     """
     found: list[T] = []
     for queue, bins in registry.listed(active=None):

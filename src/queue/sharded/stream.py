@@ -273,7 +273,7 @@ def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
 
 
 def _part(queue: PointerQueue, shard: int) -> tuple[PointerQueue, int]:
-    """Return the pointers that a shard belongs to: a group has shards of its own beside those of the queue."""
+    """Return the pointers that a shard belongs to: a group has shards of its own beside the queue's."""
     return queue.part_of(shard) if isinstance(queue, GroupPointers) else (queue, shard)
 
 
@@ -315,7 +315,7 @@ def _discard(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> None:
 
 
 def _delete(queue: PointerQueue, slots: Sequence[Slot]) -> None:
-    """Delete messages, also those of another library, which carry no id; tombstones stay (P5).
+    """Delete messages, also messages of another library, which carry no id; tombstones stay (P5).
 
     Messages of a batch are counted first (P18), one call more. Messages that were published exactly once keep their id
     (P6). For messages that groups wait for, two calls more (P17). A record that cannot be read stays; its error is

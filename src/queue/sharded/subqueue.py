@@ -37,7 +37,7 @@ MAX_RECEIVE = 1_000
 
 
 @dataclass(frozen=True)
-class Rules:
+class FailurePolicy:
     """The rules for messages that fail: where they go, after how many deliveries they are parked, how long they wait.
 
     sideline: for failed messages.
@@ -79,8 +79,10 @@ class QueueView(Unpicklable, ABC):
 
     _INSTEAD = "pickle the QueueRegistry and the queue's name, and call `get` there"
 
-    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, *, idle_look: float = IDLE_LOOK) -> None:
-        self.pointers, self.codec, self.rules, self.store = pointers, codec, rules, pointers.store
+    def __init__(
+        self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, *, idle_look: float = IDLE_LOOK
+    ) -> None:
+        self.pointers, self.codec, self.store, self.failure_policy = pointers, codec, pointers.store, failure_policy
         self.active = ActiveShards(pointers, idle_look)
         self.pending = PendingSlots(self.store.seams)
 
@@ -186,7 +188,7 @@ class QueueView(Unpicklable, ABC):
         return self.pending.any(shards)
 
     def _further_rounds(self, deliveries: list[Delivery], max_messages: int, ask: Ask) -> list[Delivery]:
-        """Receive while each round is full. If one fails, what came before is returned."""
+        """Receive while each round is full. If one fails, return the messages of the rounds before."""
         more = deliveries
         while len(more) == MAX_RECEIVE and (left := max_messages - len(deliveries)):
             try:
@@ -227,11 +229,11 @@ class QueueView(Unpicklable, ABC):
         if failure and not held:
             raise failure
         # 3. Hand them out; those that were delivered too often, or cannot be decoded, go elsewhere.
-        received = self.store.seams.monotonic()
+        received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
         for one in held:
-            if self.rules.parked is not None and one.envelope.attempts > self.rules.max_deliveries:
-                self._park(one, Reason.EXHAUSTED)
+            if policy.parked is not None and one.envelope.attempts > policy.max_deliveries:
+                self._park(one, policy.parked, Reason.EXHAUSTED)
                 continue
             try:
                 payload = self.codec.decode(one.envelope.data)
@@ -328,7 +330,7 @@ class QueueView(Unpicklable, ABC):
     # ---- slots that were empty
 
     def _revisit(self, max_messages: int, ask: Ask) -> _Stamped:
-        """Try kept slots of these shards again; write tombstones into those whose grace is over."""
+        """Try kept slots of these shards again; write tombstones into the slots whose grace is over."""
         again = self.pending.take(max_messages, ask.shards)
         now = self.store.seams.monotonic()
         over = [entry for entry in again if entry.until <= now]
@@ -340,7 +342,7 @@ class QueueView(Unpicklable, ABC):
         return self._classify(left, found, ask)
 
     def _write_tombstones(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Write tombstones into these slots, and count them; return those whose messages came in time."""
+        """Write tombstones into these slots, and count them; return the slots whose messages came in time."""
         outcomes = self.pointers.write_tombstones(slots)
         self.pointers.count_expired([slot for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True])
         return [slot for slot, outcome in zip(slots, outcomes, strict=True) if outcome is not True]
@@ -349,19 +351,19 @@ class QueueView(Unpicklable, ABC):
 
     def _unreadable(self, held: Held, error: str) -> None:
         """Put the message into the sideline once; park it the second time."""
-        if self.rules.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
-            self._park(held, Reason.UNREADABLE)
+        policy = self.failure_policy
+        if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
+            self._park(held, policy.parked, Reason.UNREADABLE)
         else:
-            envelope = failed(self.pointers, held, self.rules.backoff, Reason.UNREADABLE.value, error)
-            rows = move(self.pointers, [held], self.rules.sideline, [envelope])
+            envelope = failed(self.pointers, held, policy.backoff, Reason.UNREADABLE.value, error)
+            rows = move(self.pointers, [held], policy.sideline, [envelope])
             record_outcomes(self.pointers, rows, Reason.UNREADABLE.value)
-            if self.rules.sideline is self.pointers:
+            if policy.sideline is self.pointers:
                 self.active.put_back()
 
-    def _park(self, held: Held, reason: Reason) -> None:
-        assert self.rules.parked is not None  # noqa: S101 - both callers have asked
+    def _park(self, held: Held, parked: PointerQueue, reason: Reason) -> None:
         envelope = replace(held.envelope, reason=reason.value, not_before=0)
-        record_outcomes(self.pointers, move(self.pointers, [held], self.rules.parked, [envelope]), reason.value)
+        record_outcomes(self.pointers, move(self.pointers, [held], parked, [envelope]), reason.value)
 
     # ---- settling
 
@@ -390,20 +392,20 @@ class QueueView(Unpicklable, ABC):
         that is not text, before anything is moved; raises no error of the store.
         """
         envelopes = [
-            failed(self.pointers, delivery.held, self.rules.backoff, reason_of(reason), error)
+            failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
         outcomes: list[Outcome] = []
         for begin in range(0, len(deliveries), CHUNK):
             part = slice(begin, begin + CHUNK)
-            outcomes += self._moved(deliveries[part], self.rules.sideline, envelopes[part])
+            outcomes += self._moved(deliveries[part], self.failure_policy.sideline, envelopes[part])
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
     def _moved(
         self, deliveries: Sequence[Delivery], target: PointerQueue, envelopes: Sequence[Envelope]
     ) -> list[Outcome]:
-        """Move those that are not settled; some may have been settled while others were moved."""
+        """Move the deliveries that are not settled; some may have been settled while others were moved."""
         open_ = [not delivery.settled for delivery in deliveries]
         held = [delivery.held for delivery in compress(deliveries, open_)]
         rows: list[Outcome]

@@ -42,9 +42,9 @@ def load(
     shards: the shard of each. If it is damaged, and its place is not among `bound`, the next one that is not.
     moved: whether they come from another queue.
 
-    If a slot turns out spent (a consumer that gave up waiting put a tombstone there), or a create was acknowledged
-    later than half the sweep duration after the reservation was sent, the message gets another slot before it is
-    acknowledged. `OutcomeUnknown` means that it may be delivered nevertheless.
+    A message gets another slot before it is acknowledged if its slot is spent (a consumer that gave up waiting put a
+    tombstone there), or if its create was acknowledged too late: more than half the sweep duration after the
+    reservation was sent. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
     outcomes: list[Loaded] = []
     chunks = [slice(0, 1)] if len(envelopes) == 1 else _chunks(envelopes)
@@ -63,7 +63,7 @@ def load(
 def move(
     source: PointerQueue, held: Sequence[Held], target: PointerQueue, envelopes: Sequence[Envelope]
 ) -> list[bool | LatchworkError]:
-    """Load the messages into the target, then delete those that were loaded.
+    """Load the messages into the target, then delete the loaded ones here.
 
     For each: True = moved; False = loaded, but no longer this delivery's, so another consumer may have it too; an error
     = not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may be delivered
@@ -106,8 +106,8 @@ def _load_missing(
 class _Loading(Struct, eq=False):
     """Messages on their way into a queue: at most a thousand, with the shard of each.
 
-    at_once: whether all calls are one transaction: nobody sees a slot before its message is there, however long the
-        transaction waits for its turn, so no message can come too late.
+    at_once: whether all calls are one transaction: no consumer sees a slot before its message is there, however long
+        the transaction waits, so no message can come too late.
     """
 
     queue: PointerQueue
@@ -118,8 +118,8 @@ class _Loading(Struct, eq=False):
     at_once: bool
 
     def undone(self) -> None:
-        """Forget what the reservations told, as LOAD is lower than they said: they may be undone. Where the calls are
-        made again, each is by itself.
+        """Forget the results of the reservations, which may be undone: LOAD is then lower. If the calls are made again,
+        each is a transaction of its own.
         """
         self.at_once = False
         self.queue.members.forget()

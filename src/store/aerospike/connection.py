@@ -19,7 +19,7 @@ from ...forks import members
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
 from .info import describe
-from .notes import introduced
+from .notes import log_guarantees
 from .results import FAILURES, error_of, fault_of
 from .times import CallTimes
 from .url import TLS_SWITCHES, TLS_TEXTS, Target
@@ -93,7 +93,7 @@ class Link:
             client = self.client
         if client is None:
             raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
-        info = introduced(client, self._namespace)  # unlocked: a log may be kept in this store
+        info = log_guarantees(client, self._namespace)  # unlocked: a log may be kept in this store
         if info is not None:
             self._info, self._due = info, self._now() + MAX_AGE
         return client
@@ -157,7 +157,7 @@ _shared: dict[str, Link] = {}
 _shared_lock = threading.Lock()
 
 
-def shared(target: Target) -> Link:
+def shared_link(target: Target) -> Link:
     """Return the one link of this process for the target's URL."""
     with _shared_lock:
         return _shared.setdefault(target.url, Link(target))

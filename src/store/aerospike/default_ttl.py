@@ -29,7 +29,7 @@ def may_make(update: Update) -> bool:
     return update.exists is Exists.ANY and update.ttl == KEEP
 
 
-def either(update: Update, send: Callable[[Update], Values]) -> Values:
+def update_or_create(update: Update, send: Callable[[Update], Values]) -> Values:
     """Change the record, or make it so that it never expires. Raises as `send`, and `Unavailable`."""
     for exists, ttl, missed in _STEPS:
         try:
@@ -39,8 +39,8 @@ def either(update: Update, send: Callable[[Update], Values]) -> Values:
     raise _contended(update)
 
 
-def either_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> list[Row]:
-    """Send a batch as `either` sends one update: rows that may create a record twice, all others once, as they are."""
+def update_or_create_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> list[Row]:
+    """Send a batch as `update_or_create` does one update: rows that may create a record twice, all others once."""
     outcomes: list[Row] = [()] * len(updates)
     pending: Sequence[int] = range(len(updates))
     for exists, ttl, missed in _STEPS:

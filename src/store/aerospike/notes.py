@@ -13,7 +13,7 @@ _said: set[str] = set()
 """The namespaces of which this process has spoken."""
 
 
-def introduced(client: Any, namespace: str) -> StoreInfo | None:
+def log_guarantees(client: Any, namespace: str) -> StoreInfo | None:
     """Return the servers' information about the namespace, if this process has not asked before; log its warnings."""
     if namespace in _said:
         return None

@@ -23,8 +23,8 @@ from ..model import ops as o
 from ..port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import info
 from .batch import read_fault, read_rows, write_rows
-from .connection import Link, shared
-from .default_ttl import either, either_many, may_make
+from .connection import Link, shared_link
+from .default_ttl import may_make, update_or_create, update_or_create_many
 from .ops import ByName, InOrder, request_of
 from .policies import ONE_TRY, ROW, WRITE, policy_of, removing
 from .prepared import ready_of
@@ -56,12 +56,12 @@ class AerospikeStore(RecordStore):
         """Return a store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its
         use.
 
-        The options are those of `url.parse`. The store connects once per process, pickles as its URL (password
-        included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
+        The options: see `url.parse`. The store connects once per process, pickles as its URL (password included) and
+        hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)
         store = cls(None, target.namespace, require_sc=target.options.get("require_sc", False))
-        store._link = shared(target)
+        store._link = shared_link(target)
         return store
 
     def __reduce__(self) -> Any:
@@ -113,7 +113,7 @@ class AerospikeStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         if update.exists is _ANY and update.ttl == KEEP and self._ages():
-            return either(update, self._operate)
+            return update_or_create(update, self._operate)
         form = update.form
         answers: InOrder | ByName
         if form is None:
@@ -173,7 +173,7 @@ class AerospikeStore(RecordStore):
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         if any(map(may_make, updates)) and self._ages():
-            return either_many(updates, self._operate_many)
+            return update_or_create_many(updates, self._operate_many)
         batch = BatchRows()
         rows = [self._row(update, batch) for update in updates]
         sent = [

@@ -1,9 +1,8 @@
 """The server's evaluation of an expression, in Python, for the local stores (docs/protocols P0.2).
 
-An expression becomes a closure the first time that it is needed: `closure_of` makes it from those of its parts, and
-keeps it in the tree for as long as that lives, so nothing is interpreted for a call. A closure is pure: it returns the
-value of its expression for one record at one moment, or `UNKNOWN` if it needs a bin that is missing or has another
-type.
+An expression becomes a closure the first time that it is needed: `closure_of` makes it from the closures of its parts,
+and keeps it in the tree while that lives, so nothing is interpreted for a call. A closure is pure: it returns the value
+of its expression for one record at one moment, or `UNKNOWN` if it needs a bin that is missing or has another type.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def checked_key(key: Key) -> Key:
         name.encode()
         size = len(set_name.encode())
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"{shown(key)} is no valid Unicode ({failure.reason})") from None
+        raise InvalidRequest(f"{shown(key)} is no valid Unicode ({failure.reason}): correct it") from None
     if "\0" in set_name or "\0" in name:
         raise InvalidRequest(f"{shown(key)}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:

@@ -81,9 +81,9 @@ def encode(bins: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes | memoryview, bins: Collection[str] = (), *, rest: bool = False) -> dict[str, Any]:
-    """Return the bins that `encode` wrote, or those of them that are named. Raises `Corrupt`, without the content.
+    """Return the bins that `encode` wrote, or only the named ones. Raises `Corrupt`, without the content.
 
-    rest: keep those that are not named, too, as bytes that `encode` writes again.
+    rest: keep the other bins, too, as bytes that `encode` writes again.
     """
     try:
         if not bins:
@@ -129,7 +129,7 @@ def with_entry(entries: dict[Any, Any], key: Any, value: Any) -> dict[Any, Any]:
 
 
 def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
-    """Return the ordered map without its first so many entries."""
+    """Return the ordered map without its first `count` entries."""
     changed = entries.copy()
     for key in islice(entries, count):
         del changed[key]

@@ -71,7 +71,7 @@ def find(connection: sqlite3.Connection, key: Key) -> Found | None:
 
 
 def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
-    """Yield the rows of those of the records that exist, in no order."""
+    """Yield the rows of the records that exist, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
         by_set[key.set][key.name] = key

@@ -27,7 +27,7 @@ class Hand(ManualClock):
     def spawn(self, run, name):
         if name.startswith("latchwork-election"):
             self.campaign = run
-        if name.startswith("latchwork-roster"):
+        if name.startswith("latchwork-candidates"):
             self.reports = run
         return self
 
@@ -176,7 +176,7 @@ def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, ca
 
     with caplog.at_level(logging.INFO, "latchwork"):
         stand(election, lead)
-    assert "could not update the list of candidates" in caplog.text
+    assert "its entry among the candidates could not be updated" in caplog.text
     assert "is over" in caplog.text
     assert election.leadership is None
     assert locked(store) == 1, "until its lease is over"
@@ -192,7 +192,7 @@ def test_a_campaign_whose_report_cannot_begin_goes_on_once_it_can(election, monk
     left = [RuntimeError("can't start new thread")] * 3
 
     def spawn(run, name):
-        if name.startswith("latchwork-roster") and left:
+        if name.startswith("latchwork-candidates") and left:
             raise left.pop()
         return Hand.spawn(election._seams, run, name)
 

@@ -54,12 +54,12 @@ class World:
 
     def candidate(self, name):
         one = ZooKeeperElection(self.store, "office", KazooClient("h:1"), candidate=name)
-        one._line = one._party.line = Place()
+        one._line = one._contender.line = Place()
         return one
 
     def elect(self, one):
         """One try; the term or None."""
-        claim = one._claim(Acquisition(one._party))
+        claim = one._claim(Acquisition(one._contender))
         grant = claim and one._confirmed(claim)
         return grant and election.Leadership(grant, self.store, "office")
 

@@ -297,7 +297,7 @@ def test_a_leader_by_lease_is_waited_for(stand, office, closing):
 
 def has_seen(election, epoch):
     """Whether it has looked at the office since that epoch holds it."""
-    seen = election._party.observed
+    seen = election._contender.observed
     return seen is not None and seen.view.fence == epoch
 
 

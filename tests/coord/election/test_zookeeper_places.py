@@ -143,7 +143,7 @@ def test_a_candidate_that_looks_again_and_again_keeps_one_watch(candidate, zoo, 
     first, second = candidate("a", store), candidate("b", store)
     assert first._line.predecessor() is None
     for _ in range(3):
-        assert second._claim(Acquisition(second._party)) is None
+        assert second._claim(Acquisition(second._contender)) is None
     assert [len(watchers) for watchers in zoo.watchers.values()] == [1]
 
 
@@ -159,8 +159,8 @@ def test_a_term_that_is_handed_back_late_does_not_end_the_next_one(candidate, cl
 def test_a_term_leaves_the_line_before_the_store_is_asked_which_may_hang(candidate, zoo, clock, monkeypatch):
     one = candidate("a", MemoryStore(clock))
     term = one._elect(clock.event())
-    release, standing = term._party.release, []
-    monkeypatch.setattr(term._party, "release", lambda fence: standing.extend(zoo.nodes) or release(fence))
+    release, standing = term._leased.release, []
+    monkeypatch.setattr(term._leased, "release", lambda fence: standing.extend(zoo.nodes) or release(fence))
     assert term.release() is True
     assert standing == []
 

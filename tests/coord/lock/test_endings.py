@@ -78,14 +78,14 @@ def test_a_release_while_the_lease_is_renewed_counts_nobody_as_stopped(renewing)
 
 def test_a_release_before_the_reply_of_a_renewal_counts_nobody_as_stopped(renewing, monkeypatch):
     grant = FencedLock(renewing, "lock").acquire(keep_alive=True)
-    renew = grant._party.renew
+    renew = grant._leased.renew
 
     def renewed(fence):
         claim = renew(fence)
         grant.release()
         return claim
 
-    monkeypatch.setattr(grant._party, "renew", renewed)
+    monkeypatch.setattr(grant._leased, "renew", renewed)
     renewing.seams.work[0]()
     assert renewing.seams.noted == []
 
@@ -135,8 +135,8 @@ def test_an_election_that_is_stopped_or_resigned_during_a_renewal_counts_nobody_
     election = LeaseElection(renewing, "office")
     grant = election._grant = election._elect(renewing.seams.event())
     election._leadership = Leadership(grant, renewing, "office")
-    renew = grant._party.renew
-    monkeypatch.setattr(grant._party, "renew", lambda fence: (renew(fence), end(election))[0])
+    renew = grant._leased.renew
+    monkeypatch.setattr(grant._leased, "renew", lambda fence: (renew(fence), end(election))[0])
     renewing.seams.work[-1]()
     assert grant.lost.is_set()
     assert renewing.seams.noted == []

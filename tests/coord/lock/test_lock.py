@@ -560,6 +560,6 @@ def test_bad_input_is_refused_before_any_call(memory, make, says):
 
 def test_constructors_ask_nothing(memory):
     FencedLock(memory, NAME)
-    Acquisition(FencedLock(memory, NAME)._party)
+    Acquisition(FencedLock(memory, NAME)._contender)
     assert memory.total == 0
     assert KEEP != NEVER

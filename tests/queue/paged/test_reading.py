@@ -596,5 +596,5 @@ def test_a_timeout_may_be_longer_than_any_life(files, timeout):
 def test_a_cursor_asked_for_more_than_there_can_be_gives_what_there_is(files, clock):
     queue = filled(files, clock, 3)
     assert len(queue.cursor("c").read(2**70)) == 3
-    with pytest.raises(InvalidRequest, match="1 message or more"):
+    with pytest.raises(InvalidRequest, match="n is True; it must be a whole number from 1"):
         queue.cursor("c").read(True)

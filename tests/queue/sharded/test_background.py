@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from latchwork.background import Background, shared
+from latchwork.background import Background, parallel_map
 from latchwork.errors import InvalidRequest
 from latchwork.seams import Seams
 from latchwork.testing.clock import ManualClock
@@ -124,14 +124,14 @@ def test_a_stop_for_no_length_of_time_is_refused_and_the_task_goes_on(timeout):
 @pytest.mark.parametrize(("at_once", "started"), [(1, 0), (3, 3), (64, 10)])
 def test_each_item_is_done_once_by_no_more_tasks_than_allowed(at_once, started):
     seams = Counting()
-    assert sorted(shared(seams, lambda n: n * n, range(10), at_once, "work")) == [n * n for n in range(10)]
+    assert sorted(parallel_map(seams, lambda n: n * n, range(10), at_once, "work")) == [n * n for n in range(10)]
     assert seams.names == [f"work-{n}" for n in range(started)]
 
 
 def test_a_single_item_needs_no_task_and_none_at_all_nothing():
     seams = Counting()
-    assert shared(seams, str, [7], 8, "work") == ["7"]
-    assert shared(seams, str, [], 8, "work") == []
+    assert parallel_map(seams, str, [7], 8, "work") == ["7"]
+    assert parallel_map(seams, str, [], 8, "work") == []
     assert seams.names == []
 
 
@@ -156,5 +156,5 @@ def test_the_first_failure_ends_the_work_of_all_and_is_raised(at_once):
             raise ZeroDivisionError(f"item {item}")
 
     with pytest.raises(ZeroDivisionError, match="item 2"):
-        shared(OneAfterAnother(), work, range(10), at_once, "work")
+        parallel_map(OneAfterAnother(), work, range(10), at_once, "work")
     assert begun == [0, 1, 2]

@@ -18,7 +18,7 @@ import pytest
 
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, OutcomeUnknown, TooManyConsumers, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
-from latchwork.queue.sharded.consumer.consumer import KEEP
+from latchwork.queue.sharded.consumer.consumer import SUPERVISE_EVERY
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore, SQLiteStore
@@ -179,15 +179,15 @@ def test_a_consumer_that_is_scaled_down_while_handlers_hang_keeps_no_worker_too_
     for _ in range(3):
         consumer._runs.abandon(consumer._runs.open([]), "hangs")
     consumer._workers = 6
-    assert not consumer._retires()
+    assert not consumer._should_exit()
     queue.scale(2)
-    leave = [consumer._retires() for _ in range(3)]
+    leave = [consumer._should_exit() for _ in range(3)]
     assert leave == [True, True, False]
     assert not consumer.saturated
 
 
 def test_a_saturated_consumer_takes_nothing_until_a_handler_returns(consumers, monkeypatch):
-    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.ASK", 0.01)
+    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.RECEIVE_WAIT", 0.01)
     queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.05))
     released = threading.Event()
     consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
@@ -335,7 +335,7 @@ def test_a_run_is_closed_whatever_leaves_its_worker(monkeypatch):
     queue = made(MemoryStore())
     queue.publish("a")
     consumer = Consumer(queue, lambda delivery: True)
-    monkeypatch.setattr(consumer._turns.calls, "verdicts", lambda deliveries: 1 / 0)
+    monkeypatch.setattr(consumer._turns.invoker, "verdicts", lambda deliveries: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         consumer._turns._handle(consumer._turns._gather(None))
     assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
@@ -401,7 +401,7 @@ def test_stop_waits_once_for_all_that_hang_not_for_each(consumers):
     consumer = consumers(made(MemoryStore(seams=Clock())), lambda delivery: True)
     consumer._tasks += [Hangs() for _ in range(100)]
     consumer.stop(0)
-    assert sum(waited) <= KEEP
+    assert sum(waited) <= SUPERVISE_EVERY
 
 
 def test_concurrency_follows_the_queue_and_zero_pauses(consumers):
@@ -554,7 +554,7 @@ def test_a_consumer_is_started_once(consumers):
 
 
 def test_with_starts_a_consumer_and_stops_it(monkeypatch):
-    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.ASK", 0.01)
+    monkeypatch.setattr("latchwork.queue.sharded.consumer.turn.RECEIVE_WAIT", 0.01)
     queue = made(MemoryStore())
     queue.publish("a")
     with Consumer(queue, lambda delivery: True) as consumer:

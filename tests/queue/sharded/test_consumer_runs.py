@@ -240,8 +240,8 @@ class Slow(Counter):
 
 def test_two_workers_that_count_at_once_both_count(queue):
     consumer = Consumer(queue, lambda delivery: None)
-    consumer._tally.counts = counts = Slow()
-    counts.meanwhile = lambda: consumer._tally.add("handled")
+    consumer._counters.counts = counts = Slow()
+    counts.meanwhile = lambda: consumer._counters.add("handled")
     queue.publish("a")
     consumer._turns.take()
     counts.other.join()

@@ -45,7 +45,7 @@ def acknowledge_without_guard(patch) -> None:
 def sweep_past_the_boundary(patch) -> None:
     """Empty slots are passed as soon as they were fired."""
     plan = sweeper.Sweeper._plan
-    patch.setattr(sweeper.Sweeper, "_plan", lambda *args: replace(task := plan(*args), passable=task.limit))
+    patch.setattr(sweeper.Sweeper, "_plan", lambda *args: replace(task := plan(*args), settled_up_to=task.limit))
 
 
 def believe_the_server_clock(patch) -> None:
@@ -55,7 +55,7 @@ def believe_the_server_clock(patch) -> None:
 
 def pass_what_is_live(patch) -> None:
     """The sweep pointer does not stop at messages that are still in somebody's hands."""
-    keep = sweeping._Shard.keep
+    keep = sweeping._Progress.keep
 
     def careless(self, pointer, stop, what=None):
         if stop is not sweeping.Stop.LIVE:
@@ -63,7 +63,7 @@ def pass_what_is_live(patch) -> None:
         else:
             self.count(what)
 
-    patch.setattr(sweeping._Shard, "keep", careless)
+    patch.setattr(sweeping._Progress, "keep", careless)
 
 
 def take_what_is_live(patch) -> None:

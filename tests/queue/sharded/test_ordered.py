@@ -354,7 +354,7 @@ def test_a_worker_does_not_release_what_somebody_else_is_still_giving_up(clock):
         assert not held.mine()
     turns([ordered(there, seen)], 2, clock)
     assert seen == []
-    held.given_up(moved=False)
+    held.on_given_up(moved=False)
     turns([ordered(there, seen)], LEASE + 2, clock)
     assert seen == [1, 2]
 

@@ -12,7 +12,7 @@ from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer import rate as rates
 from latchwork.queue.sharded.consumer.rate import Rate
-from latchwork.queue.sharded.consumer.turn import HOLD
+from latchwork.queue.sharded.consumer.turn import MAX_RATE_WAIT
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
@@ -113,7 +113,7 @@ def test_what_may_not_begin_soon_goes_back_uncounted_and_nothing_is_claimed_unti
 
 
 def test_a_message_that_waits_for_the_rate_goes_back_when_the_consumer_ends(queue, store, clock):
-    limiter = RateLimiter(store, "bank", 1, HOLD / 2)
+    limiter = RateLimiter(store, "bank", 1, MAX_RATE_WAIT / 2)
     limiter.try_acquire()
     seen = []
     consumer = Consumer(queue, seen.append, rate=limiter)

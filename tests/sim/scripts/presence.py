@@ -26,7 +26,7 @@ def heard_of_between_look_and_taking_out():
         membership = group.join("p", lease=1.0, keep_alive=False)
         (one,) = group.members()
         membership.renew()
-        group.watcher()._take_out(one)
+        group.watcher()._remove(one)
         return names(store)
 
     stage.act("a", both)
@@ -87,6 +87,6 @@ def former_member_writes():
 RULES = [
     ("P9.4 guard", heard_of_between_look_and_taking_out, rule("presence", "called dead though it was heard of")),
     ("P9.2 joining", joining_that_is_late, _bins(join=_joining(lambda bins: Const(True)))),
-    ("P9.4 taken out", back_from_a_pause, patched(presence.Watcher, "_take_out", lambda self, one: True)),
+    ("P9.4 taken out", back_from_a_pause, patched(presence.Watcher, "_remove", lambda self, one: True)),
     ("P9.3 fence", former_member_writes, rule("lock", "a ratchet without the guard")),
 ]

@@ -109,7 +109,7 @@ NO_TURN = all_of(
 WITHOUT_TURN = rwlock._acquisition(rwlock.Mode.READ, rwlock._LAST_FENCE, NO_TURN)
 
 RULES = [
-    ("P12.2 wish", writer_among_readers, patched(rwlock._Entering, "_wish", lambda self, seen: None)),
+    ("P12.2 wish", writer_among_readers, patched(rwlock._RWAcquisition, "_wish", lambda self, seen: None)),
     ("P12.2 turn", reader_among_writers, patched(rwlock, "_READ", WITHOUT_TURN)),
     ("P12.3 generation", paused_reader_derives, rule("rwlock", "a ratchet without the guard")),
     ("P12.3 ratchet", paused_reader_derives, rule("lock", "a guard without the ratchet")),

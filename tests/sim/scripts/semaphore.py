@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from latchwork.coord import semaphore as module
-from latchwork.coord.holders import Crowd
+from latchwork.coord.holders import SharedContender
 from latchwork.coord.semaphore import SEMAPHORES, Semaphore
 from latchwork.errors import FencedOut, LockUnavailable
 from latchwork.store import Add, Key
@@ -20,7 +20,7 @@ def renewed_between_look_and_removal():
 
     def both(store):
         held = Semaphore(store, "s", permits=1, owner="a", lease=1.0).acquire()
-        crowd = Semaphore(store, "s", permits=1, owner="b")._crowd
+        crowd = Semaphore(store, "s", permits=1, owner="b")._contender
         (entry,) = crowd.look().entries.values()
         held.renew()
         crowd.remove(entry)
@@ -97,9 +97,13 @@ def heavy_among_light():
     return stage.play().said["c"] == 2
 
 
+def _all_holders(self, seen):
+    return list(seen.entries.values())
+
+
 RULES = [
     ("P10.4 guard", renewed_between_look_and_removal, rule("semaphore", "a holder is removed though it has renewed")),
-    ("P10.4 watched", server_clock_steps, patched(Crowd, "dead", lambda self, seen: [*seen.entries.values()])),
+    ("P10.4 watched", server_clock_steps, patched(SharedContender, "dead", _all_holders)),
     ("P10.7 resource", paused_holder_writes_late, rule("semaphore", "a ratchet without the guard")),
-    ("P10.6 wish", heavy_among_light, patched(module._Taking, "_wish", lambda self, seen: None)),
+    ("P10.6 wish", heavy_among_light, patched(module._SlotAcquisition, "_wish", lambda self, seen: None)),
 ]

@@ -49,7 +49,7 @@ class Presence(Scenario):
             self.idle(process, self.rng.choice((0.0, 0.1, 1.0)))
 
     def _stay(self, process: Process, membership: Membership, name: str) -> None:
-        id, fence = membership._party._id, membership.fence
+        id, fence = membership._leased._id, membership.fence
         for _ in range(self.rng.randint(1, 3)):
             self.idle(process, self.rng.choice((0.0, 0.3, 1.2)))
             self.call(process, "check", membership.check, id)

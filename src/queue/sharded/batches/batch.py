@@ -16,7 +16,7 @@ from ....inputs import checked_text, checked_timeout, seconds_of
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ...ledger.dedup import Entry, Wanted, publish_or_find
-from ...rows import those_read
+from ...rows import readable
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..peek import CHUNK, unfired
@@ -167,7 +167,7 @@ class QueueBatch:
 
         Raises what `ShardedQueue.publish_many` raises, and `Refused` if the batch is closed. If it was closed during
         the call: `Refused`, or `OutcomeUnknown` if it is not known whether these messages count; its
-        `details["published"]` has the ids of the messages that will be delivered all the same.
+        `details["published"]` has the ids of the messages that will be delivered nevertheless.
         """
         return publish(
             self._queue, payloads, key=key, keys=keys, headers=headers, message_ids=message_ids,
@@ -295,7 +295,7 @@ class QueueBatch:
         batch = self._records.place(self._state, 0).batch
         slots, ids = list(unfired(parked)), list[str]()
         for begin in range(0, len(slots), CHUNK):
-            for envelope in those_read(parked.look(slots[begin : begin + CHUNK])):
+            for envelope in readable(parked.look(slots[begin : begin + CHUNK])):
                 place = place_of(envelope) if envelope else None
                 if envelope and place and place.batch == batch:
                     ids.append(envelope.msg_id)

@@ -157,7 +157,7 @@ class Blocks:
 
         bin: `OUT`, or `GONE`, which counts also if a publisher has vouched for the message.
 
-        Raises the store's errors, those of single blocks once all others are done.
+        Raises the store's errors; the error of a single block once all others are done.
         """
         parts = list(_by_block(places).items())
         failures: list[LatchworkError] = []
@@ -167,7 +167,7 @@ class Blocks:
             raise failures[0]
 
     def _take_out(self, left: dict[tuple[str, int, int], list[int]], bin: str) -> list[LatchworkError]:
-        """Take ordinals out of each of these blocks; return the errors of those where that failed."""
+        """Take ordinals out of each of these blocks; return the errors of the blocks for which that failed."""
         failures: list[LatchworkError] = []
         for _ in range(ROUNDS):
             if not left:
@@ -190,7 +190,7 @@ class Blocks:
         return failures
 
     def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, bins: Mapping[str, Any]) -> Update:
-        """Return the update that takes out those ordinals that are neither done nor gone, nor vouched for."""
+        """Return the update that takes out the ordinals that are neither done nor gone, nor vouched for."""
         stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
         there: set[Any] = {one for name in stay for one in (bins.get(name) or ())}
         chosen = [one for one in ordinals if one not in there]

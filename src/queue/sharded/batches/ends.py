@@ -40,7 +40,7 @@ class Home(Protocol):
 
 
 def end_done(queue: Home, batches: Collection[str]) -> None:
-    """End those of these batches that are done; each is named by its id.
+    """End the batches that are done, of these; each is named by its id.
 
     One call for each, one more if it is closed, and seven more if it is done. Raises no error of the store: the leader
     ends the batches that could not be ended here.

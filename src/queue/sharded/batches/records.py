@@ -28,7 +28,7 @@ from ....store import (
 )
 from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
 from ....store.port import MAX_TTL
-from ...rows import read_each, those_read
+from ...rows import read_each, readable
 from .blocks import BLOCK, OUT, Blocks, Counts, Place, batch_id
 
 MAX_NAME = 128
@@ -156,7 +156,7 @@ class BatchRecords:
         """
         names = sorted(self.names())
         records = read_each(self.store, [self.key(name) for name in names])
-        found = those_read(starmap(self._state_of, zip(names, records, strict=True)))
+        found = readable(starmap(self._state_of, zip(names, records, strict=True)))
         return [state for state in found if state is not None and not state.ended]
 
     def _state_of(

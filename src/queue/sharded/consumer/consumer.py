@@ -19,21 +19,21 @@ from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..upkeep.upkeep import upkeep_of
-from .handler import Calls, Runs, Settlements, Tally, check_handler, kinds_of
+from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate
 from .signals import Signals
-from .turn import Standing, Turns
+from .turn import ConsumerState, Turns
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
-KEEP = 0.5
-"""Seconds at the most between two looks of the supervisor."""
-ATTEND = 0.05
-"""The same while messages wait that were not begun, or acknowledgements."""
-HEED = 0.1
+SUPERVISE_EVERY = 0.5
+"""Seconds between two looks of the supervisor, at most."""
+SUPERVISE_SOON = 0.05
+"""Seconds between two looks while messages that were not begun, or acknowledgements, wait."""
+SIGNAL_POLL = 0.1
 """Seconds between two looks of `run` at the signals received."""
 
 
@@ -48,9 +48,9 @@ class Consumer(Unpicklable):
 
     While a handler runs, its messages are extended. After the queue's `handler_timeout` they go to the sideline as
     `timeout`, and a later result of the handler is ignored. Python cannot end the thread, so another thread takes its
-    place, up to `concurrency` of them. Once those hang too, twice `concurrency` in all, the consumer is `saturated`: it
-    logs that, and takes no more messages until one returns; messages that were not begun go back to the queue, in
-    batches and in order to the sideline, as `saturated`.
+    place, up to `concurrency` of them. Once the handlers of these threads hang too, twice `concurrency` in all, the
+    consumer is `saturated`: it logs that, and takes no more messages until one returns; messages that were not begun go
+    back to the queue, in batches and in order to the sideline, as `saturated`.
 
     concurrency: threads; None = as the queue's record says, followed at run time (0 = paused).
     ordered: take a fenced lock on a shard and work it alone, so that messages of one `key` are handled in the order in
@@ -101,8 +101,8 @@ class Consumer(Unpicklable):
         self.queue, self.handler, self.grace = queue, handler, grace
         self.ordered = checked_switch("ordered", ordered)
         self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
-        self._tally = Tally(queue.store.seams)
-        self.stats = self._tally.counts
+        self._counters = Counters(queue.store.seams)
+        self.stats = self._counters.counts
         self._failure_log = FailureLog(queue.store.seams, log)
         wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
@@ -115,10 +115,10 @@ class Consumer(Unpicklable):
         self._attention, self._dozes = self._seams.event(), False
         self._tasks: list[Task] = []
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
-        self._settlements = Settlements(queue, self._tally)
+        self._settlements = Settlements(queue, self._counters)
         self._prefetched = Prefetched(queue, self._settlements)
-        self._runs = Runs(queue, self._settlements, self._tally)
-        self.standing = Standing(
+        self._runs = Runs(queue, self._settlements, self._counters)
+        self.state = ConsumerState(
             queue,
             self._runs,
             wanted,
@@ -129,10 +129,10 @@ class Consumer(Unpicklable):
             self._pause,
         )
         self._turns = Turns(
-            self.standing,
+            self.state,
             self._seams,
             queue,
-            Calls(queue, handler, kinds_of(ignorable), self._tally),
+            Invoker(queue, handler, exception_types(ignorable), self._counters),
             self._runs,
             self._settlements,
             self._prefetched,
@@ -147,18 +147,18 @@ class Consumer(Unpicklable):
     @property
     def concurrency(self) -> int:
         """Workers that are wanted now."""
-        return self.standing.concurrency()
+        return self.state.concurrency()
 
     def allot(self, workers: int) -> None:
         """Use this number of workers from now on, 0 to 100, whatever the queue's record says. Raises
         `TooManyConsumers`.
         """
-        self.standing.wanted = check_concurrency(workers)
+        self.state.wanted = check_concurrency(workers)
 
     @property
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
-        return self.standing.saturated()
+        return self.state.saturated()
 
     @property
     def busy(self) -> bool:
@@ -196,11 +196,10 @@ class Consumer(Unpicklable):
 
         What was claimed and not begun goes back to the queue at once, and so does what a worker that was just asking
         for messages gets after that: no handler is called any more, but for a batch that a worker had begun to
-        collect. True if all had finished; False if some were given up: their messages are in the sideline as
-        `timeout`. Where the store does not answer messages come back
-        through the sweeper. It ends a second after the grace at the latest. When called again it says False once it
-        has. Not to be called by a handler, which it would wait for. In a child that was forked since the start it does
-        nothing: what runs is the parent's.
+        collect. True if all had finished; False if some were given up: their messages are in the sideline as `timeout`.
+        If the store does not answer, messages come back through the sweeper. It ends a second after the grace at the
+        latest. Called again, it returns False if any call of it gave messages up. A handler must not call it, as it
+        would wait for itself. In a child that was forked since the start it does nothing: the threads are the parent's.
         """
         if self._pid not in (0, os.getpid()):
             return True
@@ -209,26 +208,26 @@ class Consumer(Unpicklable):
             try:
                 self._finish(end)
             finally:
-                self._end(max(0.0, end + 2 * KEEP - self._seams.monotonic()))
+                self._end(max(0.0, end + 2 * SUPERVISE_EVERY - self._seams.monotonic()))
         finally:
             self._end(0.0)  # again, as an interrupt may have ended the first call early
         return not self._gave_up
 
     def _finish(self, end: float) -> None:
-        """Take no more messages; let handlers finish until `end`, and give up those that do not."""
+        """Take no more messages; let handlers finish until `end`, and give up the others."""
         self._stopping.set()
         self.queue.active.wake()
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
             self._prefetched.hand_back()
-        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.standing.signals.forced:
+        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._prefetched.hand_back(last=True)
             self._runs.abandon_all("was still running when the consumer's grace period ended")
-        soon = min(end, self._seams.monotonic()) + KEEP
+        soon = min(end, self._seams.monotonic()) + SUPERVISE_EVERY
         for task in filter(None, (*self._tasks, self._supervisor)):
             task.join(max(0.0, soon - self._seams.monotonic()))
 
@@ -247,9 +246,9 @@ class Consumer(Unpicklable):
         In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
         """
         self._refuse_second_start()
-        with self.standing.signals:
+        with self.state.signals:
             self.start()
-            while not (self.standing.signals.drains or self._stopping.wait(HEED)):
+            while not (self.state.signals.drains or self._stopping.wait(SIGNAL_POLL)):
                 pass
             return self.stop()
 
@@ -258,12 +257,13 @@ class Consumer(Unpicklable):
     def _supervise(self) -> None:
         """Start workers as wanted, keep their messages alive, give up on handlers that hang."""
         config = self.queue.config
-        pause = min(KEEP, config.handler_timeout.total_seconds() / 10, config.sweep_duration.total_seconds() / 20)
+        timeout, sweep = config.handler_timeout.total_seconds(), config.sweep_duration.total_seconds()
+        pause = min(SUPERVISE_EVERY, timeout / 10, sweep / 20)
         saturated = False
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
-            if not self.standing.ends():
+            if not self.state.ends():
                 self._survive(self.queue.registry.refresh_if_due)
                 self._survive(self._scale_workers)
             if self.saturated and not saturated:
@@ -280,7 +280,7 @@ class Consumer(Unpicklable):
         too long, or may not begin.
         """
         self._settlements.send(SPAN)
-        self._prefetched.hand_back(WAIT if self.standing.takes() else 0.0)
+        self._prefetched.hand_back(WAIT if self.state.takes() else 0.0)
 
     def _doze(self, pause: float) -> None:
         """Wait until the next look, which comes sooner while messages wait that workers may not reach in time."""
@@ -289,7 +289,7 @@ class Consumer(Unpicklable):
             return
         self._dozes = True  # set before the check for messages: later messages then wake it
         if self._prefetched.waiting or self._settlements.collected:
-            self._dozes, pause = False, min(pause, ATTEND)
+            self._dozes, pause = False, min(pause, SUPERVISE_SOON)
         self._attention.wait(pause)
         self._dozes = False
         self._attention.clear()
@@ -308,7 +308,7 @@ class Consumer(Unpicklable):
     def _scale_workers(self) -> None:
         """Start workers until there are as many as are wanted."""
         with self._lock:
-            missing = -self._surplus()
+            missing = -self._excess()
         if missing > 0:
             self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
@@ -326,19 +326,19 @@ class Consumer(Unpicklable):
         with self._lock:
             self._workers += more
 
-    def _surplus(self) -> int:
-        """Return how many workers there are beyond those wanted: `concurrency`, and one for each that hangs, up to as
-        many again.
+    def _excess(self) -> int:
+        """Return how many more workers there are than wanted: `concurrency`, and one for each that hangs, up to as many
+        again.
 
         Workers that hang cannot leave. So if more than that hang, as after `scale`, all others are too many.
         """
         stuck, wanted = self._runs.stuck, self.concurrency
         return self._workers - max(stuck, wanted + min(stuck, wanted))
 
-    def _retires(self) -> bool:
+    def _should_exit(self) -> bool:
         """Whether this worker is one too many; counts it out if it is."""
         with self._lock:
-            over = self._surplus() > 0 or self.standing.ends()
+            over = self._excess() > 0 or self.state.ends()
             if over:
                 self._workers -= 1
             return over
@@ -346,25 +346,25 @@ class Consumer(Unpicklable):
     # ---- a worker
 
     def _work(self) -> None:
-        troubles = 0
-        while not self._retires():
+        failures = 0
+        while not self._should_exit():
             try:
                 self._turns.take()
-                troubles = 0
+                failures = 0
             except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
-                troubles += 1
-                self._pause(failure, troubles)
+                failures += 1
+                self._pause(failure, failures)
             except BaseException:
                 self._count(-1)
                 raise
         self._survive(self._move_on)
 
-    def _pause(self, failure: Exception, troubles: int) -> None:
-        """Report a failure, and wait for as long as is due after so many in a row."""
+    def _pause(self, failure: Exception, failures: int) -> None:
+        """Report a failure, and wait for as long as is due after that many failures in a row."""
         self._report(failure)
-        self._stopping.wait(ERROR_BACKOFF.pause(troubles, self._seams))
+        self._stopping.wait(ERROR_BACKOFF.pause(failures, self._seams))
 
     def _report(self, failure: Exception) -> None:
         """Count and log a failure."""
-        self._tally.add("troubles")
+        self._counters.add("troubles")
         self._failure_log.record(failure, f"{self!r} met an error")

@@ -57,7 +57,7 @@ def text_of(failure: BaseException) -> str:
         return f"its text cannot be shown: that raised {type(trouble).__name__}"
 
 
-def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
+def exception_types(ignorable: Any) -> tuple[type[BaseException], ...]:
     """Return the exception types that were given, one or many. Raises `InvalidRequest`."""
     kinds = (ignorable,) if isinstance(ignorable, type) else ignorable
     if (
@@ -69,7 +69,7 @@ def kinds_of(ignorable: Any) -> tuple[type[BaseException], ...]:
     return tuple(kinds)
 
 
-class Tally:
+class Counters:
     """The counts of a consumer. Safe between its workers and its supervisor."""
 
     def __init__(self, seams: Seams) -> None:
@@ -83,17 +83,17 @@ class Tally:
                 self.counts[what] += n
 
 
-class Calls:
-    """Calls of a consumer's handler, and what they mean for its messages."""
+class Invoker:
+    """Calls a consumer's handler, and decides from its answers which messages are done."""
 
     def __init__(
         self,
         queue: ShardedQueue,
         handler: Callable[[Any], Any],
         ignorable: tuple[type[BaseException], ...],
-        tally: Tally,
+        counters: Counters,
     ) -> None:
-        self._queue, self._handler, self._ignorable, self._tally = queue, handler, ignorable, tally
+        self._queue, self._handler, self._ignorable, self._counters = queue, handler, ignorable, counters
         self._name, self._seams = queue.name, queue.store.seams
 
     def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
@@ -103,7 +103,7 @@ class Calls:
         True or None is a success; of a batch the handler may also return a list with an answer for each message.
         """
         batch, messages = self._queue.config.batching is not None, len(deliveries)
-        self._tally.add("handled", messages)
+        self._counters.add("handled", messages)
         began, outcome = self._seams.monotonic(), "raised"
         try:
             try:
@@ -134,7 +134,7 @@ class Calls:
             return [(Reason.EXCEPTION, why)] * messages
 
     def _log_rejected(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
-        """Log an answer that is none: its author may believe that the message was acknowledged."""
+        """Log an answer that is not valid: its author may believe that the message was acknowledged."""
         odd = [(one, why[1]) for one, why in zip(deliveries, verdicts, strict=True) if why is not None and why[1]]
         if odd:
             first, why = odd[0]
@@ -161,8 +161,8 @@ class Calls:
 class Settlements:
     """Settlement of the messages of one consumer. Safe between its workers and its supervisor."""
 
-    def __init__(self, queue: ShardedQueue, tally: Tally) -> None:
-        self._queue, self._seams, self._tally = queue, queue.store.seams, tally
+    def __init__(self, queue: ShardedQueue, counters: Counters) -> None:
+        self._queue, self._seams, self._counters = queue, queue.store.seams, counters
         self._lock = self._seams.lock()
         self.collected: list[Delivery] = []
         """The messages that are done and not acknowledged yet."""
@@ -214,7 +214,7 @@ class Settlements:
             rows = [failure] * len(done)
             record_outcomes(self._queue.pointers, rows, "acked")
         acked = rows.count(True)
-        self._tally.add("acked", acked)
+        self._counters.add("acked", acked)
         if acked < len(rows):
             self._count_unsettled(rows, "acknowledged")
 
@@ -222,15 +222,15 @@ class Settlements:
 
     def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
         """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
-        self._tally.add("failed", len(deliveries))
+        self._counters.add("failed", len(deliveries))
         rows = self._queue.fail_many(deliveries, why)
         self._count_unsettled(rows, "put into the sideline")
         return not any(isinstance(row, LatchworkError) for row in rows)
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Return messages that were not begun to the queue; return those for which that failed."""
+        """Return messages that were not begun to the queue; return the messages for which that failed."""
         rows = self._queue.hand_back(deliveries)
-        self._tally.add("handed_back", rows.count(True))
+        self._counters.add("handed_back", rows.count(True))
         self._count_unsettled(rows, "handed back")
         outcomes = zip(deliveries, rows, strict=True)
         return [delivery for delivery, row in outcomes if isinstance(row, LatchworkError)]
@@ -249,8 +249,8 @@ class Settlements:
         failed = [row for row in rows if row is not True]
         if failed:
             gone = failed.count(False)
-            self._tally.add("lost", gone)
-            self._tally.add("unsettled", len(failed) - gone)
+            self._counters.add("lost", gone)
+            self._counters.add("unsettled", len(failed) - gone)
             first = failed[0] or "another consumer has it by now, or it was deleted"
             log.warning("%d messages could not be %s; the first: %s", len(failed), done, first)
 
@@ -261,7 +261,7 @@ class Run:
 
     received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
-    given_up: called if the run is given up, with whether its messages are in the sideline; a run that has one is of
+    on_given_up: called if the run is given up, with whether its messages are in the sideline; a run that has one is of
         an ordered consumer.
     """
 
@@ -269,15 +269,15 @@ class Run:
     received: float
     extended: float
     started: float | None = None
-    given_up: Callable[[bool], object] | None = None
+    on_given_up: Callable[[bool], object] | None = None
     abandoned: bool = False
 
 
 class Runs:
     """The runs of one consumer. Safe between its workers and its supervisor."""
 
-    def __init__(self, queue: ShardedQueue, settlements: Settlements, tally: Tally) -> None:
-        self._settlements, self._seams, self._tally = settlements, queue.store.seams, tally
+    def __init__(self, queue: ShardedQueue, settlements: Settlements, counters: Counters) -> None:
+        self._settlements, self._seams, self._counters = settlements, queue.store.seams, counters
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._timeout = queue.config.handler_timeout.total_seconds()
         self._lock = self._seams.lock()
@@ -305,10 +305,10 @@ class Runs:
             self._runs.append(run)
         return run
 
-    def open(self, deliveries: Sequence[Delivery], given_up: Callable[[bool], object] | None = None) -> Run:
+    def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> Run:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         now = self._seams.monotonic()
-        run = Run(list(deliveries), now, now, given_up=given_up)
+        run = Run(list(deliveries), now, now, on_given_up=on_given_up)
         with self._lock:
             self._runs.append(run)
         return run
@@ -372,8 +372,8 @@ class Runs:
         try:
             moved = self._give_up(run, run.deliveries, why)
         finally:
-            if run.given_up is not None:
-                run.given_up(moved)
+            if run.on_given_up is not None:
+                run.on_given_up(moved)
         return True
 
     def _give_up(self, run: Run, deliveries: Sequence[Delivery], why: str) -> bool:
@@ -381,9 +381,9 @@ class Runs:
         left = _open(deliveries)
         if not left:
             return True
-        if run.started is None and run.given_up is None:
+        if run.started is None and run.on_given_up is None:
             return not self._settlements.hand_back(left)
-        self._tally.add("timed_out", len(left))
+        self._counters.add("timed_out", len(left))
         log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
         return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))
 

@@ -63,7 +63,7 @@ class HeldShard:
         end = self.queue.store.seams.monotonic() + timeout
         return self.queue.await_messages(most, end, {self.shard}, Turn(self.grant.fence, more))
 
-    def given_up(self, moved: bool) -> None:
+    def on_given_up(self, moved: bool) -> None:
         """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline.
 
         No worker here handles messages that are on their way, so the next holder must take them over.

@@ -29,7 +29,7 @@ WEIGHT = 1 / 20
 
 
 def checked_prefetch(prefetch: int | None, *, batching: bool, ordered: bool) -> int:
-    """Return the messages that are claimed at once at the most. Raises `InvalidRequest`."""
+    """Return how many messages are claimed at once, at most. Raises `InvalidRequest`."""
     if prefetch is None:
         return 1 if ordered else PREFETCH
     if not is_int(prefetch) or not 1 <= prefetch <= MAX_RECEIVE:
@@ -128,10 +128,10 @@ class Prefetched:
                 return one
 
     def hand_back(self, waited: float = 0.0, *, last: bool = False) -> None:
-        """Hand back the messages that have waited for so many seconds.
+        """Hand back the messages that have waited for `waited` seconds.
 
         What cannot be handed back stays, and is handled here: it is tried once, as each try may leave a copy behind.
-        last: the consumer has ended: all of it is tried again, and the sweeper sees to what does not go.
+        last: the consumer has ended: all messages are tried again; the sweeper moves the ones that fail again.
         """
         now = self._seams.monotonic()
         with self._lock:

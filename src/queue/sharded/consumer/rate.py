@@ -68,7 +68,7 @@ class Rate:
     # ---- without keys: no message may begin
 
     def close(self, seconds: float) -> None:
-        """Take note that nothing may begin for so long."""
+        """Remember that nothing may begin for this time."""
         self._closed_until = self._seams.monotonic() + seconds
 
     @property

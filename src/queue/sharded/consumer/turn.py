@@ -14,7 +14,7 @@ from ..delivery import Delivery
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
-from .handler import Calls, Run, Runs, Settlements, Verdict, text_of
+from .handler import Invoker, Run, Runs, Settlements, Verdict, text_of
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, Pace, Prefetched, Waiting
 from .rate import Rate
@@ -22,27 +22,27 @@ from .signals import Signals
 
 log = logging.getLogger(__name__)
 
-ASK = 1.0
+RECEIVE_WAIT = 1.0
 """Seconds for which an idle worker waits for a message before it checks whether it is still needed."""
-HEED = 0.1
-"""Seconds between two looks of a worker at its shard's lock, and at whether it is still wanted, while it waits."""
-HOLD = 1.0
+STATE_POLL = 0.1
+"""Seconds after which a worker that waits checks its shard's lock, and whether it is still needed."""
+MAX_RATE_WAIT = 1.0
 """Seconds for which a message may wait in hand for the rate to allow its handler."""
-LONGEST = 3600.0
+MAX_DELAY = 3600.0
 """The longest time, in seconds, that a message of a key is put off; then the limiter is asked again."""
-UNKNOWN = 0.1
+LIMITER_RETRY = 0.1
 """Seconds until a limiter that could not be asked is asked again."""
 
 
 @dataclass(slots=True)
-class Standing:
+class ConsumerState:
     """The state of the consumer that a worker belongs to.
 
     wanted: the workers that it was asked for; None = as many as the queue's record says.
     stopping: set once it takes no more messages.
     attend: wake the supervising thread for what waits: messages that were not begun, and acknowledgements.
     report: count and log a failure.
-    pause: count and log a failure, then wait for as long as is due after so many in a row.
+    pause: count and log a failure, then wait for as long as is due after that many failures in a row.
     """
 
     queue: ShardedQueue
@@ -75,13 +75,14 @@ class Standing:
 class Turns:
     """The turns of all workers of one consumer. Safe between them.
 
-    locks: of an ordered consumer, else None.  rate: what is asked before a handler begins, None = nothing.
+    locks: of an ordered consumer, else None.
+    rate: the limiter that is asked before a handler begins; None = no limiter.
     """
 
-    consumer: Standing
+    consumer: ConsumerState
     seams: Seams
     queue: ShardedQueue
-    calls: Calls
+    invoker: Invoker
     runs: Runs
     settlements: Settlements
     prefetched: Prefetched
@@ -98,10 +99,10 @@ class Turns:
         if not self.prefetched.waiting:
             self.settlements.send()
             if self.rate is not None and self.rate.closed:
-                self.consumer.stopping.wait(min(self.rate.closed, HEED))
+                self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
-            found = self.queue.await_messages(size, self.seams.monotonic() + ASK, None, one_shard=True)
+            found = self.queue.await_messages(size, self.seams.monotonic() + RECEIVE_WAIT, None, one_shard=True)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
@@ -118,13 +119,13 @@ class Turns:
         # 4. Begin. If no message may begin, those in hand go back at once.
         run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
         if run is None:
-            self._not_now(waiting, HEED)
+            self._not_now(waiting, STATE_POLL)
             return
         if self.prefetched.waiting or self.settlements.collected:
             self.consumer.attend()
         # 5. Call the handler. A run that is never closed counts as a hanging handler.
         try:
-            verdicts = self.calls.verdicts(run.deliveries)
+            verdicts = self.invoker.verdicts(run.deliveries)
         finally:
             ours = self.runs.close(run)
         self.pace.handled(self.seams.monotonic() - run.received)
@@ -138,7 +139,7 @@ class Turns:
         self.prefetched.put_back(waiting)
         self.prefetched.hand_back()
         if waiting.stays:
-            self.consumer.stopping.wait(min(wait, HEED))
+            self.consumer.stopping.wait(min(wait, STATE_POLL))
 
     # ---- at a rate
 
@@ -152,8 +153,8 @@ class Turns:
             self.settlements.fail([delivery], [failed])
             return False
         self.consumer.attend()
-        end = self.seams.monotonic() + self.runs.patience(HOLD)
-        while (wait := self._asked(rate, key)) and self.seams.monotonic() + wait <= end and self._waited(wait):
+        end = self.seams.monotonic() + self.runs.patience(MAX_RATE_WAIT)
+        while (wait := self._rate_wait(rate, key)) and self.seams.monotonic() + wait <= end and self._waited(wait):
             pass
         if not wait:
             return True
@@ -162,13 +163,13 @@ class Turns:
             try:  # it goes back until its turn, so that messages of other keys may begin
                 self.settlements.put_off(
                     delivery,
-                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, LONGEST),
+                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY),
                 )
                 return False
             except LatchworkError as failure:
                 self.consumer.report(failure)
-                wait = UNKNOWN
-        rate.close(UNKNOWN if rate.keyed else wait)  # the wait of one key must not delay other keys
+                wait = LIMITER_RETRY
+        rate.close(LIMITER_RETRY if rate.keyed else wait)  # the wait of one key must not delay other keys
         self._not_now(waiting, wait)
         return False
 
@@ -179,21 +180,21 @@ class Turns:
         except BaseException as failure:  # noqa: BLE001 - as what a handler raises
             return "", (Reason.EXCEPTION, f"per_key raised {type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR])
 
-    def _asked(self, rate: Rate, key: str) -> float:
+    def _rate_wait(self, rate: Rate, key: str) -> float:
         """Return seconds until a handler may begin, 0 = now; it may not if the limiter cannot be asked."""
         try:
             return rate.closed or rate.ask(key)
         except LatchworkError as failure:
             self.consumer.report(failure)
-            return UNKNOWN
+            return LIMITER_RETRY
 
     def _waited(self, seconds: float) -> bool:
-        """Wait so long; False, at once, where nothing may begin any more."""
+        """Wait for this time. False, at once, if nothing may begin any more."""
         end = self.seams.monotonic() + seconds
         while (left := end - self.seams.monotonic()) > 0:
             if not self.consumer.takes():
                 return False
-            self.consumer.stopping.wait(min(left, HEED))
+            self.consumer.stopping.wait(min(left, STATE_POLL))
         return self.consumer.takes()
 
     def _in_turn(self, run: Run, held: HeldShard, rate: Rate) -> Verdict | bool:
@@ -202,8 +203,8 @@ class Turns:
         If the user's function fails, return the reason for which the message fails.
         """
         key, failed = self._key_of(run.deliveries[0], rate)
-        while not failed and (wait := self._asked(rate, key)):
-            if not self._waited(min(wait, ASK)) or held.lost:
+        while not failed and (wait := self._rate_wait(rate, key)):
+            if not self._waited(min(wait, RECEIVE_WAIT)) or held.lost:
                 return False
         return failed or True
 
@@ -215,16 +216,16 @@ class Turns:
             self._handle(self._gather(None))
             return
         with self.locks.hold_one(self.consumer.stopping) as held:
-            troubles = 0
+            failures = 0
             while held is not None and held.mine() and self._may_take(held):
                 try:
                     run = self._gather(held)
-                    troubles = 0
+                    failures = 0
                 except LatchworkError as failure:
                     if not held.awaits():
                         raise
-                    troubles += 1  # keep the shard: its next holder would handle later messages first
-                    self.consumer.pause(failure, troubles)
+                    failures += 1  # keep the shard: its next holder would handle later messages first
+                    self.consumer.pause(failure, failures)
                     continue
                 if run is None and not held.awaits():
                     return
@@ -237,16 +238,16 @@ class Turns:
         batching = self.queue.config.batching
         most = 1 if batching is None else min(batching.max_size, MAX_RECEIVE)
         with nullcontext() if held is None else held.receiving():
-            first = self._receive(most, held, more=False, timeout=ASK if held is None else 0.0)
+            first = self._receive(most, held, more=False, timeout=RECEIVE_WAIT if held is None else 0.0)
             if not first:
                 return None
-            run = self.runs.open(first, None if held is None else held.given_up)
+            run = self.runs.open(first, None if held is None else held.on_given_up)
         if batching is not None:
             self._fill(run, batching, held)
         return run
 
     def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
-        ask = ASK if held is None else HEED
+        ask = RECEIVE_WAIT if held is None else STATE_POLL
         while len(run.deliveries) < batching.max_size and self._may_take(held):
             left = run.received + batching.max_wait.total_seconds() - self.seams.monotonic()
             if left <= 0:
@@ -284,7 +285,7 @@ class Turns:
             elif isinstance(may, tuple):
                 verdicts = [may]
             elif self.runs.start(run):
-                verdicts = self.calls.verdicts(run.deliveries)
+                verdicts = self.invoker.verdicts(run.deliveries)
         finally:  # a run that is never closed counts as a hanging handler
             ours = self.runs.close(run)
         if ours:

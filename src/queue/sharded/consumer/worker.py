@@ -180,7 +180,7 @@ class Worker(Unpicklable):
             rate=handled.rate,
             per_key=handled.per_key,
         )
-        consumer.standing.signals = self._signals  # one signal stops all consumers
+        consumer.state.signals = self._signals  # one signal stops all consumers
         return consumer
 
     def stop(self, grace: float | None = None) -> bool:

@@ -139,7 +139,7 @@ class DelayedMessages:
     ) -> list[LatchworkError | None]:
         """Store messages, up to 1,000, for later; None for each that is safe, else the error.
 
-        names: of the entries, if they are not those of the messages.
+        names: of the entries, if they are not the ids of the messages.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
         id is in no bucket was never acknowledged. Two calls; one more for a process's first message, if a record of the
@@ -196,7 +196,8 @@ class DelayedMessages:
             return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
         if record is not None and record.bins.get("by") == by:
             return (record.bins["due"],)
-        return AlreadyExists(f"a message with the id {key.name.rpartition('/')[2]!r} waits in {self.name!r} already")
+        name = key.name.rpartition("/")[2]
+        return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
 
     def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
         """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""

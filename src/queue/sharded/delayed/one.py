@@ -14,7 +14,7 @@ from ....inputs import seconds_of
 from ....plain import shown
 from ....store import Add, Compute, Record, Update
 from ....store.model.expr import SERVER_NOW
-from ...rows import read_each, those_read
+from ...rows import read_each, readable
 from ..envelope import BINS, Codec, Message, date, from_bins, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
 from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
@@ -38,8 +38,8 @@ class Elsewhere(Protocol):
 class DelayedView(DelayedMessages):
     """The delayed messages of a queue; each can be discarded, redriven or moved alone.
 
-    Their ids are those that they were published with; a message that was put off by `nack(delay=)` has an id of its own
-    here, which `search` returns.
+    Their ids are the ones that they were published with; a message that was put off by `nack(delay=)` has an id of its
+    own here, which `search` returns.
     """
 
     def search(
@@ -71,7 +71,7 @@ class DelayedView(DelayedMessages):
             ids = [one for one in dict.fromkeys(some) if one not in seen]  # one may be in two buckets
             seen.update(ids)
             keys = [self.entry(one) for one in ids]
-            records = those_read(read_each(self.store, keys, *BINS, "due", "shard", "moving", "cancelled"))
+            records = readable(read_each(self.store, keys, *BINS, "due", "shard", "moving", "cancelled"))
             waiting = zip(ids, [record.bins if record else {} for record in records], strict=True)
             messages = [self._message(one, bins) for one, bins in waiting if _waits(bins)]
             found += [message for message in messages if message and criteria.matches(message, now)]
@@ -125,7 +125,7 @@ class DelayedView(DelayedMessages):
         if Codec(self.config.codec).name != queue.codec.name:
             raise InvalidRequest("the queues have different codecs: take one of the same codec")
         if queue.delayed.control == self.control:
-            raise InvalidRequest(f"{shown(queue)} is where these messages wait already")
+            raise InvalidRequest(f"{shown(queue)} is where these messages wait already: give another queue")
         named = checked_ids(ids, MAX_NAME)
         queue.open_for_publishing()
         names = [name_of(one) for one in named]
@@ -140,7 +140,7 @@ class DelayedView(DelayedMessages):
     # ---- steps
 
     def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
-        """Yield the ids that are due from now on, by time, up to so many seconds ahead."""
+        """Yield the ids that are due from now on, by time, up to `seconds` ahead."""
         now = self._server_now()
         first, last = now // WIDTH, bucket_of(now + round(seconds * 1000))
         for begin in range(first, last + 1, BUCKETS):
@@ -148,7 +148,7 @@ class DelayedView(DelayedMessages):
             while places:
                 records = read_each(self.store, [self.bucket(*place) for place in places], IDS)
                 full = [place for place, record in zip(places, records, strict=True) if record is not None]
-                ids = [one for record in those_read(records) if record for one in ids_in(record.bins.get(IDS))]
+                ids = [one for record in readable(records) if record for one in ids_in(record.bins.get(IDS))]
                 for start in range(0, len(ids), BUCKETS):
                     yield ids[start : start + BUCKETS]
                 places = [(number, k + 1) for number, k in full]

@@ -1,4 +1,4 @@
-"""The groups that a slot is for: those that had joined its shard before it was reserved (docs/protocols P17)."""
+"""The groups that a slot is for: the ones that had joined its shard before it was reserved (docs/protocols P17)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...rows import read_each
 from ..envelope import Envelope
 from ..stamps import ACKED, GROUPS, naming
 
-_NOBODY: Mapping[str, int] = {}
+_NO_GROUPS: Mapping[str, int] = {}
 
 
 class _Joined(NamedTuple):
@@ -40,8 +40,8 @@ class Members:
         """
         known = self._seen.get(shard)
         if known is None or known.loaded <= loaded:
-            there = groups if groups is not None and isinstance(groups, Mapping) else _NOBODY
-            joined = {tag: at for tag, at in there.items() if is_int(at) and type(tag) is str} if there else _NOBODY
+            there = groups if groups is not None and isinstance(groups, Mapping) else _NO_GROUPS
+            joined = {tag: at for tag, at in there.items() if is_int(at) and type(tag) is str} if there else _NO_GROUPS
             self._seen[shard] = _Joined(loaded, joined)
 
     def forget(self) -> None:
@@ -61,13 +61,13 @@ class Members:
         damaged = self._look(unknown) if unknown else {}
         found: list[tuple[str, ...] | Corrupt | Unreadable] = []
         for shard, pointer in slots:
-            groups = _NOBODY if shard in damaged else self._seen[shard].groups
+            groups = _NO_GROUPS if shard in damaged else self._seen[shard].groups
             tags = tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ()
             found.append(damaged.get(shard) or tags)
         return found
 
     def _look(self, shards: Sequence[int]) -> dict[int, Corrupt | Unreadable]:
-        """Note the groups of these shards; return the errors of those that cannot be read. One call."""
+        """Note the groups of these shards; return the errors of the ones that cannot be read. One call."""
         keys = [self._pointers_key(shard) for shard in shards]
         damaged = {}
         for shard, record in zip(shards, read_each(self._store, keys, self._load, GROUPS), strict=True):

@@ -114,14 +114,14 @@ class Pending(Publication):
             self._call(callback, logged=BaseException)  # SystemExit, too: it would end the publisher's thread
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether the outcome is known within so many seconds."""
+        """Whether the outcome is known within this number of seconds."""
         return self._done.wait(timeout)
 
     def reset_after_fork(self) -> None:
         """Drop the message in a forked child: only the parent continues with it."""
         self._lock, self._done, self._callbacks = self._seams.lock(), self._seams.event(), []
         self.resolve(
-            OutcomeUnknown(f"message {shown(self.message_id)} is published by the process that forked this one")
+            OutcomeUnknown(f"message {shown(self.message_id)} is published by the parent of this process: ask there")
         )
 
     def _own(self, outcome: Outcome) -> Outcome:

@@ -53,7 +53,7 @@ class PassReport:
         )
 
 
-def sweep_through(
+def drain_shard(
     source: PointerQueue, state: ShardState, route: Route, *, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[PassReport]:
     """Take the messages of one shard that were there in `state`, a batch at a time, and send each where `route` says;
@@ -102,7 +102,7 @@ def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, 
 
 
 def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport:
-    """Move the messages to their targets, those of one target in one batch: loaded there first, then deleted here."""
+    """Move the messages to their targets, one batch for each target: loaded there first, then deleted here."""
     report = PassReport()
     for target, group in _by_target(held, route):
         outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])

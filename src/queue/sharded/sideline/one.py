@@ -27,7 +27,7 @@ from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_header
 from ..peek import CHUNK, unfired, waiting
 from ..shards import PointerQueue
 from ..slots import Slot
-from ..subqueue import QueueView, Rules
+from ..subqueue import FailurePolicy, QueueView
 from ..transfer import load
 from .redrive import as_new
 
@@ -156,8 +156,8 @@ def outcomes_of(
 class SideView(QueueView):
     """The sideline of a queue, or its parked messages: a `QueueView` in which each message can be dealt with alone."""
 
-    def __init__(self, pointers: PointerQueue, codec: Codec, rules: Rules, main: Main) -> None:
-        super().__init__(pointers, codec, rules)
+    def __init__(self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, main: Main) -> None:
+        super().__init__(pointers, codec, failure_policy)
         self._main = main
 
     @property
@@ -216,8 +216,8 @@ class SideView(QueueView):
     def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
         """Move messages back to their queue at once, to start again with no attempts; return the outcome of each id.
 
-        ids, errors: as for `discard`. Four calls, and those to look. They are loaded there first, then removed here:
-            one that was received here meanwhile is UNKNOWN, as it may be delivered twice.
+        ids, errors: as for `discard`. Four calls, and the calls to find them. They are loaded there first, then removed
+            here: one that was received here meanwhile is UNKNOWN, as it may be delivered twice.
         """
         return self._bring(ids, self._main)
 

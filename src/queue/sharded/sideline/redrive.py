@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ....errors import InvalidRequest, LatchworkError
-from ....inputs import checked_switch
-from ....plain import shown
+from ....errors import LatchworkError
+from ....inputs import checked_switch, checked_whole
 from ..envelope import Envelope, Message, message_of, reason_of
 from ..shards import PointerQueue
 from ..slots import Held
 from ..subqueue import QueueView
-from .drain import PassReport, sweep_through
+from .drain import PassReport, drain_shard
 
 PREVIOUS_ATTEMPTS = "latchwork-attempts"
 """The header in which a redriven message keeps how often it had been handed out before."""
@@ -21,8 +20,7 @@ def redrive(
     parked: QueueView, main: QueueView, limit: int, *, reason: str | None = None, dry_run: bool = False
 ) -> list[Message]:
     """Move parked messages back, as `ShardedQueue.redrive` describes."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 1_000_000:
-        raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to 1000000")
+    checked_whole("limit", limit, 1, 1_000_000)
     checked_switch("dry_run", dry_run)
     wanted = None if reason is None else reason_of(reason)
     if dry_run:
@@ -52,7 +50,7 @@ class _Redrive:
         source, report, settled = self._parked.pointers, PassReport(), 0
         try:
             for state in source.states():
-                for part in sweep_through(source, state, self._route, enough=lambda: self._left <= 0):
+                for part in drain_shard(source, state, self._route, enough=lambda: self._left <= 0):
                     report, settled = report + part, len(self._chosen)
         except LatchworkError as failure:  # raised below, with what was moved before
             report += PassReport(errors=(failure,))

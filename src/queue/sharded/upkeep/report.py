@@ -52,7 +52,7 @@ class ShardTask:
 
     swept: the sweep pointer.
     begin, limit: scan the slots above `begin`, up to `limit`. The sweep pointer moves only if it is `begin`.
-    passable: empty slots up to here are settled: no producer can still acknowledge a message there.
+    settled_up_to: empty slots up to here are settled: no producer can still acknowledge a message there.
     noted: the pointer to note as fired by now; 0 = none.
     age_ms: how long a message must have been left alone, by the server's clock.
     abandoned: messages that were left alone for as long, by the leader's clock.
@@ -69,7 +69,7 @@ class ShardTask:
     swept: int
     begin: int
     limit: int
-    passable: int
+    settled_up_to: int
     noted: int
     age_ms: int
     abandoned: frozenset[LiveMessage] = frozenset()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from ....background import ERROR_BACKOFF, Background, FailureLog, shared
+from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import InvalidRequest, InvalidShovelInterval
 from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
@@ -15,7 +15,7 @@ from ..envelope import Envelope
 from ..pointers import ShardState
 from ..queue import ShardedQueue
 from ..shards import PointerQueue
-from ..sideline.drain import PassReport, sweep_through
+from ..sideline.drain import PassReport, drain_shard
 from ..slots import Held
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Shovel:
         states = [state for state in source.states() if state.fired < state.loaded or state.damage]
         config = self.queue.live.shovel
         at_once = config.concurrency if config else 1
-        report = sum(shared(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
+        report = sum(parallel_map(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
         if report.moved:
             self.queue.active.loaded({self.queue.pointers.home(state.shard) for state in states})
         return report
@@ -115,4 +115,4 @@ class Shovel:
             due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
-        return sum(sweep_through(source, state, route, enough=self._stop.is_set), PassReport())
+        return sum(drain_shard(source, state, route, enough=self._stop.is_set), PassReport())

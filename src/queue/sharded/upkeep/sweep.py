@@ -3,8 +3,8 @@
 Parked messages that a redrive took, and did not move, are parked again.
 
 `sweep_shards` needs only a store, tasks, an epoch and a way to ask whether the process still leads, so it runs in the
-sweeper's process and on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does the same
-at that moment: stamps protect the records, the epoch protects the sweep pointer.
+sweeper's process and on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does it too at
+that moment: stamps protect the records, the epoch protects the sweep pointer.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sweep_shards(
 
 
 @dataclass(slots=True)
-class _Shard:
+class _Progress:
     """The progress of the sweep of a shard, and the first slot that it cannot pass.
 
     scanned: the last slot looked at.
@@ -158,7 +158,7 @@ class _Sweep:
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
         self.me = f"sweep-{epoch}-{store.seams.unique()}"
-        self.shards = {task.shard: _Shard(task, task.swept, task.begin, task.begin, task.unseen) for task in tasks}
+        self.shards = {task.shard: _Progress(task, task.swept, task.begin, task.begin, task.unseen) for task in tasks}
 
     def run(self) -> list[ShardReport]:
         stop, error = None, None
@@ -217,10 +217,10 @@ class _Sweep:
         taken += self._left_alone(self._not_abandoned(others))
         return self._rehome(taken)
 
-    def _touched(self, slots: Sequence[Slot]) -> list[_Shard]:
+    def _touched(self, slots: Sequence[Slot]) -> list[_Progress]:
         return [self.shards[number] for number in dict.fromkeys(slot.shard for slot in slots)]
 
-    def _seen(self, shard: _Shard) -> Update:
+    def _seen(self, shard: _Progress) -> Update:
         """Return the update that marks the pointers of a shard which no sweep has seen.
 
         Refused if they were lost a moment ago, and began again: their sweep begins at their first slot.
@@ -233,7 +233,7 @@ class _Sweep:
         will be.
         """
         shard = self.shards[slot.shard]
-        if slot.pointer <= shard.task.passable:
+        if slot.pointer <= shard.task.settled_up_to:
             shard.count("acked")
         else:
             shard.keep(slot.pointer, Stop.YOUNG)
@@ -251,7 +251,7 @@ class _Sweep:
             return []
         unstamped: list[Slot] = []
         abandoned: list[tuple[Slot, LiveMessage]] = []
-        nobodys: list[Slot] = []
+        unawaited: list[Slot] = []
         rows = self.store.repeat_many([Update(self.queue.key(slot), self.stamp_rules.state) for slot in slots])
         for slot, row in zip(slots, rows, strict=True):
             shard = self.shards[slot.shard]
@@ -261,7 +261,7 @@ class _Sweep:
                 self._refused(slot)
             elif not row[2]:
                 shard.count("tombstones")
-                nobodys += [slot] if row[3] == 0 else []
+                unawaited += [slot] if row[3] == 0 else []
             elif row[0] in (None, ""):
                 unstamped.append(slot)
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
@@ -273,7 +273,7 @@ class _Sweep:
                     self._live(slot, message)
         ops = self.stamp_rules.taking(SEEN, self.queue.now_ms())
         self.store.repeat_many([Update(self.queue.key(slot), ops, self.stamp_rules.unstamped) for slot in unstamped])
-        self.queue.finish(nobodys)
+        self.queue.finish(unawaited)
         return abandoned
 
     def _live(self, slot: Slot, message: LiveMessage | None) -> None:
@@ -336,7 +336,7 @@ class _Sweep:
         for shard in touched:
             shard.over = shard.scanned
 
-    def _write(self, moving: Sequence[_Shard], rehomed: int) -> None:
+    def _write(self, moving: Sequence[_Progress], rehomed: int) -> None:
         """Advance the pointers to the first slots in the way, unless one is further already."""
         bin, counter = pointer_bin(self.kind), counter_bin(self.kind)
         ops: list[Op] = [Put("epoch", self.epoch), Add(counter, rehomed)]

@@ -1,4 +1,4 @@
-"""The sweeper: the safety net of all queues of a client, run by one elected leader (docs/protocols P5)."""
+"""The sweeper of all queues of a client: it plans each sweep, lets `sweep.py` do it, and stores its outcome (P5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
-from ....background import ERROR_BACKOFF, Background, FailureLog, shared
+from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
 from ....plain import shown
@@ -40,7 +40,7 @@ used.
 RESCUE_BUDGET = 100_000
 """The number of these that one sweep looks at, at most; the next sweep continues behind them, or begins again."""
 SHORTEST = 0.01
-"""Seconds between sweeps at the least."""
+"""Seconds between sweeps, at least."""
 
 Bins = dict[str, Any]
 
@@ -60,14 +60,14 @@ class Elects(Protocol):
     def leadership(self) -> Leads | None: ...
 
 
-class _Seen(NamedTuple):
+class _SeenMark(NamedTuple):
     """A fire pointer, and when it was seen at the latest, on this process's monotonic clock."""
 
     fired: int
     at: float
 
 
-class _Shard(NamedTuple):
+class _ShardPointers(NamedTuple):
     """A shard's pointers, and the server's time in ms when they were read.
 
     fired: None if the pointers are damaged, which `damage` says.
@@ -84,7 +84,7 @@ class _Shard(NamedTuple):
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, place: tuple[Kind, int], key: Key, row: Values | Corrupt) -> _Shard:
+    def of(cls, place: tuple[Kind, int], key: Key, row: Values | Corrupt) -> _ShardPointers:
         if isinstance(row, Corrupt):
             return cls(place, None, is_streamed=True, now=0, damage=row)
         *values, known, groups, now = row
@@ -105,11 +105,11 @@ _POINTERS = (Read(LOAD), Read(FIRE), Read(STREAM), Read(KNOWN), Read(GROUPS), Co
 class Sweeper:
     """A sweeper of all queues of a registry, while `election` says that this process leads.
 
-    election: the same for all sweepers of a client, best named `{client_id}-sweeper`, as the commands `queue sweep` and
+    election: all sweepers of a client use one, best named `{client_id}-sweeper`, as the commands `queue sweep` and
         `stats` name it. The epochs of two elections cannot be compared: the sweeper with the lower epochs is deposed by
         the other, and logs it.
     parallelism: queues swept at once.
-    initial_delay, interval: seconds, for `start`.
+    initial_delay, interval: seconds before the first sweep of `start`, and between two sweeps.
 
     Any number of processes may run a sweeper; only the leader's does anything. If two processes both believe that they
     lead, no message is lost.
@@ -134,7 +134,7 @@ class Sweeper:
         self.registry, self.election, self.parallelism = registry, election, parallelism
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[tuple[str, str], _SeenMark] = {}
         self._live: dict[tuple[str, str], dict[LiveMessage, float]] = {}
         self._next: dict[tuple[str, str], int] = {}
         self._repaired: dict[str, str] = {}
@@ -154,7 +154,7 @@ class Sweeper:
             return SweepReport(0)
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed, unreadable = self.registry.scan(active=None)
-            parts = shared(
+            parts = parallel_map(
                 self._seams,
                 lambda one: self._sweep_and_record(*one, leadership),
                 listed,
@@ -192,11 +192,11 @@ class Sweeper:
 
     def _sweep_and_record(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         began = self._seams.monotonic()
-        report = self._survived(queue, bins, leadership)
+        report = self._sweep_safely(queue, bins, leadership)
         report.record(self._seams, self._seams.monotonic() - began)
         return report
 
-    def _survived(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+    def _sweep_safely(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         try:
             return self._sweep(queue, bins, leadership)
         except LatchworkError as failure:
@@ -219,7 +219,7 @@ class Sweeper:
     ) -> SweepReport:
         """Note the marks and the result of a queue whose tasks were swept, here or elsewhere; return its report."""
         self.swept(shards)
-        error = next((_complaint(shard) for shard in shards if _is_amiss(shard)), None)
+        error = next((_failure_text(shard) for shard in shards if _has_failed(shard)), None)
         error = self._repaired.pop(queue.name, None) or error
         # If the sweep pointers were written, that write has noted the success already.
         if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
@@ -268,7 +268,7 @@ class Sweeper:
         self.registry.store.operate(key, *notes.ops, when=guard, ttl=lifetime(queue.config), repeatable=True)
         self._repaired[queue.name] = what
 
-    def _shards(self, queue: ShardedQueue) -> list[_Shard]:
+    def _shards(self, queue: ShardedQueue) -> list[_ShardPointers]:
         """Return the shards of all pointer queues that were ever used."""
         queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
@@ -280,29 +280,29 @@ class Sweeper:
                 continue
             if isinstance(row, LatchworkError) and not isinstance(row, Corrupt):
                 raise row
-            found.append(_Shard.of(place, key, row))
+            found.append(_ShardPointers.of(place, key, row))
         return found
 
-    def _task_of(self, queue: ShardedQueue, at: _Shard, notes: SweepRecord) -> ShardTask | None:
+    def _task_of(self, queue: ShardedQueue, at: _ShardPointers, notes: SweepRecord) -> ShardTask | None:
         """Return what there is to sweep in a shard; None if there is nothing."""
         swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
         if at.fired is None:
             return self._rescue(queue, at, swept, mark)
         return self._plan(queue, at, at.fired, swept, mark) if swept < at.fired else None
 
-    def _plan(self, queue: ShardedQueue, at: _Shard, fired: int, swept: int, mark: Mark | None) -> ShardTask:
+    def _plan(self, queue: ShardedQueue, at: _ShardPointers, fired: int, swept: int, mark: Mark | None) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         place = queue.name, mark_name(*at.place)
-        limit, passable, old = fired, 0, True
+        limit, settled_up_to, old = fired, 0, True
         noted, since = mark if mark and swept < mark[0] <= fired else (0, 0)
         if noted:
             old = self._known(*place, noted) * 1000 >= duration
             # Messages handed out since a young mark were stamped since then, so none of them can be abandoned yet.
             # A sweeper that has not known the mark for long uses its age by the server: a look too early does no harm.
             limit = fired if old or at.now - since >= duration else noted
-            passable = noted if old else 0
+            settled_up_to = noted if old else 0
         part = self._part(place, swept, limit, BUDGET)
-        return self._task(queue, at, swept, passable=passable, noted=fired if old else 0, **part)
+        return self._task(queue, at, swept, settled_up_to=settled_up_to, noted=fired if old else 0, **part)
 
     def _part(self, place: tuple[str, str], swept: int, limit: int, budget: int) -> dict[str, Any]:
         """Return the part of a shard that this sweep looks at: where the last one stopped, within the budget."""
@@ -313,19 +313,20 @@ class Sweeper:
             self._next[place] = end
         return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
-    def _rescue(self, queue: ShardedQueue, at: _Shard, swept: int, mark: Mark | None) -> ShardTask:
-        """Move the messages of a shard that cannot be received from to the sideline, also those not handed out.
+    def _rescue(self, queue: ShardedQueue, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
+        """Move the messages of a shard that cannot be received from to the sideline, also the ones that were not handed
+        out.
 
         Leaves the shard of a stream unchanged.
         """
         place, limit = (queue.name, mark_name(*at.place)), swept if at.is_streamed else swept + RESCUE
         known = self._known(*place, mark[0]) if mark else 0.0
         old = known * 1000 >= milliseconds(queue.config.sweep_duration)
-        passable = min(mark[0], limit) if mark and old else 0
+        settled_up_to = min(mark[0], limit) if mark and old else 0
         part = self._part(place, swept, limit, RESCUE_BUDGET)
-        return self._task(queue, at, swept, passable=passable, noted=0, damage=str(at.damage), **part)
+        return self._task(queue, at, swept, settled_up_to=settled_up_to, noted=0, damage=str(at.damage), **part)
 
-    def _task(self, queue: ShardedQueue, at: _Shard, swept: int, **scan: Any) -> ShardTask:
+    def _task(self, queue: ShardedQueue, at: _ShardPointers, swept: int, **scan: Any) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         return ShardTask(
             self.registry.client_id, self.registry.farm_id, queue.config, *at.place, swept, age_ms=duration,
@@ -339,7 +340,7 @@ class Sweeper:
         now = self._seams.monotonic()
         seen = self._seen.get((queue, name))
         if seen is None or seen.fired != fired:
-            seen = self._seen[queue, name] = _Seen(fired, now)
+            seen = self._seen[queue, name] = _SeenMark(fired, now)
         return now - seen.at
 
     def _abandoned(self, queue: str, name: str, duration: int) -> frozenset[LiveMessage]:
@@ -354,7 +355,7 @@ class Sweeper:
         for report in reports:
             place = report.queue, mark_name(report.kind, report.shard)
             if report.marked:
-                self._seen[place] = _Seen(report.marked, now)
+                self._seen[place] = _SeenMark(report.marked, now)
             before = self._live.pop(place, {})
             live = {message: before.get(message, now) for message in report.live_messages}
             if report.stop in _FAILURES:  # the sweep may have ended before all of them
@@ -393,7 +394,7 @@ def unread(epoch: int, unreadable: Mapping[str, LatchworkError]) -> SweepReport:
     return SweepReport(epoch, tuple(unreadable), (), failures)
 
 
-def _is_amiss(shard: ShardReport) -> bool:
+def _has_failed(shard: ShardReport) -> bool:
     return bool(shard.refused or shard.damage or shard.stop in _FAILURES)
 
 
@@ -402,7 +403,7 @@ def _check_pause(what: str, seconds: float, least: float) -> None:
         raise InvalidRequest(f"{what} is {shown(seconds)}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
 
 
-def _complaint(shard: ShardReport) -> str:
+def _failure_text(shard: ShardReport) -> str:
     what = shard.error or shard.damage or f"{shard.refused} messages could not be moved"
     return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
 

@@ -15,7 +15,7 @@ from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...ledger.dedup import Wanted, publish_unless_there
-from ...rows import read_each, those_read
+from ...rows import read_each, readable
 from ..config import GroupConfig
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
 from ..envelope import from_bins
@@ -50,7 +50,7 @@ class HasQueues(Protocol):
 
 
 def is_for_good(failure: LatchworkError) -> bool:
-    """Whether time does not mend it: a record is damaged, or too large."""
+    """Whether another try cannot succeed: a record is damaged, or too large."""
     return isinstance(failure, Corrupt | Unreadable | InvalidRequest)
 
 
@@ -155,7 +155,7 @@ class QueueTimers:
         self._at = self._seams.monotonic()
 
     def _checked(self, horizon: Any, now: int) -> tuple[int, int]:
-        """Return the horizon and the server's time. Raises `Corrupt` for a horizon that is none."""
+        """Return the horizon and the server's time. Raises `Corrupt` for a horizon that is no time."""
         if not is_int(horizon) or not 0 <= horizon <= MAX_COUNTER:
             raise damaged(self._delayed.control, f"bin {HORIZON!r} is no time: set it to one before all that is due")
         return horizon, now
@@ -165,7 +165,7 @@ class QueueTimers:
         return self._now + (self._seams.monotonic() - self._at) * 1000
 
     def _look(self) -> Look:
-        """Look at the buckets above the horizon, up to those of the next seconds. One call."""
+        """Look at the buckets above the horizon, up to the buckets of the next seconds. One call."""
         delayed = self._delayed
         assert self._horizon is not None  # noqa: S101 - `run` has asked
         first, guess = self._horizon // WIDTH + 1, int(self._guess())
@@ -290,7 +290,7 @@ class QueueTimers:
         """Whether no batch waits for these messages any more: the process that cancelled them may have died before it
         updated their batches. If the store fails, they stay here for the next look.
         """
-        records = those_read(read_each(self._store, [self._delayed.entry(one) for one in cancelled], "batch"))
+        records = readable(read_each(self._store, [self._delayed.entry(one) for one in cancelled], "batch"))
         try:
             self._delayed.leave_batches([record.bins.get("batch") for record in records if record])
         except LatchworkError as failure:

@@ -1,4 +1,5 @@
-"""The upkeep of a client's queues by one elected process: sweeping, and moving failed messages back (P5).
+"""The upkeep of a client's queues by one elected process: its election, its duties, and two of them, the sweep and the
+shovel (P5). The other duties: `scheduling.py`, `timers.py`, `ending.py`.
 
 Every process in which a consumer runs is a candidate, so nothing has to be started separately. The elected process
 performs the duties for all queues of the client, in every farm that has a candidate.
@@ -41,8 +42,8 @@ LOOKS = Poll(low=3.0, high=4.0)
 """How often a candidate looks at the lease. With its reports and its heartbeats, a process makes 0.4 calls a second;
 the leader makes 0.7, and those of its duties."""
 LIST = 60.0
-"""Seconds between two listings of a client's queues and of the farms whose processes stand for election: how late a
-queue is noticed whose maker could not say so, or is another library."""
+"""Seconds between two listings of a client's queues and of the farms that have candidates: how late a queue is noticed
+if its maker could not ring the bell, or was another library."""
 NOTICE = 5.0
 """Seconds after which a duty looks again at the queues that were listed, and after which one of them asks whether
 another process has made one: one read."""
