@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InvalidRequest, NotFound
+from ...plain import shown
 from ...queue import QueueRegistry, Schedule
 from ..jsontext import checked_json
 from ..options import Client, Farm
@@ -61,6 +62,10 @@ def put(
     """
     session: Session = context.obj
     value = checked_json("--payload", payload)
+    if every is not None and tz != "UTC":
+        raise InvalidRequest(
+            f"--tz {shown(tz)} with --every: its ticks are whole multiples of --every since 1970 in UTC; give --cron"
+        )
     try:
         span = None if every is None else timedelta(seconds=every)
     except (OverflowError, ValueError):
