@@ -14,9 +14,9 @@ from .plain import shown
 
 T = TypeVar("T")
 NO_LIMIT = 1e9
-"""Seconds; no pause is longer, and a deadline that is later is none."""
+"""Seconds; no pause is longer, and a later deadline counts as no limit."""
 MOST_DIGITS = 18
-"""Digits of a whole number that is given as text: each of so many fits into what a store keeps."""
+"""Digits of a whole number that is given as text: a number of 18 digits always fits into a bin."""
 _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 
 
@@ -76,14 +76,14 @@ def checked_many(what: str, values: Iterable[T]) -> list[T]:
     return list(values)
 
 
-def checked_each(what: str, values: Sequence[T] | None, count: int, of: str) -> Sequence[T] | None:
-    """Return the entries, of which there must be `count`, or None. Raises `InvalidRequest`."""
+def checked_each(what: str, values: Sequence[T] | None, count: int) -> Sequence[T] | None:
+    """Return the entries, one for each of `count` payloads, or None. Raises `InvalidRequest`."""
     if values is None:
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise InvalidRequest(f"{what} is {shown(values)}; it must be a list")
     if len(values) != count:
-        raise InvalidRequest(f"{len(values)} {what} for {count} {of}: give as many {what}")
+        raise InvalidRequest(f"{len(values)} {what} for {count} payloads: give as many {what}")
     return values
 
 

@@ -106,7 +106,7 @@ class ObservedSeams(Seams):
 
     def __init__(self, inner: Seams, telemetry: Telemetry) -> None:
         self._inner, self._telemetry, self.record = inner, telemetry, _Recorder(telemetry)
-        # All others are the inner one's own, those that the future brings included.
+        # All other attributes are the inner seams' own, also ones that are added later.
         for name in vars(Seams).keys() - {"note", "span", "carry"}:
             if not name.startswith("_"):
                 setattr(self, name, getattr(inner, name))

@@ -19,8 +19,8 @@ from .table import Table
 from .worker import make_ready
 
 LEAST, SLOTS = 15_000, 50_000
-"""Pointers that one task reads: so many at least, where there are any, as a task of Python costs Spark as much as
-reading thousands of messages; and so many at most."""
+"""Pointers that one task reads, at least and at most. A Python task costs Spark as much as reading thousands of
+messages."""
 TASKS = 16
 """Tasks that what is to be read is shared out to, within these limits."""
 IDLE = 50_000

@@ -50,7 +50,7 @@ __all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
 AHEAD = 86_400_000_000
-"""Microseconds. A token that is further ahead of the server's time is none that we have minted: the record is damaged.
+"""Microseconds. A token that is further ahead of the server's time was not minted here: the record is damaged.
 To mint above it would carry the damage on, and end where 7 bytes end."""
 MAX_FLOORS = 1_024
 """Records of which a process remembers that others have newer tokens there."""

@@ -8,19 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import WaitTimeout
-from ...queue import QueueBatch, QueueRegistry, ShardedQueue
+from ...queue import QueueBatch
 from ..options import Client, Farm
 from ..session import Session
-from .queue import lines_of
+from .queue import lines_of, queue_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the queue")]
 Batch = Annotated[str, typer.Argument(help="the batch")]
-
-
-def _queue(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
-    return QueueRegistry(session.store, client, farm_id=farm).get(name)
 
 
 def _facts(batch: QueueBatch) -> dict[str, Any]:
@@ -34,7 +30,7 @@ def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm 
     Example: latchwork queue batch list orders --client shop
     """
     session: Session = context.obj
-    rows = [_facts(batch) for batch in _queue(session, name, client, farm).list_batches()]
+    rows = [_facts(batch) for batch in queue_of(session, name, client, farm).list_batches()]
     session.table(rows, empty=f"no open batches of {name} in {session.where}")
 
 
@@ -46,7 +42,7 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
     Example: latchwork queue batch show orders load-7 --client shop
     """
     session: Session = context.obj
-    found = _queue(session, name, client, farm).batch(batch, create=False)
+    found = queue_of(session, name, client, farm).batch(batch, create=False)
     facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
     session.say(*lines_of(facts), **facts)
 
@@ -65,7 +61,7 @@ def wait(
     Example: latchwork queue batch wait orders load-7 --client shop --timeout 600 && ./report.sh
     """
     session: Session = context.obj
-    found = _queue(session, name, client, farm).batch(batch, create=False)
+    found = queue_of(session, name, client, farm).batch(batch, create=False)
     if not found.wait(timeout):
         progress = found.progress()
         raise WaitTimeout(
@@ -82,5 +78,5 @@ def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm
     Example: latchwork queue batch close orders load-7 --client shop
     """
     session: Session = context.obj
-    _queue(session, name, client, farm).batch(batch, create=False).close()
+    queue_of(session, name, client, farm).batch(batch, create=False).close()
     session.say(f"closed {batch} of {name}", queue=name, batch=batch)

@@ -9,11 +9,11 @@ import typer
 
 from ...errors import InvalidRequest, NotFound
 from ...plain import shown
-from ...queue import QueueGroup, QueueRegistry, ShardedQueue
+from ...queue import QueueGroup
 from ..options import Client, Farm
 from ..session import Session
 from ..snapshot import queue_facts
-from .queue import lines_of
+from .queue import lines_of, queue_of
 
 app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
 
@@ -21,13 +21,9 @@ Name = Annotated[str, typer.Argument(help="the queue")]
 Group = Annotated[str, typer.Argument(help="the group")]
 
 
-def _queue(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
-    return QueueRegistry(session.store, client, farm_id=farm).get(name)
-
-
 def _group(session: Session, name: str, group: str, client: str, farm: str | None) -> QueueGroup:
     """Return the group that a command means. Raises `NotFound`."""
-    found = QueueRegistry(session.store, client, farm_id=farm).get(f"{name}@{group}")
+    found = queue_of(session, f"{name}@{group}", client, farm)
     if not isinstance(found, QueueGroup):
         raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another")
     return found
@@ -41,7 +37,7 @@ def list_groups(context: typer.Context, name: Name, client: Client, farm: Farm =
     """
     session: Session = context.obj
     rows: list[dict[str, Any]] = []
-    for group in _queue(session, name, client, farm).groups():
+    for group in queue_of(session, name, client, farm).groups():
         depth = group.depth()
         rows.append({
             "group": group.group_name, "consumers": group.concurrency, "ready": depth.ready,
@@ -70,7 +66,7 @@ def create(
     """
     session: Session = context.obj
     settings = {} if concurrency is None else {"concurrency": concurrency}
-    found = _queue(session, name, client, farm).group(group, start=_start(start), **settings)
+    found = queue_of(session, name, client, farm).group(group, start=_start(start), **settings)
     session.say(f"{found.name} is there", queue=name, group=group, name=found.name)
 
 

@@ -28,13 +28,14 @@ app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no
 Name = Annotated[str, typer.Argument(help="the queue")]
 
 
-def _registry(session: Session, client: str, farm: str | None) -> QueueRegistry:
+def registry_of(session: Session, client: str, farm: str | None) -> QueueRegistry:
+    """Return the registry that a command means. No I/O."""
     return QueueRegistry(session.store, client, farm_id=farm)
 
 
 def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
     """Return the queue that a command means. Raises `NotFound`."""
-    return _registry(session, client, farm).get(name)
+    return registry_of(session, client, farm).get(name)
 
 
 @app.command("list")
@@ -44,7 +45,7 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     Example: latchwork queue list --client shop --json
     """
     session: Session = context.obj
-    found = _registry(session, client, farm).queues(active=None)
+    found = registry_of(session, client, farm).queues(active=None)
     rows = [
         {"queue": q.name, "active": q.live.active, "shards": q.config.shards, "consumers": q.concurrency} for q in found
     ]
@@ -86,7 +87,7 @@ def create(
         if shovel_seconds is None
         else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
     )
-    _registry(session, client, farm).create(config)
+    registry_of(session, client, farm).create(config)
     session.say(f"created {name} with {shards} shards", queue=name, shards=shards)
 
 
@@ -190,7 +191,7 @@ def sweep(
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
-    sweeper = _Sweep(session, _registry(session, client, farm), election or election_name(client))
+    sweeper = _Sweep(session, registry_of(session, client, farm), election or election_name(client))
     if every is None:
         sweeper.once(30 if timeout is None else timeout)
     else:
@@ -277,7 +278,7 @@ def deactivate(
     Example: latchwork queue deactivate orders --client shop --confirm orders
     """
     session: Session = context.obj
-    registry = _registry(session, client, farm)
+    registry = registry_of(session, client, farm)
     registry.get(name)
     if confirm is None:
         if sys.stdin.isatty():

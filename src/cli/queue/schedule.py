@@ -10,18 +10,15 @@ import typer
 
 from ...errors import InvalidRequest, NotFound
 from ...plain import shown
-from ...queue import QueueRegistry, Schedule
+from ...queue import Schedule
 from ..jsontext import checked_json
 from ..options import Client, Farm
 from ..session import Session
+from .queue import registry_of
 
 app = typer.Typer(help="Publish messages again and again, each tick once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the schedule")]
-
-
-def _registry(session: Session, client: str, farm: str | None) -> QueueRegistry:
-    return QueueRegistry(session.store, client, farm_id=farm)
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:
@@ -39,7 +36,7 @@ def list_schedules(context: typer.Context, client: Client, farm: Farm = None) ->
     Example: latchwork schedule list --client shop
     """
     session: Session = context.obj
-    rows = [_facts(schedule) for schedule in _registry(session, client, farm).schedules()]
+    rows = [_facts(schedule) for schedule in registry_of(session, client, farm).schedules()]
     session.table(rows, empty=f"no schedules of {client} in {session.where}")
 
 
@@ -71,7 +68,7 @@ def put(
     except (OverflowError, ValueError):
         raise InvalidRequest(f"--every is {every}; give 1 to {366 * 86_400} seconds") from None
     schedule = Schedule(name, queue, value, every=span, cron=cron, tz=tz, missed=missed)
-    _registry(session, client, farm).schedule(schedule)
+    registry_of(session, client, farm).schedule(schedule)
     session.say(f"scheduled {name}", **_facts(schedule))
 
 
@@ -82,7 +79,7 @@ def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None
     Example: latchwork schedule remove nightly --client shop
     """
     session: Session = context.obj
-    _registry(session, client, farm).unschedule(name)
+    registry_of(session, client, farm).unschedule(name)
     session.say(f"removed {name}", schedule=name)
 
 
@@ -99,7 +96,7 @@ def next_ticks(
     Example: latchwork schedule next nightly --client shop
     """
     session: Session = context.obj
-    found = [one for one in _registry(session, client, farm).schedules() if one.name == name]
+    found = [one for one in registry_of(session, client, farm).schedules() if one.name == name]
     if not found:
         raise NotFound(f"no schedule {name!r} of {client} in {session.where}: `schedule list` shows which there are")
     now = datetime.fromtimestamp(session.store.seams.wall(), timezone.utc)

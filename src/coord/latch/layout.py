@@ -42,7 +42,7 @@ Names: TypeAlias = "frozenset[str | int] | range"
 COUNT, DONE, OPS, ID, FARMS, NAMES = "count#", "done#", "ops#", "id#", "farms#", "names#"
 MAX_FARM = 15 - len(COUNT)
 MAX_PARTIES = 100_000
-"""Most parties that may be named: so many whole numbers fill half of a record of 1 MiB when all have counted."""
+"""Most parties that may be named. As whole numbers they fill half of a record of 1 MiB when all have counted."""
 MAX_NAMES = 400_000
 """Most bytes of all names of parties: the record holds each name a second time when the party has counted."""
 MAX_COUNT = 2**53
@@ -129,7 +129,7 @@ def counted_once(farm: str, by_java: bool, capacity: int, ttl: int, mode: CountM
     same = bins.made_by_java if by_java else bins.is_mine
     guard = all_of(same, Bin(bins.count) >= Param("n")) if mode is CountMode.TAKE_IF_ENOUGH else same
     # A nonce is never used again, so a refusal by it is final; the Java library has no nonces. A count may rise again,
-    # but a count that was refused as too few remained goes on under its own token.
+    # but a count that was refused as too few remained continues under its own token.
     once = Once(capacity, bins.ops, answer=bins.count, monotone=not by_java, goes_on=mode is CountMode.TAKE_IF_ENOUGH)
     return Form(_change(bins, mode), when=guard, ttl=ttl, once=once)
 

@@ -136,7 +136,7 @@ class FarmBins:
     join: Form  # parameters: member, id, lease, meta; before and gone, as they were read
     heartbeat: Form  # parameters: member, id
     held: Expr  # the member of this id is there
-    still: Expr  # and has not been heard of since it had this stamp
+    still: Expr  # and has sent no heartbeat since it had this stamp
 
     def gone(self, member: str, id: str, kind: str) -> tuple[Op, ...]:
         """Return the operations that remove a member."""

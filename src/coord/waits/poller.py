@@ -219,7 +219,7 @@ class Poller:
         elif watch.due < self._next and self._reader is not self._turn:
             self._turn, self._next = watch, watch.due
         if self._turn is not watch:
-            # Of many, a few look after each other: the others would wake in vain.
+            # Of many, a few look after each other: the others would wake for nothing.
             often = 1 + watch.number % (1 + len(self._waits) // KEEPERS)
             return max(self._next - now, 0.0) + often * self._patience + SOON, []
         if now < self._next:

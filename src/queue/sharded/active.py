@@ -33,12 +33,13 @@ BUSY = 1.0
 AGAIN = 0.05
 """Seconds until a shard is tried again after other processes have claimed its messages first."""
 GLANCES = Poll(low=0.01, high=0.07, factor=1.2, jitter=0.0)
-"""Pauses between glances in vain: an idle queue costs a process 14 reads a second, and 3 at most for its late looks."""
+"""Pauses between glances that find nothing: an idle queue costs a process 14 reads a second, and at most 3 for late
+looks."""
 FREE_GLANCES = Poll(low=0.002, high=0.004, factor=1.2, jitter=0.0)
 """As `GLANCES`, on a store that tells of writes without a read."""
 LOOKING, LEFT_ALONE = 20, 0.05
-"""On such a store each write may be one to this queue. Looks that find nothing are followed by pauses that grow to so
-many times as long, but to so many seconds at most: other writers cost who waits a twentieth of a core."""
+"""On such a store each write may be one to this queue. Looks that find nothing are followed by pauses, which grow to
+`LOOKING` times a look, at most `LEFT_ALONE` seconds: other writers cost a waiting thread a twentieth of a core."""
 LISTENS, LATE = 5.0, 0.5
 """Seconds for which one thread listens for all; after that another thread may replace it."""
 

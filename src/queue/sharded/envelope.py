@@ -247,7 +247,7 @@ _MENDS: dict[str, Callable[[Any], Any]] = {
     "msgId": storable, "reason": storable, "lastError": storable, "headers": storable_headers,
 }  # fmt: skip
 _INSTEAD: dict[str, Any] = {"attempts": 1, "keepId": KEPT_ID}
-"""The harmless values that replace those of damaged bins."""
+"""The harmless values that replace the values of damaged bins."""
 
 
 def tombstone(now_ms: int) -> tuple[Op, ...]:

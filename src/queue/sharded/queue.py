@@ -238,12 +238,12 @@ class ShardedQueue(QueueView):
 
         Raises `InvalidRequest` and `RecordTooBig`.
         """
-        checked_each("message ids", message_ids, len(payloads), "payloads")
-        checked_each("keys", keys, len(payloads), "payloads")
+        checked_each("message ids", message_ids, len(payloads))
+        checked_each("keys", keys, len(payloads))
         seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
         ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
         data = [self.codec.encode(payload) for payload in payloads]
-        check_fits(self.store, self.config.name, data, carried)  # else a pointer would be reserved in vain
+        check_fits(self.store, self.config.name, data, carried)  # before a pointer is reserved for it
         keyed = keys or [key] * len(data)
         return [
             Prepared(

@@ -70,7 +70,7 @@ def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
         queue.concurrency,
         depth_of(main, sideline, parked),
         age,
-        _balance(main[: queue.config.shards]),  # a group's own shards, behind these, have only what came back
+        _balance(main[: queue.config.shards]),  # a group's own shards, behind these, have only messages that came back
         last,
     )
 

@@ -69,7 +69,7 @@ class Ask:
 
 
 _Stamped = tuple[list[Held], LatchworkError | None]
-"""The messages of some slots, and the first error of those that could not be read."""
+"""The messages of some slots, and the first error of a slot that could not be read."""
 _FOR_A_WHILE = (Unavailable, OutcomeUnknown)
 """Errors of a stamp after which it is worth trying the slot again."""
 
@@ -228,7 +228,7 @@ class QueueView(Unpicklable, ABC):
                 failure = failed
         if failure and not held:
             raise failure
-        # 3. Hand them out; those that were delivered too often, or cannot be decoded, go elsewhere.
+        # 3. Hand them out, except messages that were delivered too often or cannot be decoded.
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
         for one in held:
@@ -254,7 +254,7 @@ class QueueView(Unpicklable, ABC):
         active, doubts, seams = self.active, self.pending.doubts, self.store.seams
         me, end = seams.unique(), seams.monotonic() + GRACE
         slots: list[Slot] = []
-        # 1. Shards where a claim is in doubt come first, then those that are believed to have messages. If these have
+        # 1. Shards where a claim is in doubt come first, then shards that are believed to have messages. If these have
         #    none, and messages are wanted now, look at all.
         for look in (False, True) if now and active.believed else (now,):
             doubted = self.pending.doubted(ask.shards) if doubts else []

@@ -40,7 +40,7 @@ def config_of(target: Target) -> dict[str, Any]:
     options = target.options
     calls = {name: options[name] for name in ("socket_timeout", "total_timeout")}
     # A connection on which a call has timed out is closed at once: the client would keep it for 3 s and more, in the
-    # hope of the answer, and it would count as one of those that the client may have.
+    # hope of the answer, and it would count against the client's limit.
     calls |= {"max_retries": 0, "timeout_delay": 0}
     reads = {**calls, "replica": aerospike.POLICY_REPLICA_MASTER}
     policies: dict[str, Any] = dict.fromkeys(("read", "operate", "batch", "batch_parent_write"), reads)

@@ -46,7 +46,7 @@ class SQLitePool:
         self._queue: set[object] = set()
         """Threads that wait for their turn to write."""
         self.left_open: Group | None = None
-        """A transaction that the next writer goes on with."""
+        """A transaction that the next writer continues."""
         self.mine = Mine()
         _POOLS.add(self)
 

@@ -109,7 +109,7 @@ class Invoker:
             try:
                 origins = [delivery.headers for delivery in deliveries]
                 with self._seams.span("handle", origins, queue=self._name, messages=messages):
-                    # A copy: messages that the handler removes from its list are settled all the same.
+                    # A copy: messages that the handler removes from its list are settled too.
                     answer = self._handler(list(deliveries) if batch else deliveries[0])
                 outcome = "returned"
             finally:

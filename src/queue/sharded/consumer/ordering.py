@@ -23,7 +23,7 @@ LEASE = 10.0
 TURN = 5.0
 """Seconds after which a shard is given up, so that few workers work all shards in turn."""
 ASK = 1.0
-"""Seconds at the most for which a worker that holds no shard waits before it looks for one again."""
+"""Seconds after which a worker that holds no shard looks for one again, at the latest."""
 
 
 @dataclass

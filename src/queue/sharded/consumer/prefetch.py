@@ -19,7 +19,7 @@ from ..subqueue import MAX_RECEIVE
 from .handler import EXTENSIONS, Settlements, extend
 
 PREFETCH = 16
-"""Messages that a worker claims at once, at the most, where nothing else is asked for."""
+"""Messages that a worker claims at once, at most, by default."""
 SPAN = 0.02
 """Seconds in which what is claimed at once should be handled, and for which an acknowledgement may wait for others."""
 WAIT = 0.1

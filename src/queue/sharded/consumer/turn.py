@@ -116,7 +116,7 @@ class Turns:
         # 3. Ask the limiter. A message that may not begin soon comes again later; its attempt does not count.
         if self.rate is not None and not self._admitted(waiting, self.rate):
             return
-        # 4. Begin. If no message may begin, those in hand go back at once.
+        # 4. Begin. If no message may begin, the messages in hand go back at once.
         run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
         if run is None:
             self._not_now(waiting, STATE_POLL)
@@ -129,7 +129,7 @@ class Turns:
         finally:
             ours = self.runs.close(run)
         self.pace.handled(self.seams.monotonic() - run.received)
-        # 6. Settle. Acknowledge now if no other message is in hand, else together with those finished within SPAN.
+        # 6. Settle. Acknowledge now if no other message is in hand, else with others finished within SPAN.
         if ours:
             self.settlements.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched.waiting and not self.consumer.ends() else 0.0)

@@ -137,7 +137,7 @@ def checked_terms(
 
 def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:
     """Return the messages with their dedup keys, one for each. Raises `InvalidRequest`."""
-    checked_each("dedups", dedups, len(messages), "payloads")
+    checked_each("dedups", dedups, len(messages))
     return [message._replace(dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 

@@ -345,7 +345,7 @@ class Publisher(Unpicklable):
 
     def _stored(self, group: Sequence[Pending]) -> Sequence[Outcome]:
         queue, terms = self._queue, group[0].terms
-        # Those without a key go to a few shards together, as reserving a place in each costs a row.
+        # Messages without a key go to a few shards together, as reserving a place in each costs a row.
         shards = queue.next_shards(len(group))
         messages = [
             one.message if one.message.bound else one.message._replace(shard=shard)

@@ -21,7 +21,7 @@ from ..slots import Held
 log = logging.getLogger(__name__)
 
 LOOK = 5.0
-"""Seconds at the most between two looks at whether the shovel's interval was changed."""
+"""Seconds after which the shovel checks whether its interval was changed, at the latest."""
 LONGEST = milliseconds(2 * MAX_EXPIRY)
 """Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
 

@@ -40,7 +40,7 @@ LISTED = 60.0
 """Seconds for which a candidate is listed after each of its reports: they are for people, and for finding farms."""
 LOOKS = Poll(low=3.0, high=4.0)
 """How often a candidate looks at the lease. With its reports and its heartbeats, a process makes 0.4 calls a second;
-the leader makes 0.7, and those of its duties."""
+the leader makes 0.7, and the calls of its duties."""
 LIST = 60.0
 """Seconds between two listings of a client's queues and of the farms that have candidates: how late a queue is noticed
 if its maker could not ring the bell, or was another library."""
