@@ -595,6 +595,25 @@ def test_a_maker_that_wakes_after_the_group_was_dropped_leaves_nothing_behind(si
         assert left(simulated, other.queue) == {}, call
 
 
+@pytest.mark.parametrize("gap", range(4))
+@pytest.mark.parametrize("call", range(1, 12))
+def test_a_maker_whose_store_fails_undoes_nothing_that_another_one_has_made(simulated, call, gap):
+    unlucky, other = simulated.process(), simulated.process()
+    begin, attempts = unlucky.store._number + call, unlucky.store.policy.attempts
+    unlucky.store.plan |= {begin + n: "dropped" for n in range(attempts)}
+    unlucky.store.plan[begin + attempts + gap] = lambda: other.queue.group("audit")
+    said = "UNAVAILABLE"
+    try:
+        unlucky.queue.group("audit")
+    except LatchworkError as failure:
+        said = failure.code
+    group = other.queue.group("audit")
+    other.queue.publish("m")
+    assert payloads(group) == payloads(other.queue) == ["m"]
+    assert left(simulated, other.queue) == {}
+    assert said == "UNAVAILABLE", "nobody has dropped it"
+
+
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
+from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
 from ....plain import shown
 from ....store import (
@@ -73,7 +73,9 @@ def complete(
         Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
         for n in range(shared.shards)
     ]
-    shared.store.repeat_many(rows)
+    for row in shared.store.repeat_many(rows):
+        if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
+            raise row  # not as if it was dropped: to leave would undo what another process has made meanwhile
     # Another process may have made some of them, and begun in another place.
     found = shared.store.get_many([shared.pointers_key(n) for n in range(shared.shards)], FIRST)
     begun = {str(n): counted(record.bins.get(FIRST)) for n, record in enumerate(found) if record}
