@@ -73,9 +73,9 @@ def test_a_member_that_is_started_again_takes_the_place_of_the_former_one_which_
 
 def test_a_member_that_is_kept_alive_is_there_and_one_that_is_not_is_lost_after_its_lease(store, name):
     group = Group(store, name, farm_id="a")
-    with group.join("alive", lease=1.0):
+    with group.join("alive", lease=3):
         group.join("dead", lease=0.4, keep_alive=False)
-        seen = told(Group(store, name, farm_id="a"), 2.5)
+        seen = told(Group(store, name, farm_id="a"), 4)
         assert seen == [("joined", "alive"), ("joined", "dead"), ("lost", "dead")]
         assert names(group) == [("a", "alive")]
         assert group.lost() == {"a/dead"}

@@ -110,7 +110,7 @@ def test_one_candidate_is_elected_and_only_one(stand):
 
 
 def test_the_epoch_is_the_fence_of_the_record_of_that_name(stand):
-    election = stand("c", start=True)
+    election = stand("c", start=True, long=True)
     leadership = leader(election).leadership
     record = stand.store.get(Key("latchwork_locks", stand.name))
     assert record.bins["fencing-ctr"] == leadership.epoch

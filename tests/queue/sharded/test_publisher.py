@@ -405,10 +405,12 @@ def test_callbacks_get_the_publication_and_none_of_them_keeps_others_from_theirs
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_callback_that_exits_keeps_no_other_message_from_being_stored(store, caplog):
-    publisher = queue_on(store).publisher(linger=0.5)
+def test_a_callback_that_exits_keeps_no_other_message_from_being_stored(gate, caplog):
+    publisher = queue_on(gate).publisher()
+    gate.open.clear()
     publisher.publish(1).add_done_callback(lambda _: sys.exit("by mistake"))
     other = publisher.publish(2, delay=60)  # of another group
+    gate.open.set()
     assert publisher.flush(30)
     assert other.result(0)
     assert publisher.close(30)
