@@ -330,6 +330,14 @@ def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
         Group(memory, "g").members()
 
 
+@pytest.mark.parametrize("ids", ["x", {n: n for n in range(5_000)}, {"p": 1}])
+def test_whoever_joins_a_damaged_group_is_told_so_and_not_that_it_is_full(memory, ids):
+    Group(memory, "g", farm_id="a").join("p", keep_alive=False)
+    memory.operate(Key(GROUPS, "g"), Put(ID + "a", ids), exists=Exists.UPDATE)
+    with pytest.raises(Corrupt, match="is no map of texts"):
+        Group(memory, "g", farm_id="a").join("q", keep_alive=False)
+
+
 # ---- waits that know the dead
 
 

@@ -186,8 +186,7 @@ class World:
 
     @cached_property
     def queue(self):
-        shovel, sweep = ShovelConfig(timedelta(seconds=10)), timedelta(minutes=5)
-        queue = self.registry.create(QueueConfig("q", shards=2, shovel=shovel, sweep_duration=sweep))
+        queue = self.registry.create(QueueConfig("q", shards=2, shovel=ShovelConfig(timedelta(seconds=10))))
         queue.publish_many(["a", "b"])
         queue.publish("later", delay=60, message_id="later")
         return queue

@@ -227,8 +227,8 @@ class _Membership:
         self._id = seams.unique()
         record = self.store.get(self._key, ID + farm, GONE + farm)
         ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
-        if not isinstance(ids, Mapping) or not isinstance(gone, Mapping):
-            raise damaged(self._key, f"bin {ID}{shown(farm)} or {GONE}{shown(farm)} has no members")
+        if not _is_of_texts(ids) or not _is_of_texts(gone):
+            raise damaged(self._key, f"bin {ID}{shown(farm)} or {GONE}{shown(farm)} is no map of texts")
         if self.owner not in ids and len(ids) >= MAX_MEMBERS:
             raise InvalidRequest(
                 f"the group has {len(ids)} members in farm {shown(farm)}, the limit is {MAX_MEMBERS}: use several; if "
@@ -346,3 +346,8 @@ class Watcher:
 
 def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
     return Group(store, name, farm_id=farm, ttl=ttl)
+
+
+def _is_of_texts(stored: Any) -> bool:
+    """Whether it is a map from names to ids or to ends, as these bins are."""
+    return isinstance(stored, Mapping) and all(isinstance(one, str) for pair in stored.items() for one in pair)
