@@ -116,17 +116,25 @@ FIRST = (
 """Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
-SESSION = "one Spark session"
+SESSION, JOBS = "one Spark session", "Spark jobs of their own"
+ON_SPARK = ("tests/spark/", "tests/test_flights.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Order the tests, and let one worker have those that share a server or a session: a file's, and all of Spark's."""
-    on_spark = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
+    """Order the tests, and let one worker have those that share a server or a session: a file's, and all of Spark's.
+
+    Another worker has the tests that start Spark in processes of their own: more than two at once start too slowly.
+    """
+    on_session = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _turn(item.nodeid))
     for item in items:
-        if not item.nodeid.startswith(SPREAD):
-            group = SESSION if item.path in on_spark else item.nodeid.partition("::")[0]
-            item.add_marker(pytest.mark.xdist_group(group))
+        if item.path in on_session:
+            item.add_marker(pytest.mark.xdist_group(SESSION))
+        elif item.nodeid.startswith(ON_SPARK):
+            item.add_marker(pytest.mark.xdist_group(JOBS))
+        elif not item.nodeid.startswith(SPREAD):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def _turn(nodeid):

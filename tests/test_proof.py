@@ -89,3 +89,15 @@ def test_a_run_of_some_tests_has_no_floor(run, arguments):
     done = run(*arguments)
     assert done.returncode == 0
     assert "UNDER ITS FLOOR" not in done.stdout
+
+
+def test_one_worker_has_all_tests_of_a_file(run, tmp_path):
+    """Or each worker would start a server, and a Spark, for the few tests that it takes of a file."""
+    tests = "def test_one(number): pass\n"
+    many = f"import pytest\n@pytest.mark.parametrize('number', range(40))\n{tests}"
+    (tmp_path / "inner" / "test_many.py").write_text(many)
+    done = run("-vv", "-n", "2", "--dist", "loadgroup", "inner/test_many.py")
+    assert done.returncode == 0
+    ran = [line for line in done.stdout.splitlines() if line.startswith("[gw")]
+    assert len(ran) == 40
+    assert len({line.partition("]")[0] for line in ran}) == 1
