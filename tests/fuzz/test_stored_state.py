@@ -265,7 +265,8 @@ def harm(seed: int, figures: Counter[str]) -> list[str]:
 
 @pytest.fixture
 def short_lives(monkeypatch):
-    """As if a message lived for 10 s: what is older is not looked for, bucket by bucket."""
+    """As if a message lived for 10 s: what is older is not looked for, bucket by bucket; and one round is enough."""
+    monkeypatch.setattr("latchwork.testing.upkeep.ROUNDS", 1)
     monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
 
 
