@@ -59,7 +59,7 @@ def at_full_pace(queue, handler, **options):
     queue.publish_many([None] * 31)
     while len(warming) < 31:
         consumer._turns.take()
-    consumer._turns.calls._handler = handler
+    consumer._turns.invoker._handler = handler
     consumer.stats.clear()
     return consumer
 
