@@ -38,6 +38,12 @@ def store(tmp_path):
     store.close()
 
 
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch):
+    """As in a process that has warned of no record yet."""
+    monkeypatch.setattr("latchwork.queue.rows._logged", set())
+
+
 @pytest.fixture
 def queue(store):
     with warnings.catch_warnings():
