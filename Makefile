@@ -37,9 +37,12 @@ demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, 
 	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 
+# A test that fails is run once more, as a process or a server beside four workers may start too late: Spark gives the
+# Python process of a stream 10 s, and no setting changes that. A test that passes only then is named at the end, RERUN,
+# and is a defect to be mended. Where tests are run by name, none is run again.
 test: java $(STAMP) ## every test, with a table of what was proved
 	@$(COMPILE)
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --reruns 1 -r fER
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
 QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/test_local.py \
