@@ -431,6 +431,15 @@ def test_of_two_messages_with_one_id_that_are_published_together_the_second_is_r
 # ---- damage
 
 
+@pytest.mark.parametrize("due", [-(2**63), 2**63 - 1, "soon"])
+def test_a_delayed_message_whose_time_is_damaged_is_found_without_it(store, due):
+    queue = queue_on(store)
+    queue.publish("one", delay=60, message_id="one")
+    store.operate(queue.delayed.entry("one"), Put("due", due))
+    (found,) = queue.delayed.search()
+    assert (found.payload, found.not_before) == ("one", None)
+
+
 def fill(store, key, bin):
     """Let the bin be as large as its record can have it."""
     low, high = 0, 2**20

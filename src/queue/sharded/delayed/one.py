@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import seconds_of
+from ....inputs import is_int, seconds_of
 from ....plain import shown
 from ....store import Add, Compute, Record, Update
 from ....store.model.expr import SERVER_NOW
 from ...rows import read_each, readable
-from ..envelope import BINS, Codec, Message, date, from_bins, message_of
+from ..envelope import BINS, MAX_TIME, Codec, Message, date, from_bins, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
 from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
 
@@ -233,4 +233,5 @@ def _due(message: Message) -> float:
 
 
 def _replaced(message: Message, name: str, due: Any) -> Message:
-    return replace(message, message_id=name, not_before=date(due) if isinstance(due, int) else None)
+    is_time = is_int(due) and 0 <= due <= MAX_TIME
+    return replace(message, message_id=name, not_before=date(due) if is_time else None)
