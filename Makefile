@@ -33,7 +33,12 @@ java:
 	@java -version 2>&1 | sed -n 's/^[^"]*version "\([0-9]*\).*/\1/p' | grep -qE '^(1[7-9]|[2-9][0-9])$$' || { \
 	  echo "Java 17 or newer is needed for Spark and ZooKeeper: install a JDK (Debian: apt-get install openjdk-17-jre-headless)"; exit 1; }
 
-demo: java $(STAMP) ## the main job: three farms of Spark jobs on real flights, one latch
+# Java comes up in half the time with an archive of the classes that it loads.
+$(VENV)/flights.jsa: $(STAMP)
+	@echo "making Java's archive of Spark's classes, once: half a minute"
+	@$(PYTHON) examples/flights/archive.py >/dev/null 2>&1 || echo "no archive was made; the demo runs without it"
+
+demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jobs on real flights, one latch
 	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 

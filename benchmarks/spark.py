@@ -8,7 +8,7 @@ Reads are of four times as many messages as writes.
 Where the rest goes. Every query starts a Python process to plan it, which imports PySpark, pyarrow and Latchwork,
 however little there is to do; so the time of one that has nothing to do is a column of its own, and the last column
 leaves it out. Every task of Python costs Spark as much as reading thousands of messages, most of it the
-JVM's side; so a task reads 15,000 messages at least.
+JVM's side; so a task reads 30,000 messages at least.
 Of a message most is the call, as in plain Python; decoding it and making its columns is done for a batch at once, in C.
 What Spark does with the columns then is counted too, and plain Python makes none.
 """

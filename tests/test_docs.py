@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.docstrings import as_list
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -73,3 +74,30 @@ def test_every_link_of_the_docs_leads_to_a_page():
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
                 checked += 1
     assert checked >= 30
+
+
+def lists_in_running_text(text):
+    """Lines that begin a list without an empty line before it: the site shows such a list as running text."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    blocks = [re.sub(r"^#.*\n", "", block) for block in re.split(r"\n\s*\n", prose)]
+    item = re.compile(r"(?:-|\d+\.) ")
+    return [
+        line for block in blocks if not item.match(block.lstrip()) for line in block.splitlines() if item.match(line)
+    ]
+
+
+def test_every_list_of_the_docs_is_a_list_on_the_site():
+    pages = [*(ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 50, "the pages are found"
+    assert {page.name: found for page in pages if (found := lists_in_running_text(page.read_text()))} == {}
+    assert lists_in_running_text("These:\n- one\n- two\n") == ["- one", "- two"]
+
+
+def test_the_docs_site_lists_parameters_and_not_words_within_a_sentence():
+    text = (
+        "Wait.\n\ntimeout: seconds;\n  None = no limit\nfarm, name: text\n\nA farm that has no\nleader: its term ends."
+    )
+    assert as_list(text).splitlines()[2:] == [
+        "- **timeout**: seconds;", "  None = no limit", "- **farm, name**: text", "",
+        "A farm that has no", "leader: its term ends.",
+    ]  # fmt: skip

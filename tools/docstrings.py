@@ -18,7 +18,9 @@ def as_list(text: str) -> str:
     lines: list[str] = []
     in_list = False
     for line in text.splitlines():
-        if found := PARAMETER.match(line):
+        # In the middle of a sentence such a word explains no parameter.
+        begins = in_list or not lines or not lines[-1] or lines[-1].endswith((".", ":"))
+        if begins and (found := PARAMETER.match(line)):
             if not in_list and lines and lines[-1]:
                 lines.append("")
             lines.append(f"- **{found[1]}{found[2]}**: {line[found.end() :]}")

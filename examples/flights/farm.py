@@ -18,11 +18,18 @@ from pyspark.sql import SparkSession
 
 from latchwork.spark import register
 
+ARCHIVE = Path(sys.prefix) / "flights.jsa"
+"""See archive.py; a farm runs without it too."""
+
 
 def main() -> None:
-    """Run one farm's jobs to their end."""
+    """Bring up Spark, and run one farm's jobs."""
     plan, farm = Plan.read(Path(sys.argv[1])), sys.argv[2]
-    spark = session(farm, plan.partitions)
+    run(session(farm, plan.partitions, f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else ""), plan, farm)
+
+
+def run(spark: SparkSession, plan: Plan, farm: str) -> None:
+    """Run one farm's jobs to their end, and the session's."""
     register(spark)
     if plan.noted("published", farm) is None:
         plan.note("published", farm, publish(spark, plan, farm))
@@ -39,14 +46,15 @@ def main() -> None:
     spark.stop()
 
 
-def session(farm: str, partitions: int) -> SparkSession:
-    """A driver with one core, which tries each task up to four times."""
+def session(farm: str, partitions: int, archive: str) -> SparkSession:
+    """A driver with one core, which tries each task up to four times. archive: Java's option for it."""
     settings = {
         "spark.sql.shuffle.partitions": partitions,
         "spark.sql.adaptive.enabled": "false",  # it would merge small partitions, and the latch counts them all
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # over before more would pay
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {archive}",  # over before more pays
+        "spark.python.daemon.module": "workers",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -14,6 +14,13 @@ ENDING = 60
 """Seconds that a process has to end, once it is done or told to."""
 
 
+def environment() -> dict[str, str]:
+    """Spark's Python is this one, and finds these modules."""
+    settings = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    return {"SPARK_LOCAL_IP": "127.0.0.1"} | os.environ | settings
+
+
 class Children:
     """The farms and the plain consumers; no process is left when the `with` block ends."""
 
@@ -22,6 +29,7 @@ class Children:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._starting = threading.Lock()
         self._stopping = False
+        self._ended: set[str] = set()
 
     def __enter__(self) -> Children:
         return self
@@ -59,20 +67,23 @@ class Children:
         for name in names:
             self._running[name].wait(ENDING)
 
+    def end(self, names: Iterable[str]) -> None:
+        """Tell these to end in order, those that were started."""
+        for name in set(names) & self._running.keys() - self._ended:
+            self._ended.add(name)
+            self._running[name].terminate()
+
     def _process(self, name: str, script: str, arguments: Iterable[str]) -> subprocess.Popen[bytes]:
-        settings = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        settings["PYTHONPATH"] = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
-        environment = {"SPARK_LOCAL_IP": "127.0.0.1"} | os.environ | settings
         command = [sys.executable, str(FOLDER / script), str(self._directory), *arguments]
         with self._log(name).open("ab") as log:
             # A session of its own: Ctrl-C reaches the coordinator, which then ends its children in order.
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
             )
 
     def _watch(self, name: str, again: str, planned: Callable[[], object] | None) -> None:
         status = self._running[name].wait()
-        if not status or self._stopping:
+        if not status or self._stopping or name in self._ended:
             return
         if status > 0:
             self._event(f"{name} failed, see {self._log(name)}", f"{name} failed")

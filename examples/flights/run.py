@@ -19,16 +19,20 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import data
-import report
 from checks import Checks
 from java import require_java
 from plan import Plan
 from processes import Children
 from watch import Watch, again
 
+if TYPE_CHECKING:
+    import report
+
 WRONG, TIMED_OUT, INTERRUPTED = 1, 3, 130
+CHECKERS = ("checker-1", "checker-2")
 
 
 def main() -> int:
@@ -95,7 +99,9 @@ def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespa
         start_checkers(children, checks, doomed=not options.resume)
         watch.event(f"started {', '.join(children.names())}; Spark takes up to half a minute to come up")
         watch.event("planned: checker-0 is killed while it holds messages, and a quarter of all tasks fail once")
-        if not watch.wait(latch, options.timeout):
+        import report  # noqa: PLC0415 - matplotlib takes a second, and Java comes up meanwhile
+
+        if not watch.wait(latch, options.timeout, lambda: end_checkers(children, checks)):
             watch.event(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}")
             watch.event(f"to go on: {again(plan)}")
             return TIMED_OUT
@@ -115,8 +121,8 @@ def start_checkers(children: Children, checks: Checks, *, doomed: bool) -> None:
     """Two plain consumers of the small queue; before them, in a new run, one that is killed while it holds messages."""
 
     def two() -> None:
-        for number in (1, 2):
-            children.start(f"checker-{number}", "checker.py")
+        for name in CHECKERS:
+            children.start(name, "checker.py")
 
     if doomed:
         children.start("checker-0", "checker.py", "--doomed", planned=two)
@@ -124,8 +130,16 @@ def start_checkers(children: Children, checks: Checks, *, doomed: bool) -> None:
         two()
 
 
+def end_checkers(children: Children, checks: Checks) -> None:
+    """End the plain consumers once all has been checked: consumers without work look for it all the time."""
+    if not checks.latch.count():
+        children.end(CHECKERS)
+
+
 def check(plan: Plan, flights: data.pd.DataFrame) -> tuple[report.Outcome, data.pd.DataFrame]:
     """Merge the farms' answers and hold them against what the plain consumers have computed."""
+    import report  # noqa: PLC0415 - as above
+
     merged, direct = data.merge(plan.directory), data.checked(plan.directory)
     lost, doubled = report.compare(merged, direct)
     partitions = plan.partitions * len(data.FARMS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from data import FARMS
@@ -60,10 +61,11 @@ class Watch:
             self.events.append((self.passed, mark))
         self._console.print(f"{self.passed:4.0f} s  {text}", soft_wrap=True, markup=False)
 
-    def wait(self, latch: SparkLatch, timeout: float) -> bool:
+    def wait(self, latch: SparkLatch, timeout: float, at_each_look: Callable[[], object]) -> bool:
         """Wait for the latch, and show meanwhile what the farms have reached; whether it is released."""
         while not latch.wait(min(EVERY, max(timeout - self.passed, 0)), progress=self._count):
             self._show()
+            at_each_look()
             if self.passed > timeout:
                 return False
         self._said = float("-inf")

@@ -13,12 +13,13 @@ from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
 from ..forks import reset_in_child
 from ..inputs import checked_switch, checked_timeout
 from ..seams import Seams
-from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing
+from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing, unbound
 from ..store.model.ops import Op, Put
 from ..store.model.record import check_guard
 from ..store.model.values import checked_bin
 from ..store.once import Once
 from ..store.port import KEEP, Exists, Key, RecordStore, Values
+from ..unpicklable import Unpicklable
 
 
 class Lost:
@@ -72,8 +73,10 @@ class Lost:
         return True
 
 
-class Fenced:
+class Fenced(Unpicklable):
     """The holder of a fence. `lost` is set when its lease can no longer be relied on."""
+
+    _INSTEAD = "pickle the handle that it came from, and acquire there"
 
     _given_back = False
 
@@ -122,7 +125,7 @@ class Fenced:
         self.check()
         checked_switch("or_absent", or_absent)
         check_guard(when)
-        expr, params = when if isinstance(when, Bound) else (when, {})
+        expr, params = unbound(when)
         guard = Bound(self._guard(checked_bin(bin), expr), {**params, "my-fence": self._fence})
         absent = or_absent or when is None
         if exists is None:

@@ -1,14 +1,16 @@
 """Metrics and traces of everything that a store is used for: off by default, and free while it is off.
 
-import latchwork
-from prometheus_client import REGISTRY
-from latchwork.observe import observe, watch_queues
-from latchwork.observe.prometheus import PrometheusTelemetry
-from latchwork.queue import QueueRegistry
+With Prometheus:
 
-telemetry = PrometheusTelemetry(REGISTRY)
-store = observe(latchwork.connect(), telemetry)      # use this store for locks, latches and queues
-watch_queues(QueueRegistry(store, "shop"), telemetry)  # gauges: depth, oldest age, last sweep
+    import latchwork
+    from prometheus_client import REGISTRY
+    from latchwork.observe import observe, watch_queues
+    from latchwork.observe.prometheus import PrometheusTelemetry
+    from latchwork.queue import QueueRegistry
+
+    telemetry = PrometheusTelemetry(REGISTRY)
+    store = observe(latchwork.connect(), telemetry)      # use this store for locks, latches and queues
+    watch_queues(QueueRegistry(store, "shop"), telemetry)  # gauges: depth, oldest age, last sweep
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from .options import Options
 from .table import Table
 from .worker import make_ready
 
-LEAST, SLOTS = 15_000, 50_000
-"""Pointers that one task reads, at least and at most. A Python task costs Spark as much as reading thousands of
-messages."""
+LEAST, SLOTS = 30_000, 50_000
+"""Pointers that one task reads, at least and at most. Between two tasks of a core 0.1 s pass in Spark, in which
+thousands of messages could be read."""
 TASKS = 16
 """Tasks that what is to be read is shared out to, within these limits."""
 IDLE = 50_000

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from ..errors import (
     AlreadyExists,
     BinMismatch,
@@ -39,6 +41,7 @@ from .model.expr import (  # fmt: skip
     exists,
     lacks,
     missing,
+    unbound,
 )
 from .model.form import Form, plain
 from .model.once import Once
@@ -254,18 +257,18 @@ class _Attempt:
         if update.form is not None:
             tokened = update.form.tokened or _tokened(update.form, once)
             return tokened.fill(update.key, **update.params, **{_TOKEN.name: token})
-        when, params = update.when if isinstance(update.when, Bound) else (update.when, {})
+        when, params = unbound(update.when)
         ops = (*update.ops, *_remembering(once, token))
         bound = Bound(_guard(once, when), {**params, _TOKEN.name: token})
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
 
     def _learning(self, attempt: Update) -> Update:
         """Return the attempt, which brings the server's time along."""
-        attempt = attempt._replace(ops=(*attempt.ops, Compute(SERVER_NOW)))
+        attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
         if self.store.token_clock.is_set or not isinstance(attempt.when, Bound):
             return attempt
-        guard, params = attempt.when
-        return attempt._replace(when=Bound(_not_ahead(guard), {**params, _MINTED.name: time_of(self.token)}))
+        params = {**attempt.when.params, _MINTED.name: time_of(self.token)}
+        return replace(attempt, when=Bound(_not_ahead(attempt.when.expr), params))
 
     def _doubted(self) -> None:
         self.doubt = self.unanswered = True

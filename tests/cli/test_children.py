@@ -46,6 +46,12 @@ PAIRS = [
     ("rwlock", "daemon"),
     ("group", "daemon"),
 ]
+ENDS = [
+    pytest.param(runner, job, number, id=f"{runner}-{job}-{number.name}")
+    for runner, job in PAIRS
+    for number in (SIGNALS if runner == "lock" else (signal.SIGTERM, signal.SIGKILL))
+]
+"""All signals for one runner; the others end their jobs by the same code."""
 
 
 class Running:
@@ -102,9 +108,8 @@ def running(sqlite_url, tmp_path):
         one.process.wait()
 
 
-@pytest.mark.parametrize(("runner", "job"), PAIRS)
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url, runner, number, job):
+@pytest.mark.parametrize(("runner", "job", "number"), ENDS)
+def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url, runner, job, number):
     run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])
     until(run.is_at_work)
     os.kill(run.process.pid, number)

@@ -31,13 +31,17 @@ def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = N
     return tally
 
 
-def every_single_fault(primitive: str, most: int = ALL, seconds: float | None = None) -> Tally:
+def every_single_fault(
+    primitive: str, most: int = ALL, seconds: float | None = None, beside: str | None = None
+) -> Tally:
     """Every fault at the calls of the surveyed runs (of one call site at most so many).
 
     The first call of each site is always struck, its others as far as the time allows.
+    beside: a primitive whose call sites are left out, as they are struck there.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
-    calls = survey(kind, most=most)
+    known = {call.site for call in survey(SCENARIOS[beside], most=1)} if beside else ()
+    calls = [call for call in survey(kind, most=most) if call.site not in known]
     first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
     for outcome in strike_all(kind, first):

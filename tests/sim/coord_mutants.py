@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
+from msgspec import structs
+
 from latchwork.coord import contender, fencing, holders, lease, limiter, rwlock, semaphore
 from latchwork.coord.barrier import barrier, meeting
 from latchwork.coord.barrier import layout as generations
@@ -105,7 +107,7 @@ def _without_token(self: Any, update: Any, *, token: Any = None) -> Any:
     """A call that is repeated as it is."""
     *ops, answer = (*plain(update).ops, Compute(Bound(update.form.once.result, update.params)))
     return self.policy.run(
-        self.seams, self._operate, update._replace(ops=(*ops, answer), form=None, params={}), doubt=lambda: None
+        self.seams, self._operate, structs.replace(update, ops=(*ops, answer), form=None, params={}), doubt=lambda: None
     )
 
 

@@ -53,6 +53,7 @@ from latchwork.store.model.expr import (
     exists,
     lacks,
     missing,
+    unbound,
 )
 from latchwork.store.model.form import plain
 from latchwork.store.model.ops import MapPut, Put
@@ -101,9 +102,9 @@ def _guarded(guard: Callable[[Any, Any], Any]) -> Callable[[], Any]:
     def attempt(self: Any, real: Any = once._Attempt._attempt) -> Any:
         update = plain(real(self))
         ops = tuple(MapPut(op.bin, op.key, op.value) if isinstance(op, MapPut) else op for op in update.ops)
-        when, params = self.update.when if isinstance(self.update.when, Bound) else (self.update.when, {})
+        when, params = unbound(self.update.when)
         fresh = guard(self.once, when)
-        return update._replace(ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))
+        return structs.replace(update, ops=ops, when=fresh and Bound(fresh, {**params, "token": self.token}))
 
     return _swap(once._Attempt, "_attempt", attempt)
 

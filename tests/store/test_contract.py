@@ -63,15 +63,15 @@ class Broken(MemoryStore):
 
 
 def guards_are_skipped(store, operate, update):
-    return operate(update._replace(when=None))
+    return operate(structs.replace(update, when=None))
 
 
 def updates_create(store, operate, update):
-    return operate(update._replace(exists=Exists.ANY if update.exists is Exists.UPDATE else update.exists))
+    return operate(structs.replace(update, exists=Exists.ANY if update.exists is Exists.UPDATE else update.exists))
 
 
 def creates_overwrite(store, operate, update):
-    return operate(update._replace(exists=Exists.ANY))
+    return operate(structs.replace(update, exists=Exists.ANY))
 
 
 def records_never_expire(store, live, key, now):
@@ -98,7 +98,7 @@ def some_updates_are_lost(store, operate, update):
 
 def tokens_are_not_looked_at(store, operate, update):
     plain = [structs.replace(op, new=False) if isinstance(op, MapPut) else op for op in update.ops]
-    return operate(update._replace(when=None, ops=tuple(plain)))
+    return operate(structs.replace(update, when=None, ops=tuple(plain)))
 
 
 def refusals_count_as_writes(store, operate, update):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from latchwork.coord import FencedLock
 from latchwork.errors import AlreadyExists, NotFound, OutcomeUnknown, Refused, Unavailable
@@ -61,7 +62,7 @@ def test_a_write_that_finds_the_record_leaves_its_time_to_live_as_it_is(aged):
     for key in (KEY, OTHER):
         aged.operate(key, Put("n", 1), exists=Exists.ANY, ttl=20)
     assert aged.operate(KEY, Add("n", 1), Read("n"), exists=Exists.ANY) == (2,)
-    assert aged.operate_many([ANY._replace(key=OTHER), Update(KEY, (Read("n"),))]) == [(2,), (2,)]
+    assert aged.operate_many([structs.replace(ANY, key=OTHER), Update(KEY, (Read("n"),))]) == [(2,), (2,)]
     assert all(0 < aged.get(key).ttl <= 20 for key in (KEY, OTHER))
 
 
@@ -156,7 +157,7 @@ def test_an_attempt_in_doubt_ends_the_write(before):
 def test_a_batch_that_fails_at_its_second_step_keeps_what_the_first_has_done():
     server = Server(nothing, down)
     server.store.operate(OTHER, Put("n", 10), exists=Exists.CREATE)
-    rows = update_or_create_many([ANY._replace(key=OTHER), ANY], server.send_many)
+    rows = update_or_create_many([structs.replace(ANY, key=OTHER), ANY], server.send_many)
     assert rows[0] == (11,)
     assert isinstance(rows[1], Unavailable)
 
@@ -164,6 +165,7 @@ def test_a_batch_that_fails_at_its_second_step_keeps_what_the_first_has_done():
 def test_rows_that_say_what_they_expect_are_sent_once_as_they_are():
     server = Server(made, down)
     rows = update_or_create_many(
-        [ANY._replace(exists=Exists.CREATE), ANY._replace(key=OTHER, exists=Exists.UPDATE)], server.send_many
+        [structs.replace(ANY, exists=Exists.CREATE), structs.replace(ANY, key=OTHER, exists=Exists.UPDATE)],
+        server.send_many,
     )
     assert [type(row) for row in rows] == [AlreadyExists, NotFound]

@@ -151,10 +151,8 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(update=updates)
     def operate(self, update):
-        _, operations, *options = update
-        names = ("when", "exists", "or_absent", "ttl")
-        named = dict(zip(names, options, strict=False))
-        self.both(lambda store: store.operate(update.key, *operations, **named))
+        named = {name: getattr(update, name) for name in ("when", "exists", "or_absent", "ttl")}
+        self.both(lambda store: store.operate(update.key, *update.ops, **named))
 
     @rule(rows=st.lists(updates, max_size=4, unique_by=lambda update: update.key))
     def operate_many(self, rows):

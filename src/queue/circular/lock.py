@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...coord import lease as rules
 from ...coord.lease import LeaseView, Observation
@@ -209,7 +210,7 @@ class QueueLock:
         update = _committing(guard.expr, tuple(moves), len(txns)).fill(self.key, **params)
         if hold.due:
             update = plain(update)
-            update = update._replace(ops=(*transactions.trimmed(hold.due, txns), *update.ops))
+            update = replace(update, ops=(*transactions.trimmed(hold.due, txns), *update.ops))
         try:
             self.store.repeat(update)
             return True

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from ...errors import InvalidRequest, NonDeterministicInput
 from ...inputs import is_int
 from ...plain import shown
@@ -30,8 +32,7 @@ WINDOW = 16
 """Chunks that are read at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """A message to be published. Without an id it gets one made of its content and its ordinal among equal ones."""
 
     payload: Any

@@ -15,6 +15,7 @@ from ...retry import Poll
 from ...seams import Seams
 from ...store import RecordStore
 from ...store.port import MAX_TTL
+from ...unpicklable import Unpicklable
 from ..ledger.ledger import LEDGER_TTL
 from ..paged.backlog import Backlog
 from ..paged.cursor import Cursor, file_safe
@@ -82,7 +83,7 @@ class UnopenedQueue:
         return self.registry.create(self.config)
 
 
-class Outbox:
+class Outbox(Unpicklable):
     """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6).
 
     pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
@@ -98,6 +99,8 @@ class Outbox:
     the store is unavailable for longer in between, the messages of that batch may be published twice. Not promised: an
     order among messages without a key.
     """
+
+    _INSTEAD = "pickle the QueueRegistry, and make an outbox over another directory there"
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 from ...errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
 from ...inputs import checked_switch, checked_timeout, seconds_of
 from ...seams import SYSTEM, Seams
+from ...unpicklable import Unpicklable
 from .bell import Bell
 from .codec import Decode, codec_of, milliseconds
 from .cursor import Cursor, file_safe
@@ -27,7 +28,7 @@ from .writer import PageWriter
 _log = logging.getLogger(__name__)
 
 
-class PagedQueue:
+class PagedQueue(Unpicklable):
     """A queue in the files of one directory, for one process at a time and any number of its threads.
 
     Promises: an acknowledged message survives a crash of the process, and of the machine once it was synced
@@ -35,6 +36,8 @@ class PagedQueue:
     returned as data. Delivery is at least once, in the order of appending. Not promised: anything on a network file
     system, or on a disk that reports a sync that it has not done.
     """
+
+    _INSTEAD = "pickle its directory, and open it there when it is closed here"
 
     def __init__(self, layout: Layout, page_size: int, lock: Closable, *, lifetime: float | None, seams: Seams) -> None:
         self._layout, self._page_size = layout, page_size

@@ -161,7 +161,7 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
 
 
 def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
-    """Return what `from_bins` returns for each of them, in one pass if nothing is damaged."""
+    """Return what `from_bins` returns for each of them, in one pass if nothing is damaged and all texts are ASCII."""
     there = [bins for bins in records if bins.get("data") is not None]
     try:
         found = msgspec.convert(there, list[Envelope])
@@ -171,7 +171,8 @@ def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
     for envelope in found:
         if envelope.headers or envelope.reason or envelope.last_error or envelope.batch:
             texts += _texts(envelope)
-    if storable(joined := "".join(texts)) != joined:
+    joined = "".join(texts)
+    if "\0" in joined or not joined.isascii():  # there may be text in it that no store takes
         return [from_bins(bins) for bins in records]
     if len(found) == len(records):
         return list(found)

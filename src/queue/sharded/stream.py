@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from msgspec import Struct, field
 
@@ -18,6 +19,7 @@ from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Removal, Update, exists, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
+from ...store.model.form import Form
 from ...store.model.ops import Op
 from ..ledger.ledger import LEDGER_TTL
 from ..rows import read_each
@@ -51,7 +53,6 @@ _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
 _SEEN_LOADED = largest(Bin(LOAD), Param("to"))
 _ALONE = exists("data") & ALONE
-_DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery"))
 
 
 class _Owned(Struct, frozen=True):
@@ -334,13 +335,19 @@ def _delete(queue: PointerQueue, slots: Sequence[Slot]) -> None:
     outcomes: list[object] = list(
         queue.store.delete_many([Removal(queue.key(slot), _ALONE) for slot in plain], repeatable=True)
     )
-    outcomes += queue.store.repeat_many([Update(queue.key(slot), _DROP, _ALONE, ttl=ttls[slot]) for slot in kept])
+    outcomes += queue.store.repeat_many([_dropping(ttls[slot]).fill(queue.key(slot)) for slot in kept])
     # A group may have adopted it since it was read.
     refused = {slot for slot, row in zip((*plain, *kept), outcomes, strict=True) if isinstance(row, Refused)}
     among = [slot for slot in there if slot in refused or slot not in ttls]
     for outcome in (*outcomes, *_ack_shared(queue, among), *unread):
         if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
             raise outcome
+
+
+@lru_cache(maxsize=16)
+def _dropping(ttl: int) -> Form:
+    """Return the update that leaves of a message only its id, for so many seconds."""
+    return Form(*(Put(bin, None) for bin in (*CONTENT, "delivery")), when=_ALONE, ttl=ttl)
 
 
 def _ack_shared(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:

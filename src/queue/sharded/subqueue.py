@@ -216,7 +216,7 @@ class QueueView(Unpicklable, ABC):
             together = self.store.together() if ask.shards is None else nullcontext()
             claim = partial(self._claim, wanted, ask.with_more() if held else ask, claimed, now=now)
             try:
-                if isinstance(together, nullcontext):
+                if type(together) is nullcontext:
                     found = claim()
                 else:
                     found = as_one(together, claim, partial(self._undone, claimed))

@@ -51,7 +51,7 @@ def load(
     for chunk in chunks:
         here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
         together = queue.store.together()
-        at_once = not isinstance(together, nullcontext)  # in one transaction, on a store that has any
+        at_once = type(together) is not nullcontext  # in one transaction, on a store that has any
         loading = _Loading(queue, envelopes[chunk], shards[chunk], moved, here, at_once)
         try:
             outcomes += as_one(together, loading.run, loading.undone) if at_once else loading.run()

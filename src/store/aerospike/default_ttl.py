@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from ...errors import AlreadyExists, LatchworkError, NotFound, Unavailable
 from ..model.form import plain
 from ..model.record import KEEP, NEVER, Exists, Row, Update, Values
@@ -56,7 +58,7 @@ def update_or_create_many(updates: Sequence[Update], send: Callable[[Sequence[Up
 
 
 def _as(update: Update, exists: Exists, ttl: int) -> Update:
-    return plain(update)._replace(exists=exists, ttl=ttl) if may_make(update) else update
+    return replace(plain(update), exists=exists, ttl=ttl) if may_make(update) else update
 
 
 def _sent(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> Iterable[Row]:

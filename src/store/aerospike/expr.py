@@ -89,7 +89,7 @@ _puts: WeakKeyDictionary[e.Expr, dict[str, Template]] = WeakKeyDictionary()
 
 def compiled(expression: e.Expr | e.Bound) -> Entries:
     """Return the client's structure for an expression."""
-    root, params = expression if isinstance(expression, e.Bound) else (expression, _NONE)
+    root, params = e.unbound(expression)
     return template_of(root).filled(params)
 
 
@@ -106,9 +106,9 @@ def compiled_put(bin: str, key: Any, value: e.Expr | e.Bound) -> Entries:
     """Return the structure for a map bin with one entry set to an expression's value, the map made where it
     is missing.
     """
-    root, params = (value, {}) if isinstance(value, e.Expr) else value
+    root, params = e.unbound(value)
     if isinstance(key, (e.Expr, e.Bound)):
-        at, more = (key, {}) if isinstance(key, e.Expr) else key
+        at, more = e.unbound(key)
         return template_of_put(bin, at, root).filled({**params, **more})
     by_bin = _puts.get(root)
     if by_bin is None:
@@ -128,7 +128,6 @@ def template_of_put(bin: str, key: Any, value: e.Expr) -> Template:
 
 _KEY = "\0key"
 _COMPILED = "_compiled"
-_NONE: dict[str, Any] = {}
 
 
 def _build(node: e.Expr) -> Any:

@@ -152,7 +152,7 @@ def _name(place: int) -> str:
 
 def _plain(value: Any) -> tuple[bool, Any]:
     """Return whether the value of an expression is known here, and that value, in a form that a bin can hold."""
-    expression, params = value if isinstance(value, e.Bound) else (value, {})
+    expression, params = e.unbound(value)
     if isinstance(expression, e.Const):
         return True, taken(expression.value)
     if isinstance(expression, e.Param) and expression.name in params:

@@ -59,13 +59,14 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     """Return the record after the update, and what the update read. Raises as `RecordStore.operate`; then nothing
     changed.
     """
-    key, ops, when, exists, _, ttl, form, params = update
+    key, ops, when, exists = update.key, update.ops, update.when, update.exists
+    form, params = update.form, update.params
     if form is not None and ops is form.ops:
         check_filled(form, params)
         kinds, closures = form.closures = form.closures or _closures(ops)
     else:
         kinds, closures = _closures(ops)
-    if record is not None and record.expired(now):
+    if record is not None and record.expires is not None and record.expires <= now:
         record = None
     if record is None:
         if exists is Exists.UPDATE or not kinds.write or kinds.touch:
@@ -83,7 +84,7 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     values = tuple([value for run in closures if (value := run(change)) is not WROTE])
     if record is None and not change.bins:
         raise _absent(key)
-    return (_written(record, change, ttl) if kinds.write else record), values
+    return (_written(record, change, update.ttl) if kinds.write else record), values
 
 
 class _Kinds(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -53,8 +53,10 @@ def value_of(expression: e.Expr | e.Bound, scope: Scope) -> Any:
     """Return the value of an expression with its parameters filled in, or `UNKNOWN`."""
     if not isinstance(expression, e.Bound):
         return closure_of(expression)(scope)
+    root = expression.expr
+    closure = root.__dict__.get(_CLOSURE) or closure_of(root)
     others, scope.params = scope.params, expression.params
-    value = closure_of(expression.expr)(scope)
+    value = closure(scope)
     scope.params = others  # its own are not for what is evaluated next
     return value
 
@@ -123,6 +125,14 @@ def _exists(node: e.Exists) -> Closure:
 
 def _compare(node: e.Compare) -> Closure:
     left, right, compare = closure_of(node.left), closure_of(node.right), _COMPARE[node.op]
+    if isinstance(node.left, e.Bin) and node.left.kind not in _IN_ORDER:  # as in most guards
+        name, kind = node.left.name, node.left.kind
+
+        def of_bin(scope: Scope) -> Any:
+            one, other = scope.bins.get(name), right(scope)
+            return compare(one, other) if type(one) is type(other) is kind else UNKNOWN
+
+        return of_bin
 
     def value(scope: Scope) -> Any:
         one, other = left(scope), right(scope)
@@ -150,16 +160,25 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def _all(node: e.All) -> Closure:
-    return _decided_by(False, node.parts)
+    return _decided_by(False, node)
 
 
 def _any(node: e.AnyOf) -> Closure:
-    return _decided_by(True, node.parts)
+    return _decided_by(True, node)
 
 
-def _decided_by(decisive: bool, parts: tuple[e.Expr, ...]) -> Closure:
+def _flat(node: e.All | e.AnyOf) -> Iterator[e.Expr]:
+    """Yield the parts, and in place of a part of the same kind its own: `a & b & c` is one decision."""
+    for part in node.parts:
+        if isinstance(part, e.All | e.AnyOf) and type(part) is type(node):
+            yield from _flat(part)
+        else:
+            yield part
+
+
+def _decided_by(decisive: bool, node: e.All | e.AnyOf) -> Closure:
     """Return `decisive` if a part has that value; else unknown if a part is unknown; else the opposite."""
-    closures = _closures(parts)
+    closures = _closures(tuple(_flat(node)))
 
     def value(scope: Scope) -> Any:
         known: Any = not decisive
@@ -175,6 +194,9 @@ def _decided_by(decisive: bool, parts: tuple[e.Expr, ...]) -> Closure:
 
 
 def _negate(node: e.Negate) -> Closure:
+    if isinstance(node.part, e.Exists):
+        bin = node.part.bin
+        return lambda scope: bin not in scope.bins
     part = closure_of(node.part)
 
     def value(scope: Scope) -> Any:
@@ -188,11 +210,16 @@ def _arithmetic(node: e.Arithmetic) -> Closure:
     parts, compute, divides = _closures(node.parts), _ARITHMETIC[node.op], node.op == "//"
 
     def value(scope: Scope) -> Any:
-        values = [part(scope) for part in parts]
-        for one in values:
+        values = []
+        for part in parts:
+            one = part(scope)
             if type(one) is not int:
-                return _not_computed(values)
-        return UNKNOWN if divides and values[1] == 0 else wrap(compute(values))
+                return _not_computed([part(scope) for part in parts])
+            values.append(one)
+        if divides and values[1] == 0:
+            return UNKNOWN
+        result = compute(values)
+        return result if MIN_INT <= result <= MAX_INT else wrap(result)
 
     return value
 

@@ -11,6 +11,7 @@ upper bound of its size is kept with it, and only if that passes the limit is th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ...errors import BinMismatch, InvalidRequest, Refused
@@ -21,6 +22,8 @@ from ..model.form import param_of
 from ..model.values import (  # fmt: skip
     HEADER,
     MAX_DEPTH,
+    MAX_INT,
+    MIN_INT,
     NESTED,
     amount,
     bound,
@@ -32,7 +35,7 @@ from ..model.values import (  # fmt: skip
     without_smallest,
 )
 from ..port import Key
-from .evaluate import UNKNOWN, Scope, value_of, wrap
+from .evaluate import UNKNOWN, Scope, closure_of, value_of, wrap
 
 RECORD_SIZE_LIMIT = 1024 * 1024
 """Bytes, the server's default."""
@@ -95,8 +98,10 @@ def _key(key: Any) -> Closure:
 
 
 def _computed(expression: e.Expr | e.Bound) -> Closure:
+    evaluate = partial(value_of, expression) if isinstance(expression, e.Bound) else closure_of(expression)
+
     def value(change: Change) -> Any:
-        found = value_of(expression, change)
+        found = evaluate(change)
         if found is UNKNOWN:
             raise BinMismatch(
                 f"an expression to be written to {change.key} has no value: a bin that it needs is missing, or of "
@@ -146,7 +151,8 @@ def _put(op: o.Put) -> Closure:
         if value is None:
             bins.pop(bin, None)
             return WROTE
-        change.bound += bound(value) if bin in bins else bound(value) + header
+        size = HEADER if type(value) is int else bound(value)
+        change.bound += size if bin in bins else size + header
         bins[bin] = value
         return WROTE
 
@@ -155,7 +161,16 @@ def _put(op: o.Put) -> Closure:
 
 def _add(op: o.Add) -> Closure:
     bin, more = op.bin, _given(op.amount, amount)
-    return lambda change: _set(change, bin, wrap(_held(change, bin, int, 0) + more(change)), 0)
+
+    def run(change: Change) -> Any:
+        before = change.bins.get(bin)
+        if type(before) is not int:
+            return _set(change, bin, _held(change, bin, int, 0) + more(change), 0)
+        after = before + more(change)
+        change.bins[bin] = after if MIN_INT <= after <= MAX_INT else wrap(after)
+        return WROTE
+
+    return run
 
 
 def _map_put(op: o.MapPut) -> Closure:

@@ -15,7 +15,9 @@ and so is its negation; an unknown guard refuses. `exists(bin)` alone is always 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from ...errors import InvalidRequest
 from ...plain import shown
@@ -90,11 +92,19 @@ class Expr:
         return Negate(self)
 
 
-class Bound(NamedTuple):
+class Bound(Struct, frozen=True):
     """An expression and the values of its parameters."""
 
     expr: Expr
     params: dict[str, Any]
+
+
+_NO_PARAMS: dict[str, Any] = {}
+
+
+def unbound(value: Any) -> tuple[Any, dict[str, Any]]:
+    """Return an expression without the values of its parameters, and these."""
+    return (value.expr, value.params) if isinstance(value, Bound) else (value, _NO_PARAMS)
 
 
 Guard = Expr | Bound

@@ -60,7 +60,7 @@ class Exists(Enum):
 NO_PARAMS: dict[str, Any] = {}
 
 
-class Update(NamedTuple):
+class Update(Struct, frozen=True):
     """One row of `operate_many`; the fields are the arguments of `operate`.
 
     form, params: where it was filled in (`form.py`), and with what; its operations then have parameters in them.
@@ -193,7 +193,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update
-    key, ops, when, exists, or_absent, ttl, _, _ = update
+    key, ops, when, exists, ttl = update.key, update.ops, update.when, update.exists, update.ttl
     checked_key(key)
     if not ops:
         raise InvalidRequest(f"no operation for {key}: name at least one")
@@ -201,9 +201,9 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
         _check_bins(ops)
     if type(exists) is not Exists:
         raise InvalidRequest(f"exists is {shown(exists)}; it must be Exists.UPDATE, CREATE or ANY")
-    checked_switch("or_absent", or_absent)
+    checked_switch("or_absent", update.or_absent)
     check_guard(when)
-    if when is not None and exists is not Exists.UPDATE and not or_absent:
+    if when is not None and exists is not Exists.UPDATE and not update.or_absent:
         raise InvalidRequest(
             f"a guard on {key} with exists={exists.value}: the server skips guards where there is no record; use "
             "exists=UPDATE, or say or_absent=True"

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...deadline import call_time
 from ...errors import Misconfigured, Unavailable
@@ -86,7 +86,7 @@ class SQLitePool:
         if together is not None and together.has_begun:
             return together.run(ask)
         with self._connection() as connection:
-            return self.patiently(lambda: ask(connection))
+            return self.patiently(ask, connection)
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Return what `change` returns, once it is committed; after an error nothing of it is kept.
@@ -143,6 +143,8 @@ class SQLitePool:
 
     def take_turn(self) -> bool:
         """Wait for this process's other writers. Raises `Unavailable` where that takes too long."""
+        if self._writing.acquire(timeout=0):  # as nearly always
+            return True
         place, time = object(), self._time()
         try:
             self._queue.add(place)
@@ -164,6 +166,11 @@ class SQLitePool:
     def end_turn(self) -> None:
         """Let the next one write."""
         self._writing.release()
+
+    def end_turns(self) -> None:
+        """Let the next one write, however often this thread has taken the turn, and where it has not."""
+        while self.has_turn:
+            self._writing.release()
 
     @property
     def shares_commits(self) -> bool:
@@ -187,12 +194,12 @@ class SQLitePool:
 
     # ---- patience
 
-    def patiently(self, attempt: Callable[[], T]) -> T:
+    def patiently(self, attempt: Callable[..., T], *given: Any) -> T:
         """Repeat `attempt` until no other connection is in its way; return its result, or raise its error once the time
         is over.
         """
         try:
-            return attempt()
+            return attempt(*given)
         except sqlite3.OperationalError as failure:
             if not is_busy(failure):
                 raise
@@ -200,7 +207,7 @@ class SQLitePool:
 
         def again() -> tuple[T] | None:
             try:
-                return (attempt(),)
+                return (attempt(*given),)
             except sqlite3.OperationalError as failure:
                 if not is_busy(failure):
                     raise
@@ -248,7 +255,7 @@ class SQLitePool:
                     f"{self.path}: this process was forked while a call of another thread had lasted for more than "
                     f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
                 ) from None
-            return self.patiently(lambda: open_file(self.path, self.synchronous))
+            return self.patiently(open_file, self.path, self.synchronous)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()

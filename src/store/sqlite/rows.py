@@ -8,7 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from ...errors import Corrupt, LatchworkError
 from ..local import apply as local
@@ -40,7 +43,7 @@ _AROUND = 100
 REMOVE = "DELETE FROM records WHERE id = ?"
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """A record's row as it was read; it is looked into where it is needed, since it may be damaged."""
 
     connection: sqlite3.Connection
@@ -142,7 +145,7 @@ def is_known(found: Found) -> bool:
 def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     """Return the results of an update that only reads."""
     found = find(connection, update.key)
-    return local.apply(found and found.record(), update, now)[1]
+    return local.apply(None if found is None else found.record(), update, now)[1]
 
 
 def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
@@ -150,7 +153,8 @@ def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
     if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
         return made[1]
     found = find(connection, update.key)
-    after, results = local.apply(found and found.record(_bins_of(update), rest=True), update, now)
+    before = None if found is None else found.record(_bins_of(update), rest=True)
+    after, results = local.apply(before, update, now)
     connection.execute(*_statement(update.key, found, after))
     return results
 
@@ -172,7 +176,8 @@ def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[l
         return None  # where there is a record, another error comes first
     if record is None:
         return None
-    made = connection.execute(_CREATE_IF_ABSENT, (*sealed(update.key, record), *update.key)).rowcount
+    row = sealed(update.key, record)
+    made = connection.execute(_CREATE_IF_ABSENT, (*astuple(row), *update.key)).rowcount
     return (record, results) if made else None
 
 
@@ -209,7 +214,7 @@ def _is_of_another(found: Found) -> bool:
     if type(set) is not bytes or type(name) is not bytes:
         return False
     key = Key(set.decode(errors="replace"), name.decode(errors="replace"))
-    return key != found.key and found._replace(key=key).is_sound()
+    return key != found.key and replace(found, key=key).is_sound()
 
 
 def _spans_pages(found: Found) -> bool:
@@ -229,10 +234,10 @@ def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tu
         return REMOVE, (found and found.number,)
     row = sealed(key, record)
     if found is None:
-        return _CREATE, (*row, *key)
+        return _CREATE, (*astuple(row), *key)
     if row.expires == found.row.expires:
         return _CHANGE_IN_TIME, (row.generation, row.updated, row.data, found.number)
-    return _CHANGE, (*row, found.number)
+    return _CHANGE, (*astuple(row), found.number)
 
 
 class Batch:
@@ -285,7 +290,7 @@ class Batch:
         if key in self._changed:
             return self._changed[key]
         found = self._found.get(key)
-        return found and found.record()
+        return None if found is None else found.record()
 
 
 def _made_once(rows: Sequence[Update | Removal]) -> Set[Key]:

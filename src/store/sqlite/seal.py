@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
+
+from msgspec import Struct
 
 from ...errors import Corrupt, InvalidRequest
 from ..local import apply as local
@@ -23,7 +25,7 @@ _MARK = 0xC1
 _HEAD = struct.Struct(">BI")
 
 
-class Row(NamedTuple):
+class Row(Struct, frozen=True):
     """The columns of a row without its key. Each column of a damaged one may be of any type."""
 
     generation: int
@@ -45,7 +47,7 @@ def opened(key: Key, row: Row, bins: Collection[str] = (), *, rest: bool = False
 
     rest: keep the others as they are; then it is for an update that neither looks at them nor changes them.
     """
-    generation, updated, expires, data = row
+    generation, updated, expires, data = row.generation, row.updated, row.expires, row.data
     if not (type(generation) is int and type(updated) is int and type(expires) in _WHEN and type(data) is bytes):
         raise Corrupt(_NO_RECORD)
     if type(key.name) is not str:  # it was read from the row

@@ -229,7 +229,7 @@ class SQLiteStore(RecordStore):
 
 
 def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
-    stored = found and local.live(found.record(bins), now)
+    stored = None if found is None else local.live(found.record(bins), now)
     return None if found is None or stored is None else local.as_record(found.key, stored, bins, now)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ...errors import (
     AlreadyExists,
@@ -106,9 +106,10 @@ class Writers(Protocol):
     def take_turn(self) -> bool: ...
     def turn_within(self, seconds: float) -> bool: ...
     def end_turn(self) -> None: ...
+    def end_turns(self) -> None: ...
     def lend(self, group: Group) -> sqlite3.Connection: ...
     def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
-    def patiently(self, attempt: Callable[[], T]) -> T: ...
+    def patiently(self, attempt: Callable[..., T], *given: Any) -> T: ...
 
 
 class Undone(Exception):
@@ -137,7 +138,7 @@ class Turn:
             return group.connection
         group = self._group = Group()
         connection = pool.lend(group)
-        pool.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        pool.patiently(connection.execute, "BEGIN IMMEDIATE")
         return connection
 
     def undo(self, *, sound: bool) -> bool:
@@ -201,8 +202,7 @@ class Turn:
         if self._group is not None:
             self.undo(sound=False)
         if not self._nested:
-            while self._pool.has_turn:
-                self._pool.end_turn()
+            self._pool.end_turns()
         elif self._taken:
             self._taken = False
             self._pool.end_turn()

@@ -34,7 +34,7 @@ CLAIMS = ("text", [1], {n: n for n in range(64)}, {b"\xff" * 7 + bytes([n]) * 10
 
 @pytest.fixture(autouse=True)
 def _few_slots(monkeypatch):
-    monkeypatch.setattr(sweeper, "RESCUE", 500)
+    monkeypatch.setattr(sweeper, "RESCUE", 150)
 
 
 def damage(world, queue, shard, **bins):

@@ -322,11 +322,11 @@ def _play(stage, delay):
 
     def consumer(store):
         queue, found = queue_on(store, shards=1), []
-        for _ in range(200):  # longer than the keepers are there
-            for delivery in queue.receive(10, timeout=0.5):
+        for _ in range(100):  # longer than the keepers are there
+            for delivery in queue.receive(10):
                 found.append(delivery.payload)
                 delivery.ack()
-            store.seams.sleep(0.5)
+            store.seams.sleep(2)
         return found
 
     stage.act("setup", lambda store: queue_on(store, shards=1))

@@ -98,7 +98,7 @@ def no_grace(patch) -> None:
 def overwrite_what_is_there(patch) -> None:
     """Data records are written whether or not something is at the pointer."""
     update = pointers.bare_update
-    patch.setattr(pointers, "bare_update", lambda *args: plain(update(*args))._replace(exists=Exists.ANY))
+    patch.setattr(pointers, "bare_update", lambda *args: structs.replace(plain(update(*args)), exists=Exists.ANY))
 
 
 def bury_what_is_there(patch) -> None:

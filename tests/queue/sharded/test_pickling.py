@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 
-from latchwork.coord import LeaseElection
+from latchwork.coord import FencedLock, Group, LeaseElection, ReadWriteLock, Semaphore
 from latchwork.errors import InvalidRequest
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Worker
+from latchwork.queue import Consumer, Outbox, PagedQueue, QueueConfig, QueueRegistry, Worker
 from latchwork.store import SQLiteStore
 
 
@@ -43,6 +43,10 @@ HANDLES = {
     "worker": lambda queue: Worker(queue.registry),
     "publisher": lambda queue: queue.publisher(),
     "election": lambda queue: LeaseElection(queue.store, "e"),
+    "grant of a lock": lambda queue: FencedLock(queue.store, "l").acquire(),
+    "permits": lambda queue: Semaphore(queue.store, "s", permits=2).acquire(),
+    "read grant": lambda queue: ReadWriteLock(queue.store, "r").read(),
+    "membership": lambda queue: Group(queue.store, "m").join("me"),
 }
 
 
@@ -53,6 +57,26 @@ def test_a_handle_of_this_process_says_what_to_pickle_instead(queue, handle):
         pickle.dumps(made)
     if handle == "publisher":
         made.close()
+
+
+def test_a_leadership_says_what_to_pickle_instead(registry):
+    said = []
+    election = LeaseElection(registry.store, "e", lease=5)
+
+    def lead(leadership):
+        with pytest.raises(InvalidRequest, match="Leadership cannot be pickled: pickle "):
+            pickle.dumps(leadership)
+        said.append(leadership.epoch)
+
+    election.run(lead, timeout=30)
+    assert said
+
+
+def test_a_paged_queue_and_its_outbox_say_what_to_pickle_instead(queue, tmp_path):
+    with PagedQueue.open(tmp_path / "pages", "out") as pq:
+        for made in (pq, Outbox(pq, queue)):
+            with pytest.raises(InvalidRequest, match=f"{type(made).__name__} cannot be pickled: pickle "):
+                pickle.dumps(made)
 
 
 def test_a_name_that_is_too_long_for_a_group_is_called_one(registry):

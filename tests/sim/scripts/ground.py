@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import pytest
+from msgspec import structs
 
 from latchwork.coord import contender
 from latchwork.coord.lock import FencedLock
@@ -35,7 +36,7 @@ def guard_on_an_absent_record():
 
 def update_only_is_ignored():
     def operate(self, update, real=Server._operate):
-        return real(self, update._replace(exists=Exists.ANY))
+        return real(self, structs.replace(update, exists=Exists.ANY))
 
     return mock.patch.object(Server, "_operate", operate)
 

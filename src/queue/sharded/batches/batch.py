@@ -184,7 +184,7 @@ class QueueBatch:
         me, ordinals = self._records.begin(self._state, len(messages))
         places = [self._records.place(self._state, ordinal) for ordinal in ordinals]
         messages = [
-            one._replace(envelope=replace(one.envelope, batch=place.text))
+            replace(one, envelope=replace(one.envelope, batch=place.text))
             for one, place in zip(messages, places, strict=True)
         ]
         outcomes = self._stored(messages, terms)

@@ -10,6 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
 from ....inputs import checked_choice, checked_each
 from ....plain import shown
@@ -39,7 +42,7 @@ class Terms(NamedTuple):
 _NOW = Terms()
 
 
-class Prepared(NamedTuple):
+class Prepared(Struct, frozen=True):
     """A message that can be stored.
 
     shard: where it goes, or unless it is `bound` to it (by its key) another one.  dedup: its key, where it has one.
@@ -138,7 +141,7 @@ def checked_terms(
 def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:
     """Return the messages with their dedup keys, one for each. Raises `InvalidRequest`."""
     checked_each("dedups", dedups, len(messages))
-    return [message._replace(dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
+    return [replace(message, dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 
 def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:

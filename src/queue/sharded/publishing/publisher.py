@@ -17,6 +17,8 @@ from itertools import islice
 from typing import Any, Protocol
 from weakref import WeakMethod
 
+from msgspec.structs import replace
+
 from ....background import Activity, FailureLog
 from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
@@ -348,7 +350,7 @@ class Publisher(Unpicklable):
         # Messages without a key go to a few shards together, as reserving a place in each costs a row.
         shards = queue.next_shards(len(group))
         messages = [
-            one.message if one.message.bound else one.message._replace(shard=shard)
+            one.message if one.message.bound else replace(one.message, shard=shard)
             for one, shard in zip(group, shards, strict=True)
         ]
         origins = [message.envelope.headers for message in messages if message.envelope.headers]
