@@ -334,7 +334,7 @@ def test_a_killed_driver_that_is_started_again_has_everything_once(session, queu
 def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(session, queue, options, tmp_path, trail):
     """The batch fails once, when some of its partitions are published and the batch before it is acknowledged."""
     other = queue.registry.create(QueueConfig("r", shards=2))
-    many = Counter(range(20 + 31_000))
+    many = Counter(range(20 + 61_000))  # more than two tasks' share
 
     def fails_in_its_last_partition(batches):
         yield from batches
@@ -351,7 +351,7 @@ def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(sessi
 
     publish(queue, 0, 20)
     run_through()
-    queue.publish_many([{"id": n} for n in range(20, 31_020)])
+    queue.publish_many([{"id": n} for n in range(20, 61_020)])
     with pytest.raises(Exception, match="made to fail"):
         run_through()
     assert other.depth().ready > 20

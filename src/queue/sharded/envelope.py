@@ -161,7 +161,7 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
 
 
 def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
-    """Return what `from_bins` returns for each of them, in one pass if nothing is damaged and all texts are ASCII."""
+    """Return what `from_bins` returns for each of them, in one pass if nothing is damaged."""
     there = [bins for bins in records if bins.get("data") is not None]
     try:
         found = msgspec.convert(there, list[Envelope])
@@ -172,7 +172,7 @@ def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
         if envelope.headers or envelope.reason or envelope.last_error or envelope.batch:
             texts += _texts(envelope)
     joined = "".join(texts)
-    if "\0" in joined or not joined.isascii():  # there may be text in it that no store takes
+    if "\0" in joined or not (joined.isascii() or _fits(joined)):
         return [from_bins(bins) for bins in records]
     if len(found) == len(records):
         return list(found)
