@@ -14,7 +14,8 @@ from latchwork.store import SQLiteStore
 
 ROOT = Path(__file__).parents[3]
 BEGIN = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 from latchwork.errors import LatchworkError
 from latchwork.queue import QueueRegistry
 from latchwork.store import SQLiteStore
@@ -48,8 +49,17 @@ def start(path, program):
 def run(path, program):
     """What the program has printed, and its errors."""
     process = start(path, program)
-    out, errors = process.communicate(timeout=60)
+    out, errors = ended(process)
     return process.returncode, out, errors
+
+
+def ended(process):
+    """What the process has printed, and its errors; it is killed if it does not end."""
+    try:
+        return process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
 
 
 def payloads(queue):
@@ -142,7 +152,7 @@ except KeyboardInterrupt:
     )
     assert process.stdout.readline() == "going\n", process.stderr.read()
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=60)
+    out, errors = ended(process)
     assert process.returncode == 0, errors
     found = 0
     while some := queue.receive(1000):
