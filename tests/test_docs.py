@@ -7,9 +7,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from tools.docstrings import as_list
+from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -101,3 +102,28 @@ def test_the_docs_site_lists_parameters_and_not_words_within_a_sentence():
         "- **timeout**: seconds;", "  None = no limit", "- **farm, name**: text", "",
         "A farm that has no", "leader: its term ends.",
     ]  # fmt: skip
+
+
+def test_the_docs_site_shows_the_fields_of_a_value_and_the_numbers_of_named_defaults(tmp_path):
+    griffe = pytest.importorskip("griffe")
+    (tmp_path / "small.py").write_text(
+        "LEASE = 10.0\nclass Put(Struct):\n    bin: str\n    value: int = 0\n"
+        "def take(lease: float = LEASE, name: str = ANY): ...\n"
+    )
+    small = griffe.load("small", search_paths=[tmp_path], extensions=griffe.load_extensions(Pages))
+    assert [(each.name, each.default) for each in small["Put"].parameters] == [("bin", None), ("value", "0")]
+    assert [str(each.default) for each in small["take"].parameters] == ["10.0", "ANY"]
+
+
+def test_a_diagram_stands_in_a_box_and_only_its_page_loads_what_draws_it(tmp_path, monkeypatch):
+    diagrams = pytest.importorskip("tools.diagrams")
+    monkeypatch.chdir(tmp_path)
+    page = SimpleNamespace(url="protocols/once.html")
+    drawn = diagrams.on_page_content('<p>a</p><pre class="mermaid"><code>b</code></pre>')
+    assert drawn == '<p>a</p><div class="diagram"><pre class="mermaid"><code>b</code></pre></div>'
+    html = drawn + '<script src="../assets/javascripts/bundle.1.js"></script>'
+    assert diagrams.on_post_page(html, page=page) == html, "the script was not fetched"
+    (tmp_path / "build" / "mermaid@1").mkdir(parents=True)
+    (tmp_path / "build" / "mermaid@1" / "mermaid.min.js").touch()
+    assert '<script src="../assets/mermaid.min.js"></script><script' in diagrams.on_post_page(html, page=page)
+    assert diagrams.on_post_page("<p>no diagram</p>", page=page) == "<p>no diagram</p>"

@@ -1,16 +1,33 @@
 """For the docs site: the lines of a docstring that explain parameters, `name: text`, become a list.
 
-An extension of griffe, which reads the docstrings for mkdocstrings. In Markdown such lines would run together.
+An extension of griffe, which reads the code for mkdocstrings. In Markdown such lines would run together. It also shows
+what a value is made of (griffe knows only dataclasses), and the values that named defaults stand for. It leaves out
+bases that no public module exports.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from griffe import Extension, Object
+from griffe import (
+    Class,
+    ExprName,
+    Extension,
+    Function,
+    GriffeError,
+    Module,
+    Object,
+    Parameter,
+    ParameterKind,
+    Parameters,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PARAMETER = re.compile(r"`?([a-z_][a-z0-9_]*)`?((?:, `?[a-z_][a-z0-9_]*`?)*): (?=\S)")
+SIMPLE = re.compile(r"[\d_.* ]+|timedelta\([\w=]+\)")
 
 
 def as_list(text: str) -> str:
@@ -35,10 +52,73 @@ def as_list(text: str) -> str:
     return "\n".join(lines)
 
 
-class Parameters(Extension):
-    """Rewrites the docstring of everything that is documented."""
+def last_name(base: Any) -> str:
+    """The name of a base class, without its module and without the types in its brackets."""
+    return str(base).split("[", 1)[0].rsplit(".", 1)[-1]
+
+
+def made_of_fields(cls: Class) -> Function | None:
+    """The constructor of a class whose annotated fields are its parameters; None for another class."""
+    kinds = {last_name(base) for base in cls.bases}
+    if not kinds & {"Struct", "NamedTuple"} or "__init__" in cls.members:
+        return None
+    fields = [
+        Parameter(name, kind=ParameterKind.positional_or_keyword, annotation=field.annotation, default=field.value)
+        for name, field in cls.attributes.items()
+        if field.annotation
+        and not name.startswith("_")
+        and "property" not in field.labels
+        and "ClassVar" not in str(field.annotation)
+    ]
+    return Function("__init__", parameters=Parameters(*fields)) if fields else None
+
+
+class Pages(Extension):
+    """Rewrites the docstring of everything that is documented, and completes signatures."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
         """Called once for each object."""
         if obj.docstring:
             obj.docstring.value = as_list(obj.docstring.value)
+
+    def on_class(self, *, cls: Class, **_: Any) -> None:
+        """Called once for each class."""
+        if constructor := made_of_fields(cls):
+            cls.set_member("__init__", constructor)
+            cls.bases = []  # msgspec's and Python's: nothing that a reader of the page can use
+
+    def on_package(self, *, pkg: Module, **_: Any) -> None:
+        """Called once all of the package is read."""
+        faces = [pkg, *(module for module in pkg.modules.values() if not module.is_alias)]
+        public = {str(name) for module in faces for name in module.exports or ()} | {"Seams"}
+        hidden = {cls.name for cls in everything(pkg) if cls.is_class} - public
+        for cls in everything(pkg):
+            if isinstance(cls, Class):
+                cls.bases = [base for base in cls.bases if last_name(base) not in hidden]
+        for function in functions(pkg):
+            for parameter in function.parameters:
+                parameter.default = spelled_out(parameter.default, pkg)
+
+
+def everything(obj: Object) -> Iterator[Object]:
+    """The object and all that is defined in it."""
+    yield obj
+    for member in obj.members.values():
+        if not member.is_alias:
+            yield from everything(member)
+
+
+def spelled_out(default: Any, pkg: Module) -> Any:
+    """The default of a parameter, or the number or length of time that it names."""
+    if not isinstance(default, ExprName):
+        return default
+    try:
+        value = pkg.modules_collection[default.canonical_path].value
+    except (KeyError, AttributeError, GriffeError):
+        return default
+    return value if SIMPLE.fullmatch(str(value)) else default
+
+
+def functions(pkg: Module) -> Iterator[Function]:
+    """All functions and methods of the package."""
+    yield from (found for found in everything(pkg) if isinstance(found, Function))

@@ -9,8 +9,10 @@ With Prometheus:
     from latchwork.queue import QueueRegistry
 
     telemetry = PrometheusTelemetry(REGISTRY)
-    store = observe(latchwork.connect(), telemetry)      # use this store for locks, latches and queues
-    watch_queues(QueueRegistry(store, "shop"), telemetry)  # gauges: depth, oldest age, last sweep
+    # Use this store for locks, latches and queues:
+    store = observe(latchwork.connect(), telemetry)
+    # Gauges: depth, oldest age, last sweep.
+    watch_queues(QueueRegistry(store, "shop"), telemetry)
 """
 
 from __future__ import annotations

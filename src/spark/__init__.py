@@ -1,8 +1,9 @@
 """The PySpark pipeline: latches for partitions, a queue as a source and as a sink.
 
     latchwork.spark.register(spark)
-    frame.write.format("latchwork").mode("append").options(store=url, queue="q", clientId="shop", jobId="load-7").save()
-    spark.readStream.format("latchwork").options(store=url, queue="q", clientId="shop", streamId="etl").load()
+    queue = {"store": url, "clientId": "shop", "queue": "orders"}
+    frame.write.format("latchwork").mode("append").options(**queue, jobId="load-7").save()
+    spark.readStream.format("latchwork").options(**queue, streamId="etl").load()
 
 PySpark is imported only where it is needed, so that latches can be waited for without it.
 """

@@ -20,7 +20,8 @@ from .phase import job_phase
 class SparkBarrier:
     """The drivers of one run of a job, each by a name of its own. For one driver, and one thread in it.
 
-        with SparkBarrier(store, "shop", "nightly", drivers=["orders", "stock"], me="orders") as barrier:
+        drivers = ["orders", "stock"]
+        with SparkBarrier(store, "shop", "nightly", drivers=drivers, me="orders") as barrier:
             others = barrier.wait({"rows": orders.count()}, timeout=3600)
 
     drivers: all that meet; at XDC level as `"farm/driver"`.

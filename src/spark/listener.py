@@ -18,9 +18,10 @@ def watch_streams(spark: SparkSession, telemetry: Telemetry) -> StreamingQueryLi
     """Report every batch of the session's streams that read a queue to `telemetry`, by the queue's name. Return the
     listener, for `spark.streams.removeListener`.
 
-    `stream_lag`: the messages that were there and not read when the batch was planned. `stream_rate`: the messages that
-    the batch read a second, 0 once the query waits or has ended. `stream_batches`: the seconds that it took. They come
-    with the query's progress, so the store is not asked. Raises `InvalidRequest` if `telemetry` is not a Telemetry.
+    The metric `stream_lag` counts the messages that were there and not read when the batch was planned. The metric
+    `stream_rate` has the messages that the batch read a second, 0 once the query waits or has ended, and
+    `stream_batches` the seconds that it took. They come with the query's progress, so the store is not asked. Raises
+    `InvalidRequest` if `telemetry` is not a Telemetry.
 
     On Spark Connect, PySpark up to 4.3 can wait without end in `removeListener` when an event of a stream comes at that
     moment (SPARK-59623): remove the listener when the streams have ended and `stream_rate` is 0, or leave it there.

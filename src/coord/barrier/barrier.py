@@ -177,7 +177,7 @@ class Barrier:
     def delete(self) -> bool:
         """Delete the record, so that other parties may use the name; False where there was none.
 
-        Who waits gets `NotFound`.
+        A party that waits gets `NotFound`.
         """
         return self._record.store.delete(self._record.key, repeatable=True)
 

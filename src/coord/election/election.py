@@ -35,8 +35,10 @@ log = logging.getLogger("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds until a campaign continues after a disk has failed, or the store or ZooKeeper could not be reached."""
-STOP_TIMEOUT, UNELECTED_TIMEOUT = 10.0, 0.5
-"""Seconds for a campaign to end. Fewer if `run` was not elected in time: it must not wait for a call that hangs."""
+STOP_TIMEOUT = 10.0
+"""Seconds for a campaign to end."""
+UNELECTED_TIMEOUT = 0.5
+"""Seconds for it to end if `run` was not elected in time: it must not wait for a call that hangs."""
 DEFECT = Poll(low=RECOVERY, high=10.0, factor=2.0, jitter=0.0)
 """Pauses of a campaign after unexpected exceptions in a row, of a client library or of this one."""
 FOLLOW = Poll(low=0.01, high=0.05)

@@ -63,7 +63,7 @@ class ShardedQueue(QueueView):
 
     Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
     messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
-    see `key`).
+    see `key`). `sideline`, `parked` and `delayed` are its failed, given-up and delayed messages.
     """
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:

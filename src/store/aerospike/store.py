@@ -56,8 +56,8 @@ class AerospikeStore(RecordStore):
         """Return a store for `aerospike://[user:password@]host[:port][,host...]/namespace[?options]`; no I/O before its
         use.
 
-        The options: see `url.parse`. The store connects once per process, pickles as its URL (password included) and
-        hides the password in `repr` and errors. Raises `InvalidRequest`.
+        The page "Operations" lists the options. The store connects once per process, pickles as its URL (password
+        included) and hides the password in `repr` and errors. Raises `InvalidRequest`.
         """
         target = parse(url)
         store = cls(None, target.namespace, require_sc=target.options.get("require_sc", False))

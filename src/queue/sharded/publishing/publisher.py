@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 LINGER = 0.002
 """Seconds for which a message waits for others by default."""
 MAX_LINGER = 1.0
-WAITING, MAX_WAITING = 10_000, 1_000_000
-"""Messages that may wait: by default, and at most."""
+WAITING = 10_000
+"""Messages that may wait by default."""
+MAX_WAITING = 1_000_000
 WAITING_BYTES = 64 * 1024 * 1024
 """Bytes of payloads that may wait."""
 IDLE = 0.1

@@ -28,8 +28,10 @@ from .sweep_record import Mark, SweepRecord, mark_name
 
 log = logging.getLogger(__name__)
 
-INITIAL_DELAY, INTERVAL = 600.0, 900.0
-"""Seconds until the first sweep, and between sweeps: the figures of the Java library."""
+INITIAL_DELAY = 600.0
+"""Seconds until the first sweep, as in the Java library."""
+INTERVAL = 900.0
+"""Seconds between sweeps, as in the Java library."""
 PARALLELISM = 64
 BUDGET = 5_000_000
 """The number of slots of one shard that one sweep looks at, at most; the next sweep continues behind them."""
