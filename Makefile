@@ -90,7 +90,14 @@ bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its a
 	@$(COMPILE)
 	@$(PYTHON) -m benchmarks.run
 
-docs: $(STAMP)  ## the site of the pages in docs and of the docstrings, into build/site
+# The script that draws the diagrams is 3.6 MB: it is copied from a package, where npm is there, and is not in the repository.
+MERMAID = mermaid@11.17.2
+build/$(MERMAID):
+	@mkdir -p $@
+	@cd $@ && { npm pack --silent $(MERMAID) >/dev/null 2>&1 && tar xzf mermaid-*.tgz --strip-components=2 package/dist/mermaid.min.js && rm mermaid-*.tgz; } || \
+	  echo "no npm, or no network: browsers will load Mermaid from unpkg.com"
+
+docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docstrings, into build/site
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@$(PYTHON) -m mkdocs build --quiet --strict
 
