@@ -1,8 +1,8 @@
 """The local paged queue against persist-queue, litequeue, plain write() and write() + fsync(), with 256-byte payloads.
 
 Run it from the project's root as `python -m benchmarks.paged_queue`. Targets: append >= 150,000 a second unforced and
->= 5 x litequeue; forced with every message >= 0.8 x write() + fsync(); read >= 300,000 a second. The second table shows
-how cost stays flat as the queue grows; `--large` takes it to 10,000,000 messages (3 GB of disk).
+at least 5 x litequeue; forced with every message >= 0.8 x write() + fsync(); read >= 300,000 a second. The second table
+shows how cost stays flat as the queue grows; `--large` takes it to 10,000,000 messages (3 GB of disk).
 """
 
 from __future__ import annotations

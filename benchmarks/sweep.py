@@ -131,7 +131,7 @@ def main() -> None:
         verdicts = [Verdict(f"{row[0]}: calls per 1,000", 8, row[3], at_least=False) for row in rows[1::2]]
         for shards in (32, 512):
             spent, calls = idle(store, shards)
-            print(f"a sweep of {shards} idle shards: {calls} calls, {spent * 1000:.1f} ms")
+            print(f"- a sweep of {shards} idle shards: {calls} calls, {spent * 1000:.1f} ms")
         print("\n" + judged(verdicts))
         client.truncate(namespace, "bench_sweep_set", 0)
 
