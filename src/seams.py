@@ -89,7 +89,7 @@ class Flag:
 
 
 class Seams:
-    """The real world. Subclass it to inject another."""
+    """The clocks, sleeps, ids and random numbers of this machine. A test gives a subclass instead."""
 
     def monotonic(self) -> float:
         """Return seconds on a clock that never goes back and that no administrator sets. It may stop while

@@ -108,11 +108,13 @@ def test_the_docs_site_shows_the_fields_of_a_value_and_the_numbers_of_named_defa
     griffe = pytest.importorskip("griffe")
     (tmp_path / "small.py").write_text(
         "LEASE = 10.0\nclass Put(Struct):\n    bin: str\n    value: int = 0\n"
+        "class Base:\n    def act(self): ...\nclass Child(Base): ...\n"
         "def take(lease: float = LEASE, name: str = ANY): ...\n"
     )
     small = griffe.load("small", search_paths=[tmp_path], extensions=griffe.load_extensions(Pages))
     assert [(each.name, each.default) for each in small["Put"].parameters] == [("bin", None), ("value", "0")]
     assert [str(each.default) for each in small["take"].parameters] == ["10.0", "ANY"]
+    assert list(small["Child"].inherited_members) == ["act"]
 
 
 def test_a_diagram_stands_in_a_box_and_only_its_page_loads_what_draws_it(tmp_path, monkeypatch):

@@ -1,8 +1,7 @@
 """For the docs site: the lines of a docstring that explain parameters, `name: text`, become a list.
 
 An extension of griffe, which reads the code for mkdocstrings. In Markdown such lines would run together. It also shows
-what a value is made of (griffe knows only dataclasses), and the values that named defaults stand for. It leaves out
-bases that no public module exports.
+what a value is made of (griffe knows only dataclasses), and the values that named defaults stand for.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARAMETER = re.compile(r"`?([a-z_][a-z0-9_]*)`?((?:, `?[a-z_][a-z0-9_]*`?)*): (?=\S)")
+VALUES = {"Struct", "NamedTuple"}
 SIMPLE = re.compile(r"[\d_.* ]+|timedelta\([\w=]+\)")
 
 
@@ -60,7 +60,7 @@ def last_name(base: Any) -> str:
 def made_of_fields(cls: Class) -> Function | None:
     """The constructor of a class whose annotated fields are its parameters; None for another class."""
     kinds = {last_name(base) for base in cls.bases}
-    if not kinds & {"Struct", "NamedTuple"} or "__init__" in cls.members:
+    if not kinds & VALUES or "__init__" in cls.members:
         return None
     fields = [
         Parameter(name, kind=ParameterKind.positional_or_keyword, annotation=field.annotation, default=field.value)
@@ -85,16 +85,10 @@ class Pages(Extension):
         """Called once for each class."""
         if constructor := made_of_fields(cls):
             cls.set_member("__init__", constructor)
-            cls.bases = []  # msgspec's and Python's: nothing that a reader of the page can use
+            cls.bases = [base for base in cls.bases if last_name(base) not in VALUES]
 
     def on_package(self, *, pkg: Module, **_: Any) -> None:
         """Called once all of the package is read."""
-        faces = [pkg, *(module for module in pkg.modules.values() if not module.is_alias)]
-        public = {str(name) for module in faces for name in module.exports or ()} | {"Seams"}
-        hidden = {cls.name for cls in everything(pkg) if cls.is_class} - public
-        for cls in everything(pkg):
-            if isinstance(cls, Class):
-                cls.bases = [base for base in cls.bases if last_name(base) not in hidden]
         for function in functions(pkg):
             for parameter in function.parameters:
                 parameter.default = spelled_out(parameter.default, pkg)
