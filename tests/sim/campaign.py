@@ -32,16 +32,17 @@ def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = N
 
 
 def every_single_fault(
-    primitive: str, most: int = ALL, seconds: float | None = None, beside: str | None = None
+    primitive: str, most: int = ALL, seconds: float | None = None, beside: str | None = None, seeds: int = 60
 ) -> Tally:
     """Every fault at the calls of the surveyed runs (of one call site at most so many).
 
     The first call of each site is always struck, its others as far as the time allows.
     beside: a primitive whose call sites are left out, as they are struck there.
+    seeds: faultless runs that are surveyed.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
     known = {call.site for call in survey(SCENARIOS[beside], most=1)} if beside else ()
-    calls = [call for call in survey(kind, most=most) if call.site not in known]
+    calls = [call for call in survey(kind, seeds, most) if call.site not in known]
     first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
     for outcome in strike_all(kind, first):

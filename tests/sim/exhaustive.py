@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, product
+from typing import NamedTuple
 
 from .faults.kinds import EXHAUSTIVE, Fault, Kind
 from .faults.plans import SinglePlan
@@ -27,15 +28,15 @@ class Call:
 def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> list[Call]:
     """Return the calls to strike: of so many faultless runs, those that reach a call site that none before them did.
 
-    The first call of each site comes before the second of any. most: of the calls of one site, only so many.
+    The first call of each site comes before the second of any.
+    most: of the calls of one site, only so many; if 1, short runs are taken before long ones.
     """
+    runs = [_faultless(kind, seed) for seed in range(seeds)]
+    if most == 1:
+        runs.sort(key=lambda run: len(run.plan.sites))
     calls: list[Call] = []
     met: Counter[str] = Counter()
-    for seed in range(seeds):
-        plan = SinglePlan()
-        outcome = simulate(kind, seed, plan, quiet=True)
-        if outcome.violations:
-            raise AssertionError(f"{kind.name}, seed {seed}, without any fault: {outcome.violations}")
+    for seed, plan in runs:
         if set(plan.sites.values()) - set(met):
             batches = set(plan.batches)
             for point, site in plan.sites.items():
@@ -43,6 +44,21 @@ def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> list
                     calls.append(Call(seed, point, site, met[site], point in batches))
                     met[site] += 1
     return sorted(calls, key=lambda call: call.turn)
+
+
+class _Run(NamedTuple):
+    """A faultless run: its seed, and the plan that has noted its calls."""
+
+    seed: int
+    plan: SinglePlan
+
+
+def _faultless(kind: type[Scenario], seed: int) -> _Run:
+    plan = SinglePlan()
+    outcome = simulate(kind, seed, plan, quiet=True)
+    if outcome.violations:
+        raise AssertionError(f"{kind.name}, seed {seed}, without any fault: {outcome.violations}")
+    return _Run(seed, plan)
 
 
 def strike_all(kind: type[Scenario], calls: Iterable[Call]) -> Iterator[Outcome]:

@@ -20,7 +20,7 @@ from ..model.form import check_filled
 from ..model.values import encode, given
 from ..port import KEEP, NEVER, Exists, Key, Record, Update, Values
 from .evaluate import holds, value_of
-from .operations import RECORD_SIZE_LIMIT, WROTE, Change, Closure, closure_of_op
+from .operations import OPERATIONS, RECORD_SIZE_LIMIT, WROTE, Change, Closure, closure_of_op
 
 
 class Stored(Struct, frozen=True):
@@ -63,9 +63,9 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     form, params = update.form, update.params
     if form is not None and ops is form.ops:
         check_filled(form, params)
-        kinds, closures = form.closures = form.closures or _closures(ops)
+        kinds, closures = form.closures = form.closures or (_kinds_of(ops), _closures(ops))
     else:
-        kinds, closures = _closures(ops)
+        kinds, closures = _kinds_of(ops), None
     if record is not None and record.expires is not None and record.expires <= now:
         record = None
     if record is None:
@@ -81,6 +81,8 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
         if kinds.write:
             # The server dates a record before the operations of a write, but after its guard, and never back.
             change.bins, change.updated = record.bins.copy(), max(now, record.updated)
+    if closures is None:  # not made for a record that is not there
+        closures = _closures(ops)
     values = tuple([value for run in closures if (value := run(change)) is not WROTE])
     if record is None and not change.bins:
         raise _absent(key)
@@ -97,13 +99,22 @@ class _Kinds(NamedTuple):
     touch: bool
 
 
-def _closures(ops: tuple[o.Op, ...]) -> tuple[_Kinds, tuple[Closure, ...]]:
-    return _kinds(tuple(map(type, ops))), tuple(map(closure_of_op, ops))
+def _closures(ops: tuple[o.Op, ...]) -> tuple[Closure, ...]:
+    return tuple(map(closure_of_op, ops))
+
+
+def _kinds_of(ops: tuple[o.Op, ...]) -> _Kinds:
+    """Return these facts. Raises `InvalidRequest` if one of them is no operation, or an answer could not tell them
+    apart.
+    """
+    kinds = tuple(map(type, ops))
+    if not OPERATIONS.issuperset(kinds):
+        _closures(ops)  # raises
+    return _kinds(kinds)
 
 
 @lru_cache(maxsize=1024)
 def _kinds(kinds: tuple[type, ...]) -> _Kinds:
-    """Return these facts. Raises `InvalidRequest` if an answer could not tell the operations apart."""
     o.check_kinds(kinds)
     return _Kinds(o.any_writes(kinds), o.Touch in kinds)
 

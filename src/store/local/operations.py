@@ -313,3 +313,4 @@ _MAKE: dict[type, Callable[[Any], Closure]] = {
     o.ListRange: _list_range,
     o.Touch: lambda _: lambda _: WROTE,
 }
+OPERATIONS = frozenset(_MAKE)
