@@ -95,7 +95,7 @@ MERMAID = mermaid@11.17.2
 build/$(MERMAID):
 	@mkdir -p $@
 	@cd $@ && { npm pack --silent $(MERMAID) >/dev/null 2>&1 && tar xzf mermaid-*.tgz --strip-components=2 package/dist/mermaid.min.js && rm mermaid-*.tgz; } || \
-	  echo "no npm, or no network: browsers will load Mermaid from unpkg.com"
+	  { rm -rf "$(CURDIR)/$@"; echo "no npm, or no network: readers' browsers will load Mermaid from elsewhere"; }
 
 docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docstrings, into build/site
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
