@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
+import pyspark
 import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flights"
@@ -26,14 +29,10 @@ SUMMARY = re.compile(
 def example():
     """The example's modules, imported as its own script imports them."""
     sys.path.insert(0, str(EXAMPLE))
-    import data
-    import java
-    import report
-
-    yield {"data": data, "java": java, "report": report}
+    yield {name: import_module(name) for name in ("archive", "data", "farm", "java", "report")}
     sys.path.remove(str(EXAMPLE))
-    for name in ("data", "java", "report"):
-        del sys.modules[name]
+    for path in EXAMPLE.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +124,30 @@ def test_the_table_fits_a_narrow_terminal(example, flights):
 
 
 # ---- before it starts
+
+
+def test_java_is_given_its_archive_in_a_directory_whose_name_has_a_space(example, tmp_path):
+    option = example["farm"].option("SharedArchiveFile", tmp_path / "a b" / "flights.jsa")
+    spark = Path(pyspark.__file__).parent
+    launcher = ["java", "-cp", f"{spark / 'jars'}/*", "org.apache.spark.launcher.Main"]
+    submit = ["org.apache.spark.deploy.SparkSubmit", "--conf", f"spark.driver.extraJavaOptions=-Xint {option}", "x.py"]
+    environment = os.environ | {"SPARK_HOME": str(spark), "SPARK_SCALA_VERSION": "2.13"}
+    said = subprocess.run([*launcher, *submit], env=environment, capture_output=True, text=True, check=True).stdout
+    assert f"-XX:SharedArchiveFile={tmp_path / 'a b' / 'flights.jsa'}" in said.split("\0")
+
+
+@pytest.mark.parametrize("java", ["exit 1", "exit 0"])
+def test_an_archive_that_java_has_not_made_is_an_error(example, monkeypatch, tmp_path, java):
+    archive = example["archive"]
+    process = subprocess.Popen(["sh", "-c", f"read line; {java}"], stdin=subprocess.PIPE)
+    monkeypatch.setattr(archive, "ARCHIVE", tmp_path / "flights.jsa")
+    monkeypatch.setattr(archive, "session", lambda *_: None)
+    monkeypatch.setattr(archive, "run", lambda *_: None)
+    monkeypatch.setattr(archive, "SparkContext", SimpleNamespace(_gateway=SimpleNamespace(proc=process)))
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    with pytest.raises(SystemExit, match="no archive"):
+        archive.main()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ Java has written, or that other libraries went into; then this makes it again.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import data
-from farm import ARCHIVE, run, session
+from farm import ARCHIVE, option, run, session
 from plan import Plan
 from processes import environment
 from pyspark import SparkContext
@@ -27,16 +28,19 @@ def main() -> None:
     """Run the farm, and wait for Java's end."""
     os.environ.update(environment())
     os.environ.pop("LATCHWORK_STORE", None)
-    with TemporaryDirectory(prefix="latchwork-archive-") as directory:
-        plan = Plan.new(Path(directory), PARTITIONS, EVERY)
-        data.split(data.load()[::EVERY], plan.directory)
+    # Beside the archive, so that it is put there whole: Java crashes on one of which a part is missing.
+    with TemporaryDirectory(prefix="flights-", dir=ARCHIVE.parent) as name:
+        directory = Path(name)
+        plan = Plan.new(directory, PARTITIONS, EVERY)
+        data.split(data.load()[::EVERY], directory)
         plan.create()
-        unfinished = ARCHIVE.with_suffix(".unfinished")
-        run(session(FARM, PARTITIONS, f"-XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"), plan, FARM)
+        made = directory / ARCHIVE.name
+        run(session(FARM, PARTITIONS, f"{option('ArchiveClassesAtExit', made)} -Xlog:disable"), plan, FARM)
         java = SparkContext._gateway.proc  # noqa: SLF001 - PySpark has no other way to wait for Java's end
         java.stdin.close()
-        if java.wait() == 0 and unfinished.exists():
-            unfinished.replace(ARCHIVE)
+        if java.wait() or not made.exists():
+            sys.exit("Java has made no archive")
+        made.replace(ARCHIVE)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ ARCHIVE = Path(sys.prefix) / "flights.jsa"
 def main() -> None:
     """Bring up Spark, and run one farm's jobs."""
     plan, farm = Plan.read(Path(sys.argv[1])), sys.argv[2]
-    run(session(farm, plan.partitions, f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else ""), plan, farm)
+    run(session(farm, plan.partitions, option("SharedArchiveFile", ARCHIVE) if ARCHIVE.exists() else ""), plan, farm)
 
 
 def run(spark: SparkSession, plan: Plan, farm: str) -> None:
@@ -44,6 +44,11 @@ def run(spark: SparkSession, plan: Plan, farm: str) -> None:
     written = delays.mapInArrow(task, "part string, groups long").collect()
     print(f"{farm}: {len(written)} parts, {sum(row.groups for row in written)} groups")
     spark.stop()
+
+
+def option(name: str, path: Path) -> str:
+    """Java's option with a path; Spark splits the options at spaces, but not within quotes."""
+    return f'-XX:{name}="{path}"'
 
 
 def session(farm: str, partitions: int, archive: str) -> SparkSession:
