@@ -150,6 +150,25 @@ def test_an_archive_that_java_has_not_made_is_an_error(example, monkeypatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_ctrl_c_while_java_comes_up_for_its_archive_waits_until_it_has(example, monkeypatch):
+    """PySpark would leave Java behind."""
+    steps = []
+
+    def session(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        steps.append("up")
+
+    monkeypatch.setattr(example["archive"], "session", session)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            example["archive"].started("")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps == ["up"]
+
+
 @pytest.mark.parametrize(
     ("says", "problem"), [("", "none was found"), ('openjdk version "11.0.2"', "11"), ('java version "1.8.0"', "8")]
 )

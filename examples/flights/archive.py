@@ -9,6 +9,7 @@ Java has written, or that other libraries went into; then this makes it again.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +19,7 @@ from farm import ARCHIVE, option, run, session
 from plan import Plan
 from processes import environment
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 EVERY, PARTITIONS = 200, 2
 """Few flights: it is only about the classes."""
@@ -35,12 +37,23 @@ def main() -> None:
         data.split(data.load()[::EVERY], directory)
         plan.create()
         made = directory / ARCHIVE.name
-        run(session(FARM, PARTITIONS, f"{option('ArchiveClassesAtExit', made)} -Xlog:disable"), plan, FARM)
+        run(started(f"{option('ArchiveClassesAtExit', made)} -Xlog:disable"), plan, FARM)
         java = SparkContext._gateway.proc  # noqa: SLF001 - PySpark has no other way to wait for Java's end
         java.stdin.close()
         if java.wait() or not made.exists():
             sys.exit("Java has made no archive")
         made.replace(ARCHIVE)
+
+
+def started(archive: str) -> SparkSession:
+    """A session. Ctrl-C takes effect once it is there: PySpark would leave behind a Java that still comes up."""
+    interrupts: list[int] = []
+    usual = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    spark = session(FARM, PARTITIONS, archive)
+    signal.signal(signal.SIGINT, usual)
+    if interrupts:
+        raise KeyboardInterrupt
+    return spark
 
 
 if __name__ == "__main__":
