@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ SUMMARY = re.compile(
 def example():
     """The example's modules, imported as its own script imports them."""
     sys.path.insert(0, str(EXAMPLE))
-    yield {name: import_module(name) for name in ("archive", "data", "farm", "java", "report")}
+    yield {name: import_module(name) for name in ("archive", "data", "farm", "java", "plan", "report", "watch")}
     sys.path.remove(str(EXAMPLE))
     for path in EXAMPLE.glob("*.py"):
         sys.modules.pop(path.stem, None)
@@ -192,6 +193,12 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path):
     run = start("--resume", tmp_path)
     assert "it has no plan.json" in run.communicate(timeout=60)[0]
     assert run.returncode != 0
+
+
+def test_the_command_that_goes_on_can_be_pasted_where_a_directory_has_a_space(example, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/a b/run.py", "--every", "2"])
+    said = example["watch"].again(example["plan"].Plan(Path("/c d/run"), "job", 2), "--farm", "JFK")
+    assert shlex.split(said) == [sys.executable, "/a b/run.py", "--resume", "/c d/run", "--farm", "JFK"]
 
 
 def test_a_wait_that_times_out_names_every_missing_party(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -120,4 +121,4 @@ def _committed(plan: Plan, farm: str) -> list[Path]:
 
 def again(plan: Plan, *options: str) -> str:
     """The command that goes on with this run, to be pasted into a shell."""
-    return " ".join([sys.executable, sys.argv[0], "--resume", str(plan.directory), *options])
+    return shlex.join([sys.executable, sys.argv[0], "--resume", str(plan.directory), *options])
