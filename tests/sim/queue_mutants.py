@@ -17,9 +17,8 @@ from latchwork.queue.sharded import shards, subqueue, transfer
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
-from latchwork.queue.sharded.groups import acks
+from latchwork.queue.sharded.groups import acks, making
 from latchwork.queue.sharded.groups import pointers as group_pointers
-from latchwork.queue.sharded.groups.making import MADE
 from latchwork.queue.sharded.groups.members import Members
 from latchwork.queue.sharded.pending import PendingSlots
 from latchwork.queue.sharded.publishing.publication import Pending
@@ -234,7 +233,7 @@ def _deleted_by_the_first() -> Any:
 
 
 def _unmade_too(self: Any, queue: Any, bins: Any, *, real: Any = Sweeper.tasks) -> Any:
-    return real(self, queue, {MADE: 1, **bins})
+    return real(self, queue, {making.MADE: 1, **bins})
 
 
 GROUP_RULES = (
@@ -252,4 +251,6 @@ GROUP_RULES = (
          not_mine=lambda tag: exists("data") | exists(SHARED), untaken=lambda tag: exists("data") | exists(SHARED)
      )),
     ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
+    ("a repeated drop looks at its own only", "P17: also those that no longer name the group",
+     _swap(making, "_may_wait_for_nobody", lambda row: not isinstance(row, LatchworkError) and row[0] == 0)),
 )  # fmt: skip

@@ -413,6 +413,8 @@ class PointerQueue:
 
         A record that cannot be read stays.
         """
+        if not slots:
+            return
         keys = [self.key(slot) for slot in slots]
         rows = zip(keys, read_each(self.store, keys, "keepId"), strict=True)
         finish(self.store, [(key, kept_for(row.bins.get("keepId"))) for key, row in rows if isinstance(row, Record)])

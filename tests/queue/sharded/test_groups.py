@@ -513,14 +513,18 @@ def test_a_group_made_again_under_a_name_begins_anew(world, queue):
     assert world.process().queue.group("audit").config.tag == new.config.tag != old.config.tag
 
 
+@pytest.mark.parametrize("swept", [False, True], ids=["", "swept before"])
 @pytest.mark.parametrize("call", range(1, 12))
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped"])
-def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(simulated, call, fault):
+def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(simulated, call, fault, swept):
+    """swept: the queue's own sweep has passed the messages, so that only the drop can delete them."""
     process, other = simulated.process(), simulated.process()
     queue = process.queue
     queue.group("audit")
     other.queue.publish_many(range(4))
     assert payloads(other.queue) == list(range(4))
+    if swept:
+        sweep(simulated, other, 3)
     process.fails([call], fault)
     with suppress(LatchworkError, Crash):
         queue.group("audit").drop()
