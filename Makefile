@@ -70,7 +70,8 @@ COVERED := src/retry.py src/background.py src/coord/contender.py src/coord/fenci
   src/coord/latch/*.py src/coord/election/election.py src/queue/circular/queue.py src/queue/paged/queue.py \
   src/queue/sharded/queue.py src/queue/sharded/upkeep/sweeper.py \
   src/store/model/form.py src/store/local/*.py src/store/sqlite/*.py src/store/aerospike/*.py
-COVERED_BY := tests/test_retry.py tests/coord tests/store tests/queue/circular tests/queue/sharded tests/queue/paged
+COVERED_BY := tests/test_retry.py tests/coord tests/store tests/queue/circular tests/queue/sharded tests/queue/paged \
+  tests/queue/test_unreadable_rows.py
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data

@@ -7,8 +7,9 @@ import pickle
 import pytest
 
 from latchwork.coord import FencedLock
+from latchwork.coord.contender import Contender
 from latchwork.errors import LockUnavailable
-from latchwork.store import MemoryStore
+from latchwork.store import Key, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock, SkewedClock
 from latchwork.testing.stores import CountingStore
 
@@ -90,3 +91,13 @@ def test_a_shipped_handle_is_the_same_party(clock):
     arrived = shipped(handle, Host(clock, 0))
     assert (arrived.name, arrived.owner, arrived.lease) == (handle.name, handle.owner, handle.lease)
     assert arrived.acquire().owner == handle.owner
+
+
+def test_who_wants_a_lease_ships_with_what_is_written_beside_it(tmp_path):
+    """Without its observations, which are of this host's clock."""
+    store, key = SQLiteStore(tmp_path / "store.db"), Key("s", "lease")
+    contender = Contender(store, key, "me", 5.0, extra=(Put("taken", 1),))
+    contender.observed = object()
+    twin = pickle.loads(pickle.dumps(contender))
+    assert (twin.key, twin.owner, twin.lease, twin.extra) == (key, "me", 5.0, contender.extra)
+    assert twin.observed is None

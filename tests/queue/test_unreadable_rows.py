@@ -19,12 +19,14 @@ from latchwork.queue.sharded.groups.passing import passed_by_groups
 from latchwork.queue.sharded.slots import Slot, Written
 from latchwork.queue.sharded.stats import all_facts
 from latchwork.queue.sharded.upkeep.ending import Ending
+from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MapPut, Put, Record, SQLiteStore, Update
 from latchwork.testing import CountingStore
 from latchwork.testing.clock import ManualClock
 from tests.queue.sharded.test_batches import left_to_the_leader, upkeep
+from tests.queue.sharded.world import Election
 from tests.support.sqlite_damage import damage_row
 
 __all__ = ["left_to_the_leader"]
@@ -87,6 +89,23 @@ def test_the_pointers_of_a_shard_that_cannot_be_read_are_named_by_who_needs_them
     damage_row(store, queue.pointers.pointers_key(damaged))
     with pytest.raises(Corrupt, match="POINTERS"):
         queue.pointers.states()[damaged].checked()
+
+
+def test_a_sweep_names_the_shard_whose_pointers_cannot_be_read_and_does_the_others(store, queue):
+    damaged = queue.shard_of("k")
+    sound = next(key for key in "abcdefgh" if queue.shard_of(key) != damaged)
+    for key in ("k", sound):
+        queue.publish(key, key=key)
+    assert len(queue.receive(10)) == 2  # which nobody acknowledges
+    damage_row(store, queue.pointers.pointers_key(damaged))
+    sweeper = Sweeper(queue.registry, Election(1))
+    for _ in range(3):
+        store.seams.advance(queue.config.sweep_duration.total_seconds() + 1)
+        report = sweeper.run_once()
+    ((name, failure),) = report.failures
+    assert name == "q"
+    assert f"SHARD_{damaged}_POINTERS" in failure
+    assert [message.payload for message in queue.sideline.peek_all()] == [sound]
 
 
 def park(queue, *payloads, **given):

@@ -30,7 +30,7 @@ from latchwork.store import (
     Update,
     exists,
 )  # fmt: skip
-from latchwork.store.aerospike.ops import check_row
+from latchwork.store.aerospike.ops import check_row, is_matched_by_name
 
 NUMBERS = itertools.count()
 BINS = st.sampled_from(["i", "m", "l", "x"])
@@ -151,3 +151,8 @@ def test_each_read_gets_its_own_answer(aerospike_store, ops):
     for store in (aerospike_store, local):
         store.operate(key, *START, exists=Exists.CREATE)
     assert aerospike_store.operate(key, *ops) == local.operate(key, *ops)
+
+
+def test_results_are_matched_by_name_unless_a_bin_is_touched_after_it_was_read():
+    assert is_matched_by_name((Add("i", 1), Read("i"), Read("m")))
+    assert not is_matched_by_name((Read("i"), Add("i", 1)))

@@ -13,6 +13,7 @@ from latchwork.coord import CountDownLatch, Semaphore
 from latchwork.errors import InvalidRequest, Misconfigured, NotFound
 from latchwork.queue import LargeQueue, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.connect import VARIABLE, as_store, hidden, register
 from latchwork.store.contract.records import raises
 
@@ -165,3 +166,7 @@ def test_what_is_not_found_names_the_store(home):
         Semaphore(store, "database", permits=2).size,
     ):
         assert str(store.path) in str(raises(NotFound, look))
+
+
+def test_an_aerospike_url_that_is_no_text_is_refused():
+    raises(InvalidRequest, AerospikeStore.from_url, 5)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import latchwork
-from latchwork.errors import InvalidRequest, LatchworkError, RecordTooBig, Refused
+from latchwork.errors import BinMismatch, InvalidRequest, LatchworkError, RecordTooBig, Refused
 from latchwork.store import (
     NEVER,
     Add,
@@ -248,3 +248,11 @@ def test_something_of_another_kind_is_refused_before_any_call(ask, named):
     with pytest.raises(InvalidRequest, match=named):
         ask(store)
     assert store.total == 0
+
+
+def test_a_division_by_zero_has_no_value_and_nothing_is_written():
+    store, key = MemoryStore(), Key("s", "zero")
+    store.operate(key, Put("n", 7), Put("zero", 0), exists=Exists.CREATE)
+    with pytest.raises(BinMismatch):
+        store.operate(key, Put("n", Bin("n") // Bin("zero")))
+    assert store.get(key).bins == {"n": 7, "zero": 0}

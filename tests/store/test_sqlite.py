@@ -18,6 +18,7 @@ import pytest
 
 from latchwork.deadline import Deadline
 from latchwork.errors import (
+    BinMismatch,
     Corrupt,
     InvalidRequest,
     Misconfigured,
@@ -32,6 +33,7 @@ from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Put, Read, SQLit
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
+from latchwork.store.sqlite import seal as sqlite_seal
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
 from tests.support.proof import SEEDS
@@ -740,3 +742,62 @@ def test_a_connection_that_is_borrowed_while_the_store_is_closed_stays_open(tmp_
     store.close()
     assert borrowed[0].execute("SELECT count(*) FROM records").fetchone() == (1,), "another thread uses it"
     borrowed[0].close()
+
+
+def test_a_data_version_that_cannot_be_asked_for_is_another_one_each_time(store, monkeypatch):
+    before, real = store.data_version(), sqlite_pool.open_file
+    assert store.data_version() == before
+    for opened in (lambda *place: Failing(real(*place), "PRAGMA data_version", IOERR), lambda *_: raised(IOERR)):
+        monkeypatch.setattr(sqlite_pool, "open_file", opened)
+        store.close()
+        assert store.data_version() != store.data_version()
+
+
+def raised(failure):
+    raise failure
+
+
+def test_a_write_of_a_signals_handler_at_the_begin_of_another_is_kept_beside_it(store, monkeypatch):
+    """The handler runs in the thread whose turn it is."""
+    real, handled = sqlite_pool.open_file, []
+
+    class Interrupted:
+        def __init__(self, *place):
+            self._inner = real(*place)
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+        def execute(self, statement, *parameters):
+            if statement == "BEGIN IMMEDIATE" and not handled:
+                handled.append(True)
+                store.operate(Key("s", "handler's"), Put("n", 1), exists=Exists.CREATE)
+                store.operate(Key("s", "handler's"), Add("n", 1))
+            return self._inner.execute(statement, *parameters)
+
+    monkeypatch.setattr(sqlite_pool, "open_file", Interrupted)
+    store.close()
+    before = store.get(KEY).bins["n"]
+    assert add(store) == before + 1
+    assert store.get(Key("s", "handler's")).bins == {"n": 2}
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(add, store).result(20) == before + 2, "the turn was ended"
+
+
+def test_a_path_that_is_no_text_is_refused():
+    for path in (5, b"store.db"):
+        raises(InvalidRequest, SQLiteStore, path)
+
+
+def test_a_row_that_is_no_bytes_is_corrupt():
+    raises(Corrupt, sqlite_seal.bin_of, 5, "n")
+
+
+def test_a_row_of_a_batch_that_cannot_make_its_record_says_why_and_keeps_no_other(store):
+    refused, made = store.repeat_many([
+        Update(Key("s", "new"), (Put("n", Bin("absent") + 1),), exists=Exists.CREATE),
+        Update(Key("s", "newer"), (Put("n", 1),), exists=Exists.CREATE),
+    ])  # fmt: skip
+    assert (type(refused), made) == (BinMismatch, ())
+    assert store.get(Key("s", "new")) is None
+    assert store.get(Key("s", "newer")).bins == {"n": 1}

@@ -417,3 +417,11 @@ def test_an_interrupt_that_only_sqlite_has_seen_is_not_taken_for_damage(store, m
     store.close()
     monkeypatch.undo()
     assert store.operate(GOOD, Add("n", 1), Read("n")) == (2,)
+
+
+def test_a_row_whose_name_is_gone_is_not_taken_for_another_records():
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE records (id, set_name, name, generation, updated, expires, bins)")
+    connection.execute("INSERT INTO records VALUES (1, 's', NULL, 1, 1, NULL, x'c1')")
+    found = sqlite_rows.Found(connection, BAD, 1, sqlite_rows.Row(1, 1, None, b"\xc1"))
+    assert sqlite_rows._is_of_another(found) is False

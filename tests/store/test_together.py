@@ -412,6 +412,38 @@ def test_who_is_interrupted_while_it_waits_for_the_commit_leaves_nothing_open(st
         assert another.submit(add, store).result() == 2
 
 
+def test_a_block_whose_transaction_another_thread_undid_is_said_to_be_undone(store, monkeypatch):
+    def undone(turn):
+        turn.undo(sound=True)
+        raise transaction.Undone
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction.Turn, "commit", undone)
+        with pytest.raises(Unavailable, match="went with it"), store.together():
+            add(store)
+            add(store, OTHER)
+    assert bins(store)[0] == {"n": 0}
+    assert add(store) == 1
+
+
+def test_who_left_a_transaction_open_waits_on_while_another_has_the_turn_or_the_transaction(store):
+    with left_open(store) as outcome:
+        pool, turn = store._pool, transaction.Turn(store._pool)
+        group, pool.left_open = pool.left_open, None  # another thread goes on with it
+        turn._finish_if_left(group)
+        assert group.connection is not None
+        pool.left_open = group
+        with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as another:
+            patch.setattr(transaction, "HAND_OVER", 0.01)
+            pool.take_turn()
+            another.submit(turn._finish_if_left, group).result(20)
+            assert group.connection is not None
+            pool.end_turn()
+        turn._finish_if_left(group)
+        assert group.connection is None
+    assert outcome == [1]
+
+
 @contextmanager
 def left_open(store, write=add):
     """While a thread has written and left its transaction open for another, and waits for the commit: its outcome."""

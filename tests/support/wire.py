@@ -7,7 +7,7 @@ import struct
 
 import aerospike
 
-INTEGER, TEXT, LIST = 1, 3, 20
+INTEGER, TEXT, MAP, LIST = 1, 3, 19, 20
 """Kinds of values, as the server numbers them."""
 _NEVER_EXPIRE = 0xFFFFFFFF
 

@@ -174,8 +174,7 @@ def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[l
         record, results = local.apply(None, update, now)
     except LatchworkError:
         return None  # where there is a record, another error comes first
-    if record is None:
-        return None
+    assert record is not None  # noqa: S101 - an update that leaves nothing of a record that is absent has raised
     row = sealed(update.key, record)
     made = connection.execute(_CREATE_IF_ABSENT, (*astuple(row), *update.key)).rowcount
     return (record, results) if made else None

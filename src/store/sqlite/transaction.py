@@ -350,8 +350,8 @@ class Together:
             raise  # by the rules of a store, which come before the first statement that changes anything
         except BaseException as failure:
             self._connection, self._failure = None, failure
-            if self._turn is not None:
-                self._turn.leave()  # so does the end of the block, if this is interrupted
+            assert self._turn is not None  # noqa: S101 - it has begun
+            self._turn.leave()  # so does the end of the block, if this is interrupted
             if isinstance(failure, FAILURES):
                 self._failure = _rolled_back(meaning(failure, self._pool.path))
                 raise self._failure from failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from latchwork.coord.election import LeaseElection
 from latchwork.coord.election.candidates import CONTENDERS, Candidates
 from latchwork.errors import Corrupt
 from latchwork.store import NEVER, Exists, Key, MemoryStore, Put
@@ -62,3 +63,12 @@ def test_a_damaged_list_is_said_to_be_corrupt(clock, damage):
     store.operate(Key(CONTENDERS, "office"), Put("seen-until", damage), exists=Exists.CREATE)
     with pytest.raises(Corrupt):
         Candidates(store, "office").names()
+
+
+def test_a_campaign_that_is_stopped_before_it_begins_leaves_nothing_in_the_list(clock):
+    store = MemoryStore(clock)
+    election, stop = LeaseElection(store, "boss", lease=5.0), clock.event()
+    stop.set()
+    election._campaign(stop, None, None)
+    assert election.contenders() == []
+    assert store.get(Key(CONTENDERS, "boss")) is None, "nothing was written"

@@ -212,6 +212,23 @@ def test_names_that_are_none_are_corrupt_and_named_by_record_and_bin(memory, hel
     assert latch.count() == 3
 
 
+@pytest.mark.parametrize(
+    ("bin", "bad", "asks"),
+    [
+        ("count#dc1", "many", [lambda latch: latch.count_down(party="a"), lambda latch: latch.progress()]),
+        ("done#dc1", "all", [lambda latch: latch.missing()]),
+        ("farms#dc1", "all", [lambda latch: latch.progress()]),
+    ],
+)
+def test_a_damaged_bin_of_a_latch_is_corrupt_and_named(memory, bin, bad, asks):
+    latch = CountDownLatch.create(memory, "shop", ID, parties=["a", "b"], farm_id="dc1", level=XDC)
+    latch.count_down(party="a")
+    memory.operate(key(), Put(bin, bad))
+    for ask in asks:
+        with pytest.raises(Corrupt, match=bin.partition("#")[0]):
+            ask(latch)
+
+
 # ---- joining
 
 

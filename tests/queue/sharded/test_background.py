@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from latchwork.background import Background, parallel_map
+from latchwork.background import Activity, Background, parallel_map
 from latchwork.errors import InvalidRequest
 from latchwork.seams import Seams
 from latchwork.testing.clock import ManualClock
@@ -158,3 +158,27 @@ def test_the_first_failure_ends_the_work_of_all_and_is_raised(at_once):
     with pytest.raises(ZeroDivisionError, match="item 2"):
         parallel_map(OneAfterAnother(), work, range(10), at_once, "work")
     assert begun == [0, 1, 2]
+
+
+def test_a_task_whose_start_was_interrupted_is_waited_for_all_the_same():
+    class Interrupting(Seams):
+        def spawn(self, run, name):
+            super().spawn(run, name)
+            assert begun.wait(20)
+            raise KeyboardInterrupt
+
+    begun, may_end, done = threading.Event(), threading.Event(), []
+
+    def run():
+        begun.set()
+        assert may_end.wait(20)
+        done.append(True)
+
+    activity = Activity(Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        activity.begin(run, "task")
+    assert activity.is_alive()
+    may_end.set()
+    activity.join(20)
+    assert done == [True]
+    assert not activity.is_alive()
