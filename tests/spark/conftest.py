@@ -61,8 +61,8 @@ class Sessions:
         cloudpickle.register_pickle_by_value(tasks)  # the workers cannot import the tests
         builder = SparkSession.builder.master(master).appName("latchwork-tests")
         more = {"spark.sql.warehouse.dir": str(self._warehouse)}
-        if master.startswith("local["):
-            more["spark.python.daemon.module"] = "tests.spark.workers"
+        # Said either way, for a setting of the session before it stays.
+        more["spark.python.daemon.module"] = "tests.spark.workers" if master.startswith("local[") else "pyspark.daemon"
         for name, value in (SETTINGS | more | settings).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
