@@ -193,6 +193,20 @@ def test_a_failed_message_can_come_again_after_a_delay(store, clock):
         sidelined.nack(delay=1)
 
 
+def test_a_failed_message_that_could_not_be_stored_for_later_stays_for_the_sweeper(simulated, monkeypatch):
+    process = simulated.process()
+    process.queue.publish("m")
+    (delivery,) = process.queue.receive(1)
+    monkeypatch.setattr(process.queue.delayed, "publish", lambda *_, **__: [RecordTooBig("made to fail")])
+    with pytest.raises(RecordTooBig):
+        delivery.nack(delay=1)
+    monkeypatch.undo()
+    assert process.queue.depth().delayed == 0
+    simulated.lapse()
+    process.sweeper().run_once()
+    assert [message.payload for message in process.queue.sideline.peek_all()] == ["m"]
+
+
 # ---- cancelled
 
 
