@@ -252,5 +252,5 @@ GROUP_RULES = (
      )),
     ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
     ("a repeated drop looks at its own only", "P17: also those that no longer name the group",
-     _swap(making, "_may_wait_for_nobody", lambda row: not isinstance(row, LatchworkError) and row[0] == 0)),
+     _swap(making, "_may_be_done", lambda row: not isinstance(row, LatchworkError) and row[0] == 0)),
 )  # fmt: skip

@@ -266,10 +266,10 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
     for row in rows:
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
             raise row
-    shared.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_wait_for_nobody(row)])
+    shared.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
 
 
-def _may_wait_for_nobody(row: Any) -> bool:
+def _may_be_done(row: Any) -> bool:
     return isinstance(row, Refused) or (not isinstance(row, LatchworkError) and row[0] == 0)
 
 
