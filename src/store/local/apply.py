@@ -66,8 +66,7 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
         kinds, closures = form.closures = form.closures or (_kinds_of(ops), _closures(ops))
     else:
         kinds, closures = _kinds_of(ops), None
-    if record is not None and record.expires is not None and record.expires <= now:
-        record = None
+    record = live(record, now)
     if record is None:
         if exists is Exists.UPDATE or not kinds.write or kinds.touch:
             raise _absent(key)

@@ -218,8 +218,7 @@ def _arithmetic(node: e.Arithmetic) -> Closure:
             values.append(one)
         if divides and values[1] == 0:
             return UNKNOWN
-        result = compute(values)
-        return result if MIN_INT <= result <= MAX_INT else wrap(result)
+        return wrap(compute(values))
 
     return value
 

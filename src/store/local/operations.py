@@ -22,8 +22,6 @@ from ..model.form import param_of
 from ..model.values import (  # fmt: skip
     HEADER,
     MAX_DEPTH,
-    MAX_INT,
-    MIN_INT,
     NESTED,
     amount,
     bound,
@@ -166,8 +164,7 @@ def _add(op: o.Add) -> Closure:
         before = change.bins.get(bin)
         if type(before) is not int:
             return _set(change, bin, _held(change, bin, int, 0) + more(change), 0)
-        after = before + more(change)
-        change.bins[bin] = after if MIN_INT <= after <= MAX_INT else wrap(after)
+        change.bins[bin] = wrap(before + more(change))
         return WROTE
 
     return run
