@@ -69,8 +69,7 @@ def dequeue(
     name: Name,
     n: Annotated[int, typer.Option("-n", "--max", help="the largest number of messages")] = 1,
 ) -> None:
-    """Take entries out, the oldest first, and print them: the queue does not have them any more. Exit code 3 if it is
-    empty.
+    """Take entries out, the oldest first, and print them. They are no longer in the queue. Exit code 3 if it is empty.
 
     Example: latchwork large dequeue bus -n 10
     """
@@ -84,7 +83,7 @@ def dequeue(
 
 @app.command()
 def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argument(help="the entry's offset")]) -> None:
-    """Look at one entry, without a lock; exit code 3 if it is not there any more, or yet.
+    """Look at one entry, without a lock. Exit code 3 if it is not there any more, or not yet.
 
     Example: latchwork large read bus 42
     """

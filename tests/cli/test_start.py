@@ -9,6 +9,8 @@ import pytest
 
 from latchwork.cli.app import COMMANDS, loaded
 
+from .commands import leaves
+
 PROGRAM = """
 import sys
 before = set(sys.modules)
@@ -58,6 +60,13 @@ def test_queues_load_neither_zookeeper_nor_the_command():
     assert {
         name for name in found if name.partition(".")[0] in {"aerospike", "kazoo", "pyspark", "rich", "typer"}
     } == set()
+
+
+def test_the_first_sentence_of_a_command_fits_into_the_list_of_commands():
+    found = {" ".join(words): (one.help or "").partition("\n\n")[0] for words, one in leaves() if len(words) > 1}
+    assert len(found) > 50, "the commands are found"
+    first = {words: text.replace("\n", " ").partition(". ")[0] for words, text in found.items()}
+    assert {words: line for words, line in first.items() if len(line) > 62} == {}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -30,7 +30,7 @@ def wait(
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:
-    """Wait until all are there, and print the value of each; exit code 4 when the time is over before that.
+    """Wait until all parties are there, and print the value of each. Exit code 4 if the time is over before that.
 
     Where the meeting has timed out, was aborted, or a party has died, all that wait exit with 1 and say why.
 
@@ -48,7 +48,7 @@ def wait(
 def show(
     context: typer.Context, name: Name, client: Client, party: Parties, farm: Farm = None, level: Level = LatchLevel.DC
 ) -> None:
-    """Show who has arrived, who has not, and how the previous meeting ended.
+    """Show who has arrived, and how the previous meeting ended.
 
     Example: latchwork barrier show nightly --client shop --party orders --party stock --json
     """
@@ -71,7 +71,7 @@ def abort(
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:
-    """Break the meeting that is under way; who comes later is at the next one.
+    """Break the meeting that is under way. A party that comes later takes part in the next one.
 
     Example: latchwork barrier abort nightly --client shop --party orders --party stock --reason "no input today"
     """

@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="the group")]
 
 @app.command()
 def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
-    """Show the members of all farms, and when each last renewed; a dead one is shown until another process has watched
+    """Show the members of all farms, and when each last renewed. A dead one is shown until another process has watched
     it for its lease.
 
     Example: latchwork group members nightly --json
@@ -37,7 +37,7 @@ def watch(
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     farm: Farm = None,
 ) -> None:
-    """Print who is there, then who joins, leaves and is lost, a line each, until Ctrl-C.
+    """Print who joins, leaves and is lost, until Ctrl-C. It begins with those who are there; one line for each.
 
     Example: latchwork group watch nightly --timeout 60
     """
@@ -58,7 +58,7 @@ def run(
     farm: Farm = None,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command as a member; its exit code. Where it fails, the member counts as lost at once.
+    """Run a command as a member. Exit code: that of the command. If it fails, the member counts as lost at once.
 
     The command finds its fence in $LATCHWORK_FENCE, its name in $LATCHWORK_MEMBER and the store in $LATCHWORK_STORE. It
     is ended, as by `latchwork lock run`, when another joins under its name or its heartbeats fail for a whole lease.

@@ -54,12 +54,14 @@ def create(
     name: Name,
     client: Client,
     count: Annotated[int | None, typer.Option(help="how many counts release it")] = None,
-    party: Annotated[list[str] | None, typer.Option(help="instead: a party that counts once; repeat for each")] = None,
+    party: Annotated[
+        list[str] | None, typer.Option(help="instead of --count: a party, which counts once; repeat for each")
+    ] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
     farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
     ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 3600]")] = None,
-    if_absent: Annotated[bool, typer.Option("--if-absent", help="go on with one that is there already")] = False,
+    if_absent: Annotated[bool, typer.Option("--if-absent", help="succeed too if the latch exists already")] = False,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
     """Create a latch.
@@ -124,7 +126,7 @@ def wait(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Wait until the latch is released; exit code 4 when the time is over before that.
+    """Wait until the latch is released. Exit code 4 if the time is over before that.
 
     Example: latchwork latch wait nightly --client shop --timeout 600 --create-timeout 60 && ./report.sh
     """
@@ -170,7 +172,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters by farm, who has counted, and which of its parties are missing.
+    """Show the counters, who has counted, and who is missing.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -194,7 +196,7 @@ def delete(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Delete a latch with the counters of all its farms, whichever farm is named; all waiters get an error.
+    """Delete a latch; all waiters get an error. The counters of all its farms go, whichever farm is named.
 
     Example: latchwork latch delete nightly --client shop
     """

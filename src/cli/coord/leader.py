@@ -25,12 +25,12 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
-    """Show who leads, in which epoch, and the candidates. A leader that died is named until its lease is broken.
+    """Show who leads, in which epoch, and the candidates. A leader that died is shown until its lease is broken.
 
     With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
     The candidates of an election by ZooKeeper are shown if --zookeeper names it.
 
-    Example: latchwork leader status sweeper --json
+    Example: latchwork leader status shop-sweeper --json
     """
     session: Session = context.obj
     farms = urls_of(context, farm_store)
@@ -94,7 +94,7 @@ def run(
     resource: Annotated[list[str] | None, typer.Option(help="SET/KEY of a record to seal in every farm")] = None,
     all_farms: Annotated[bool, typer.Option("--all-farms", help="lead only while every farm can be sealed")] = False,
 ) -> None:
-    """Take part in an election and run a command while leading; its exit code, 4 if it was not elected in time.
+    """Run a command while leading. Exit code: that of the command, or 4 if it was not elected in time.
 
     The command finds its epoch in $LATCHWORK_EPOCH and the store in $LATCHWORK_STORE. It is ended when leadership is
     lost, as by `latchwork lock run`. With --zookeeper, ZooKeeper chooses instead of a lease.
@@ -103,7 +103,7 @@ def run(
     before the command starts, which finds the store of its own farm in $LATCHWORK_STORE, and the farm in
     $LATCHWORK_FARM.
 
-    Example: latchwork leader run sweeper -- latchwork queue sweep --client shop
+    Example: latchwork leader run daily-report -- ./report.sh
     """
     session: Session = context.obj
     farms = urls_of(context, farm_store)

@@ -40,7 +40,7 @@ def wait(
     n: Number = 1,
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
 ) -> None:
-    """Wait for room; exit code 4 as soon as it is certain that there is none in time.
+    """Wait for room. Exit code 4 as soon as it is certain that there will be none in time.
 
     Example: latchwork limit wait bank-api --limit 100 --per 60 && curl https://bank.example/api
     """

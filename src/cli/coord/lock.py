@@ -28,7 +28,7 @@ def run(
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while holding the lock; its exit code, 4 if the lock was not acquired in time.
+    """Run a command while holding the lock. Exit code: that of the command, or 4 if the lock was not acquired in time.
 
     The command gets the fence in $LATCHWORK_FENCE and should pass it on to everything it writes to, and the store in
     $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost or this process has to end, and when

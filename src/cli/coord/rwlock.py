@@ -28,7 +28,7 @@ def read(
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while reading; its exit code, 4 where that was not to be had in time.
+    """Run a command as one of the readers. Exit code: that of the command, or 4 if the lock was not acquired in time.
 
     The command finds the last writer's fence in $LATCHWORK_FENCE, and the store in $LATCHWORK_STORE; in
     $LATCHWORK_ABANDONED the fence of a writer that died, or nothing. It is ended as by `latchwork lock run`.
@@ -49,9 +49,10 @@ def write(
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while writing, alone; its exit code, 4 where that was not to be had in time.
+    """Run a command as the only writer. Exit code: that of the command, or 4 if the lock was not acquired in time.
 
-    The command finds its fence in $LATCHWORK_FENCE and should pass it on to whatever it writes to. All else as `read`.
+    The command finds its fence in $LATCHWORK_FENCE and should pass it on to everything it writes to.
+    Everything else is as in `read`.
 
     Example: latchwork rwlock write price-list --timeout 60 -- ./load.sh
     """
@@ -71,7 +72,7 @@ def _run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads, or writes. A dead one is named until another takes its place.
+    """Show who reads, or writes. A dead holder is shown until another takes its place.
 
     Example: latchwork rwlock show price-list --json
     """

@@ -26,7 +26,7 @@ def run(
     lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while holding permits; its exit code, or 4 if they were not acquired in time.
+    """Run a command while holding permits. Exit code: that of the command, or 4 if they were not acquired in time.
 
     The command finds the fence in $LATCHWORK_FENCE and the numbers of its slots, with commas, in $LATCHWORK_SLOTS, and
     the store in $LATCHWORK_STORE. It is ended as by `latchwork lock run`.
@@ -43,7 +43,7 @@ def run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show the number of permits, and who holds them. A dead holder is named until another takes its place.
+    """Show the number of permits, and who holds them. A dead holder is shown until another takes its place.
 
     Example: latchwork semaphore show reports-db --json
     """

@@ -25,7 +25,7 @@ def _facts(batch: QueueBatch) -> dict[str, Any]:
 
 @app.command("list")
 def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """List the batches of a queue that have not ended, and the progress of each.
+    """List the batches that have not ended, with their progress.
 
     Example: latchwork queue batch list orders --client shop
     """
@@ -36,8 +36,7 @@ def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm 
 
 @app.command()
 def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
-    """Show the progress of a batch, and which of its messages are parked; also of a batch that has ended, until it
-    expires.
+    """Show the progress of a batch, and its parked messages. Also of a batch that has ended, until it expires.
 
     Example: latchwork queue batch show orders load-7 --client shop
     """
@@ -73,7 +72,8 @@ def wait(
 
 @app.command()
 def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
-    """Close a batch, as where its publisher died: no more will come, and its follow-up comes once all is done.
+    """Close a batch, for example if its publisher died. No more messages may come; its follow-up comes once
+    all are done.
 
     Example: latchwork queue batch close orders load-7 --client shop
     """

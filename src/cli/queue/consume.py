@@ -48,7 +48,8 @@ def consume(
     ] = False,
     farm: Farm = None,
 ) -> None:
-    """Take messages: print and acknowledge them, or run a command for each, which acknowledges by exit code 0.
+    """Take messages, and print them or run a command for each. A message is acknowledged once it is
+    printed, or its command has exited with 0.
 
     With --json the messages are printed together before they are acknowledged, with --follow one a line; a command then
     prints to stderr. If the command fails, the message goes into the sideline, and the exit code is 1, except with

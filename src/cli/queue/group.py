@@ -58,7 +58,7 @@ def create(
     concurrency: Annotated[int | None, typer.Option(help="worker threads [default: the queue's]")] = None,
     farm: Farm = None,
 ) -> None:
-    """Make a group; one that is there stays as it is.
+    """Create a group; one that exists stays as it is.
 
     Messages published from then on wait for it, until it acknowledges them, they expire, or it is dropped.
 
@@ -94,7 +94,7 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
 
 @app.command()
 def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """Show how much waits for a group, in its sideline and parked; the oldest message; its last sweep.
+    """Show the depth, the reasons and the last sweep of a group.
 
     Example: latchwork queue group stats orders audit --client shop
     """

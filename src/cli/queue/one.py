@@ -63,7 +63,7 @@ def search(
 def discard(
     context: typer.Context, name: Name, client: Client, id: Ids = None, side: Side = "parked", farm: Farm = None
 ) -> None:
-    """Delete messages for good; print the outcome of each: done, not there, or unknown.
+    """Delete messages, and print the outcome of each. It is done, not there, or unknown.
 
     Exit code 3 if some were not there, 1 if the outcome of some is unknown.
 
@@ -85,7 +85,7 @@ def redrive(
     side: Side = "parked",
     farm: Farm = None,
 ) -> None:
-    """Bring parked messages back, to start again with no attempts; with --id just these, of any side.
+    """Bring parked messages back, with no attempts counted. With --id: just these, of any side.
 
     With --id it prints the outcome of each, as `discard` does; delayed messages are due at once.
 
@@ -114,7 +114,7 @@ def move(
     side: Side = "parked",
     farm: Farm = None,
 ) -> None:
-    """Move messages to another queue of the client; print the outcome of each, as `discard` does.
+    """Move messages to another queue of the client. Prints the outcome of each, as `discard` does.
 
     Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f5061728
     """

@@ -60,16 +60,18 @@ def create(
     shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
     concurrency: Annotated[int, typer.Option(help="worker threads of each consumer process, 0 to 100")] = 1,
     expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
-    sweep_minutes: Annotated[float, typer.Option(help="after which an unacknowledged one is given up, 5 to 300")] = 20,
-    max_deliveries: Annotated[int, typer.Option(help="after which one is parked")] = 5,
+    sweep_minutes: Annotated[
+        float, typer.Option(help="after which a message that was not acknowledged is taken back, 5 to 300")
+    ] = 20,
+    max_deliveries: Annotated[int, typer.Option(help="after how many attempts a message is parked")] = 5,
     shovel_seconds: Annotated[
-        float | None, typer.Option(help="how often a process that runs a Shovel brings the sideline back, 0 to 86400")
+        float | None, typer.Option(help="how often failed messages are brought back, 0 to 86400; without it never")
     ] = None,
     farm: Farm = None,
 ) -> None:
     """Create a queue. Where it exists with these settings, nothing changes.
 
-    A queue does nothing by itself: a Shovel and a Sweeper run in a process of yours (docs/operations.md).
+    Processes of the client that run a Worker or a Consumer do its upkeep: retries, and messages of dead consumers.
 
     Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
     """
@@ -93,7 +95,7 @@ def create(
 
 @app.command()
 def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Show how much is waiting, in the sideline and parked, by reason; the oldest message; the last sweep.
+    """Show the depth, the reasons and the last sweep of a queue.
 
     Example: latchwork queue stats orders --client shop
     """
@@ -118,7 +120,7 @@ def pause(context: typer.Context, name: Name, client: Client, farm: Farm = None)
 
 @app.command()
 def resume(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Start its consumers again, with the number of threads set last.
+    """Start its consumers again, with as many threads as before.
 
     Example: latchwork queue resume orders --client shop
     """
@@ -140,7 +142,7 @@ def scale(
     client: Client,
     farm: Farm = None,
 ) -> None:
-    """Ask for another number of worker threads in each process that consumes the queue.
+    """Set the number of worker threads in each consumer process.
 
     Example: latchwork queue scale orders 8 --client shop
     """
@@ -181,7 +183,7 @@ def sweep(
     ] = None,
     farm: Farm = None,
 ) -> None:
-    """Take part in the sweepers' election, and sweep every queue of the client once; exit code 1 if a part failed.
+    """Sweep every queue of the client once, if elected. Exit code 1 if a part failed.
 
     While another process leads, this one is not elected, and the exit code is 4. Give --election the name that your own
     sweepers use, if it is not CLIENT-sweeper. One sweep moves messages that were left alone, but passes no slot whose
@@ -241,9 +243,9 @@ def wait(
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     farm: Farm = None,
 ) -> None:
-    """Wait until a number of messages is ready, for a script that works in bulk.
+    """Wait until a number of messages is ready. This is for scripts that work in bulk.
 
-    Exit code 4 once the time is over.
+    Exit code 4 if the time is over before that.
 
     Example: latchwork queue wait orders --client shop --depth 1000 --timeout 600 && ./load.sh
     """
@@ -273,7 +275,7 @@ def deactivate(
     confirm: Annotated[str | None, typer.Option(help="the name again; asked for without it")] = None,
     farm: Farm = None,
 ) -> None:
-    """Stop publishing to the queue; its messages are still consumed and swept.
+    """Refuse new messages. Those that are there are still consumed and swept.
 
     Example: latchwork queue deactivate orders --client shop --confirm orders
     """
