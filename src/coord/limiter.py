@@ -174,9 +174,9 @@ class RateLimiter:
         record = self._store.get(self._key, LAST, *(limit.bin for limit in self.limits))
         bins = record.bins if record else {}
         self._watch(bins.get(LAST, ""))
-        return Decision(
-            False, left, max(_until_room(limit, bins.get(limit.bin) or {}, n, now) for limit in self.limits)
-        )
+        room = max(_until_room(limit, bins.get(limit.bin) or {}, n, now) for limit in self.limits)
+        # If the server's clock was set back, the cells say a time that is too late.
+        return Decision(False, left, min(room, max(0.0, self._until_reset())))
 
     # ---- if the server's clock was set back: the record's time stands still until the clock has caught up
 
@@ -194,9 +194,15 @@ class RateLimiter:
 
     def _time_stands_still(self) -> bool:
         """Whether no call was allowed for the longest window, though the record says that there is no room."""
+        return self._until_reset() <= 0
+
+    def _until_reset(self) -> float:
+        """Return the seconds until all calls that this process has watched are a window old; infinite if it has watched
+        none.
+        """
         last, since = self._watched
         window = max(limit.width for limit in self.limits) * (CELLS + 1) / 1000
-        return last != "" and self._store.seams.monotonic() - since > 1.01 * window
+        return since + 1.01 * window - self._store.seams.monotonic() if last else float("inf")
 
     def _reset(self) -> None:
         """Empty the cells, if no call was allowed since this process began to watch: then there is room for all."""

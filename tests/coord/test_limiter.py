@@ -150,6 +150,15 @@ def test_a_store_clock_set_back_lets_nobody_through_too_early_and_keeps_nobody_w
     assert clock.monotonic() - began <= 3 * 5.0
 
 
+def test_nobody_waits_for_longer_than_two_windows_after_the_stores_clock_was_set_back(memory, clock):
+    limiter = RateLimiter(memory, "l", 3, 2.0)
+    limiter.acquire(n=3)
+    clock.step(-3600)
+    began = clock.monotonic()
+    assert limiter.acquire(30).allowed
+    assert clock.monotonic() - began <= 2 * 2.0
+
+
 def test_one_that_is_refused_now_and_then_is_let_through_though_the_stores_clock_was_set_back(memory, clock):
     limiter = RateLimiter(memory, "l", 3, 2.0)
     limiter.acquire(n=3)
