@@ -11,10 +11,11 @@ import pytest
 
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown, RecordTooBig
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
-from latchwork.store import MemoryStore, Put, SQLiteStore
+from latchwork.store import MemoryStore, Param, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
@@ -98,6 +99,19 @@ def test_a_message_may_be_for_a_moment(store, clock, zone):
     assert payloads(queue) == ["at"]
 
 
+@pytest.mark.parametrize("ago", [timedelta(hours=3), timedelta(days=30), timedelta(days=700)])
+def test_a_time_in_the_past_is_now_however_long_ago_and_delays_no_other_message(store, clock, ago):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("soon", delay=1)
+    run_until(timers, clock, 0.5)
+    queue.publish("past", at=datetime.fromtimestamp(clock.wall(), timezone.utc) - ago)
+    store.reset()
+    run_until(timers, clock, 2, step=0.5)
+    assert sorted(payloads(queue)) == ["past", "soon"]
+    assert store.total < 50, "the leader looks at no bucket from before"
+
+
 def test_what_is_due_is_moved_while_a_late_publisher_comes_at_every_look(store, clock):
     queue = queue_on(store)
     past, moved = datetime.fromtimestamp(clock.wall() - 120, timezone.utc), []
@@ -109,7 +123,8 @@ def test_what_is_due_is_moved_while_a_late_publisher_comes_at_every_look(store, 
         return real(updates)
 
     queue.publish("later", delay=5)
-    with mock.patch.object(store, "repeat_many", at_every_look):
+    paused = mock.patch.object(entries, "_AT", Param("ms"))  # each for two minutes, before it puts its id anywhere
+    with paused, mock.patch.object(store, "repeat_many", at_every_look):
         run_until(Timers(Farms(queue)), clock, 10)
     assert moved[10] > 0, "others do not wait until the last late publisher has gone"
     assert sorted(payloads(queue)) == ["later", *["past"] * 30]

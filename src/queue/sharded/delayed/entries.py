@@ -21,7 +21,7 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, 
 from ....inputs import is_int, seconds_of
 from ....plain import shown
 from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
-from ....store.model.expr import SERVER_NOW, Bound, MapSize, smallest
+from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ..batches.blocks import GONE, Blocks, place_of_text
@@ -40,6 +40,10 @@ IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 DAY = 86_400
 _ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
 _IN = SERVER_NOW + Param("ms")
+_AT = largest(Param("ms"), SERVER_NOW)
+"""A time in the past is now: else the message may have expired before it is published, and the leader looks at all
+buckets since then.
+"""
 _LOWERED = smallest(Bin(HORIZON) - 1, Param("to"))
 """Different in any case, so that a process that read the horizon before this write cannot move it past ids that it has
 not seen.
@@ -56,14 +60,14 @@ class Due(NamedTuple):
     @property
     def value(self) -> Any:
         """The expression that the server computes."""
-        return self.ms if self.absolute else Bound(_IN, {"ms": self.ms})
+        return Bound(_AT if self.absolute else _IN, {"ms": self.ms})
 
 
 def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
     """Return when a message is due; None: now. Raises `InvalidRequest`.
 
     delay: a timedelta or seconds, from 0 to the queue's expiry plus a year.
-    at: an aware datetime, at most as far ahead.
+    at: an aware datetime, at most as far ahead; one in the past is now.
     """
     if delay is not None and at is not None:
         raise InvalidRequest("delay and at: give one of them")
