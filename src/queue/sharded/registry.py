@@ -251,8 +251,11 @@ class QueueRegistry:
             self._notify_upkeep()
             record = self.records.record(wanted.name)
         config = config_of(wanted.name, record.bins)
-        if not isinstance(config, GroupConfig) or config.shards != queue.config.shards:
-            what = "is a queue" if not isinstance(config, GroupConfig) else f"was made for {config.shards} shards"
+        if not isinstance(config, GroupConfig) or config.of != queue.name or config.shards != queue.config.shards:
+            what = "is a queue"
+            if isinstance(config, GroupConfig):
+                is_own = config.of == queue.name
+                what = f"was made for {config.shards} shards" if is_own else f"is a group of the queue {config.of!r}"
             raise AlreadyExists(f"{wanted.name!r} {what}: use another name, or drop it")
         gone = Refused(f"the group {name!r} of queue {queue.name!r} is being dropped: ask for it again later")
         if DROPPED in record.bins:

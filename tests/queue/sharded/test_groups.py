@@ -111,6 +111,17 @@ def test_a_group_that_is_there_is_the_same_one_for_everybody(world, queue):
     assert queue.registry.get("q@audit") is audit
 
 
+def test_a_group_of_one_queue_is_never_that_of_another_whatever_their_names(world):
+    registry = world.process().registry
+    one = registry.create(QueueConfig("a", shards=2))
+    other = registry.create(QueueConfig("a@b", shards=2))
+    group = one.group("b@c")
+    with pytest.raises(AlreadyExists, match="is a group of the queue 'a'"):
+        other.group("c")
+    group.drop()
+    assert other.group("c").queue_name == "a@b"
+
+
 def test_a_process_that_only_knows_the_name_gets_the_group(world, queue):
     queue.group("audit")
     queue.publish("m")
