@@ -28,6 +28,8 @@ MAX_BATCH, MAX_BATCH_WAIT = 200_000, timedelta(seconds=300)
 MAX_NAME = 200
 """Bytes in a queue's name, so that the keys made of it stay short."""
 SIDELINE, PARKED = "_SIDELINE", "_PARKED"
+SCHEDULES = "latchwork-schedules"
+"""Name of the record of schedules, which lies among those of the queues: no queue has it."""
 SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
@@ -271,6 +273,8 @@ def _check_name(config: QueueConfig) -> None:
         raise InvalidRequest(
             f"{what} {shown(name)} ends like the sideline or the parked messages of another: rename it"
         )
+    if name == SCHEDULES:
+        raise InvalidRequest(f"{what} {shown(name)} is the name of the record of schedules: rename it")
     checked_key(Key("-", name))
 
 

@@ -127,6 +127,7 @@ def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
         ({"cron": "0 0 * 13 *"}, "Bad month"),
         ({"cron": "* * *"}, "five fields"),
         ({"cron": 7}, "five fields"),
+        ({"cron": "* * * * * *"}, "five fields"),
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "time zone"),
         ({"cron": "* * * * *", "tz": "../etc/passwd"}, "time zone"),
         ({"cron": "* * * * *", "tz": 3}, "time zone"),

@@ -24,11 +24,12 @@ from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, Read
 from ....store.decode import damaged
 from ....store.model.expr import SERVER_NOW, Bound, MapValue
 from ....store.port import NEVER
-from ..config import Span
+from ..config import SCHEDULES, Span
 
 MISSED = ("skip", "last", "all")
 MAX_SCHEDULES, MAX_PAYLOAD, MAX_NAME = 1_000, 65_536, 100
 """Schedules of a client in a farm; bytes of a payload as JSON; characters of a name."""
+FIELDS = 5
 MIN_EVERY, MAX_EVERY = timedelta(seconds=1), timedelta(days=366)
 MISSED_AFTER = 60.0
 """Seconds after which a tick that was not published counts as missed."""
@@ -115,6 +116,8 @@ class Schedule:
             return
         try:
             next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
+            if len(str(self.cron).split()) > FIELDS:  # the library takes a sixth for seconds
+                raise CronSimError("Too many fields")
         except StopIteration:
             raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
@@ -181,7 +184,7 @@ class ScheduleRecords:
 
     def __init__(self, store: RecordStore, client_id: str, farm_id: str) -> None:
         self.store = store
-        self.key = Key(f"{farm_id}_{client_id}_ignis_queues", "latchwork-schedules")
+        self.key = Key(f"{farm_id}_{client_id}_ignis_queues", SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
         """Store the schedule; its ticks begin now. One that has the name is replaced. One call, or two."""
