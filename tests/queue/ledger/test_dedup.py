@@ -101,6 +101,8 @@ def test_a_key_is_remembered_for_seconds_as_for_a_timedelta():
         ({"dedup": "k", "dedup_for": 0.5}, "1 s to 365 days"),
         ({"dedup": "k", "dedup_for": timedelta(0)}, "1 s to 365 days"),
         ({"dedup": "k", "on_duplicate": "ignore"}, "on_duplicate"),
+        ({"on_duplicate": "ignore"}, "on_duplicate"),
+        ({"dedup_for": "a day"}, "dedup_for"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_published(options, match):

@@ -149,6 +149,7 @@ def test_a_message_cannot_be_moved_where_it_would_not_be_read(sim):
         (lambda side: side.search(limit=MOST + 1), "limit"),
         (lambda side: side.search(reason="bored"), "reason"),
         (lambda side: side.search(older_than=-1), "older_than"),
+        (lambda side: side.search(older_than=float("nan")), "older_than"),
         (lambda side: side.search(header={"a": 1}), "header"),
         (lambda side: side.search(key=7), "key"),
     ],

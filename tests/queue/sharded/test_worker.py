@@ -145,6 +145,7 @@ def test_the_whole_worker_is_refused_before_anything_runs():
         (lambda r: Worker("registry"), "registry"),
         (lambda r: Worker(r, weights={}), "weights"),
         (lambda r: Worker(r, weights={"a": 0}), "weight of 'a'"),
+        (lambda r: _handling(Worker(r, weights={5: 1}), "a").start(), "name of a queue"),
         (lambda r: Worker(r, weights={"a": 1.5}), "weight of 'a'"),
         (lambda r: Worker(r, concurrency=3), "without weights"),
         (lambda r: Worker(r, weights={"a": 1}, concurrency=0), "concurrency"),

@@ -309,6 +309,8 @@ def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int] | None
     if not isinstance(weights, Mapping) or not weights:
         raise InvalidRequest(f"weights is {shown(weights)}; give a mapping of queue names to whole numbers")
     for name, weight in weights.items():
+        if not isinstance(name, str):
+            raise InvalidRequest(f"weights has a weight for {shown(name)}; give it for the name of a queue")
         checked_whole(f"the weight of {shown(name)}", weight, 1, 1000)
     return dict(weights)
 

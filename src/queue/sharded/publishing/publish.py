@@ -97,7 +97,7 @@ def publish(
     if type(payloads) is not list:  # as nearly always, and the check is slow
         checked_payloads(payloads)
     with_dedup, terms, common = dedups is not None, _NOW, None
-    if with_dedup or delay is not None or at is not None:
+    if with_dedup or delay is not None or at is not None or dedup_for is not None or on_duplicate != "keep":
         terms = checked_terms(
             queue.config, delay=delay, at=at, with_dedup=with_dedup, dedup_for=dedup_for, on_duplicate=on_duplicate
         )
@@ -130,12 +130,15 @@ def checked_terms(
 ) -> Terms:
     """Return the terms that a publisher gave. Raises `InvalidRequest`."""
     due = None if delay is None and at is None else checked_due(config, delay, at)
+    remembered: int | None = None
+    if with_dedup or dedup_for is not None or on_duplicate != "keep":
+        checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
+        remembered = checked_span(dedup_for, config.message_expiry)
     if not with_dedup:
         return _NOW if due is None else Terms(due)
     if due is not None:
         raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
-    checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
-    return Terms(None, checked_span(dedup_for, config.message_expiry))
+    return Terms(None, remembered)
 
 
 def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:

@@ -88,7 +88,9 @@ class Criteria:
         if not is_int(limit) or not 1 <= limit <= MOST:
             raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to {MOST}")
         seconds = seconds_of(older_than)
-        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0):
+        if seconds is not None and (
+            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0  # NaN, too
+        ):
             raise InvalidRequest(f"older_than is {shown(older_than)}; it must be a timedelta or seconds, 0 or more")
         self.reason = None if reason is None else reason_of(reason)
         self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
