@@ -56,7 +56,8 @@ class Flag:
     __slots__ = ("_set", "_waiting")
 
     def __init__(self) -> None:
-        self._set, self._waiting = False, list[threading.Lock]()
+        self._set = False
+        self._waiting: list[threading.Lock] = []
 
     def is_set(self) -> bool:
         """Whether it is set."""

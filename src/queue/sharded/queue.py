@@ -249,17 +249,17 @@ class ShardedQueue(QueueView):
         return [
             Prepared(
                 Envelope(one, msg_id, enqueued_at=now, headers=carried),
-                following if wanted is None else self.shard_of(wanted),
-                wanted is not None,
+                None if wanted is None else self.shard_of(wanted),
             )
-            for one, msg_id, wanted, following in zip(data, ids, keyed, self.next_shards(len(data)), strict=True)
+            for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
         ]
 
-    def next_shards(self, n: int) -> list[int]:
-        """Return the shards of messages without a key that are stored together, in turns."""
+    def shards_for(self, bound: Sequence[int | None]) -> list[int]:
+        """Return the shards of messages that are stored together: few where none is given, as each costs a row."""
         with self._lock:
-            start, self._turn = self._turn, self._turn + 1 + n // SPREAD
-        return [(start + place // SPREAD) % self.config.shards for place in range(n)]
+            start, self._turn = self._turn, self._turn + 1 + len(bound) // SPREAD
+        shards = self.config.shards
+        return [(start + n // SPREAD) % shards if shard is None else shard for n, shard in enumerate(bound)]
 
     def shard_of(self, key: str) -> int:
         """Return the shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""

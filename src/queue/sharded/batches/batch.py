@@ -15,7 +15,7 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnk
 from ....inputs import checked_text, checked_timeout, seconds_of
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
-from ...ledger.dedup import Entry, Wanted, publish_or_find
+from ...ledger.dedup import Entry, publish_or_find
 from ...rows import readable
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
@@ -27,6 +27,7 @@ from ..publishing.publish import (
     Terms,
     publish,
     store_messages,
+    wanted_of,
 )
 from ..record import lifetime
 from ..shards import PointerQueue
@@ -197,8 +198,7 @@ class QueueBatch:
         """
         try:
             if terms.remembered is not None:
-                wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
-                return publish_or_find(self._queue, wanted, terms.remembered)
+                return publish_or_find(self._queue, wanted_of(self._queue, messages), terms.remembered)
             outcomes = store_messages(self._queue, messages, terms)
         except LatchworkError as failure:
             return [failure] * len(messages)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
 from ....inputs import checked_timeout
 from ....plain import shown
 from ....seams import Seams
+from ..envelope import Envelope
 from .publish import Outcome, Prepared, Terms
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,9 @@ class Publication:
             log.exception("a callback of %r failed", self)
 
 
+_NOTHING = Prepared(Envelope(b""), None)
+
+
 class Pending(Publication):
     """A publication with what its publisher needs.
 
@@ -103,15 +106,12 @@ class Pending(Publication):
         with self._lock:
             self._outcome = self._outcome or own
         self._done.set()
-        with suppress(AttributeError):  # a forked child may do this again for one that its parent had resolved
-            del self.message  # a publication that is kept must not keep the payload in memory
+        self.message = _NOTHING  # a publication that is kept must not keep the payload in memory
 
     def call_back(self) -> None:
-        """Call the callbacks."""
-        with self._lock:
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            self._call(callback, logged=BaseException)  # SystemExit, too: it would end the publisher's thread
+        """Call the callbacks of one that has an outcome, so that no other comes."""
+        while self._callbacks:
+            self._call(self._callbacks.pop(0), logged=BaseException)  # SystemExit would end the publisher's thread
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome is known within this number of seconds."""

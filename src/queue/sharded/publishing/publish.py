@@ -39,18 +39,17 @@ class Terms(NamedTuple):
     remembered: int | None = None
 
 
-_NOW = Terms()
+NOW = Terms()
 
 
 class Prepared(Struct, frozen=True):
     """A message that can be stored.
 
-    shard: where it goes, or unless it is `bound` to it (by its key) another one.  dedup: its key, where it has one.
+    shard: the one that it is bound to by its key, None = any.  dedup: its key, where it has one.
     """
 
     envelope: Envelope
-    shard: int
-    bound: bool
+    shard: int | None
     dedup: str = ""
 
 
@@ -68,6 +67,7 @@ class Publishable(Target, Protocol):
         headers: dict[str, str] | None = None,
         message_ids: Sequence[str] | None = None,
     ) -> list[Prepared]: ...
+    def shards_for(self, bound: Sequence[int | None]) -> list[int]: ...
 
 
 Storing: TypeAlias = Callable[["Publishable", Sequence[Prepared], Terms], Sequence[Outcome]]
@@ -96,7 +96,7 @@ def publish(
     # 1. Check all that is given, before any I/O.
     if type(payloads) is not list:  # as nearly always, and the check is slow
         checked_payloads(payloads)
-    with_dedup, terms, common = dedups is not None, _NOW, None
+    with_dedup, terms, common = dedups is not None, NOW, None
     if with_dedup or delay is not None or at is not None or dedup_for is not None or on_duplicate != "keep":
         terms = checked_terms(
             queue.config, delay=delay, at=at, with_dedup=with_dedup, dedup_for=dedup_for, on_duplicate=on_duplicate
@@ -135,7 +135,7 @@ def checked_terms(
         checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
         remembered = checked_span(dedup_for, config.message_expiry)
     if not with_dedup:
-        return _NOW if due is None else Terms(due)
+        return NOW if due is None else Terms(due)
     if due is not None:
         raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
     return Terms(None, remembered)
@@ -156,11 +156,10 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     if terms.due is not None:
         return _store_for_later(queue, messages, terms.due)
     if terms.remembered is not None:
-        wanted = [Wanted(one.dedup, one.envelope, one.shard, one.bound) for one in messages]
-        return publish_unless_there(queue, wanted, terms.remembered)
-    envelopes = [message.envelope for message in messages]
-    bound = {place for place, message in enumerate(messages) if message.bound}
-    places = load(queue.pointers, envelopes, [message.shard for message in messages], bound=bound)
+        return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
+    envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
+    bound = {place for place, shard in enumerate(keyed) if shard is not None}
+    places = load(queue.pointers, envelopes, queue.shards_for(keyed), bound=bound)
     shards = [place.shard for place in places if isinstance(place, Slot)]
     queue.active.loaded(set(shards))
     note = queue.store.seams.note
@@ -172,12 +171,21 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     return [one.msg_id if isinstance(at, Slot) else at for one, at in zip(envelopes, places, strict=True)]
 
 
+def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[Wanted]:
+    """Return the messages, which have dedup keys, as a ledger takes them."""
+    shards = queue.shards_for([message.shard for message in messages])
+    return [
+        Wanted(one.dedup, one.envelope, shard, one.shard is not None)
+        for one, shard in zip(messages, shards, strict=True)
+    ]
+
+
 def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for begin in range(0, len(messages), CHUNK):
         part = messages[begin : begin + CHUNK]
         envelopes = [message.envelope for message in part]
-        failures = queue.delayed.publish(envelopes, [one.shard if one.bound else None for one in part], due)
+        failures = queue.delayed.publish(envelopes, [one.shard for one in part], due)
         outcomes += [failure or one.msg_id for one, failure in zip(envelopes, failures, strict=True)]
     return outcomes
 

@@ -14,10 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakMethod
-
-from msgspec.structs import replace
 
 from ....background import Activity, FailureLog
 from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
@@ -29,7 +27,7 @@ from ..config import Span
 from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
-from .publish import Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
+from .publish import NOW, Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +43,6 @@ IDLE = 0.1
 """Seconds without a message after which the background thread ends; the next message begins another one."""
 EXIT = 30.0
 """Seconds for which the end of the interpreter waits for what is still to be stored."""
-
-
-class PreparingQueue(Publishable, Protocol):
-    """A queue as far as a publisher needs it: `ShardedQueue` is one."""
-
-    def next_shards(self, n: int) -> list[int]: ...
 
 
 class Publisher(Unpicklable):
@@ -75,7 +67,7 @@ class Publisher(Unpicklable):
 
     def __init__(
         self,
-        queue: PreparingQueue,
+        queue: Publishable,
         *,
         linger: Span = LINGER,
         waiting: int = WAITING,
@@ -125,17 +117,20 @@ class Publisher(Unpicklable):
         there was no room in time, and `Unavailable` where no thread could be started: then it is not published.
         """
         checked_timeout(timeout)
-        terms = checked_terms(
-            self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
-            on_duplicate=on_duplicate,
-        )  # fmt: skip
+        terms = NOW
+        if dedup is not None or delay is not None or at is not None:
+            terms = checked_terms(
+                self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
+                on_duplicate=on_duplicate,
+            )  # fmt: skip
         ids = None if message_id is None else [message_id]
         messages = self._queue.prepare([payload], key=key, headers=checked_headers(headers), message_ids=ids)
         if dedup is not None:
             messages = with_dedups(messages, [dedup])
         (message,) = messages
         one = Pending(self._seams, message, terms, unique=dedup is not None and on_duplicate == "raise")
-        self._await_room(one, timeout)
+        if not self._entered(one):
+            self._await_room(one, timeout)
         try:
             self._keep_sending()
         except Unavailable:
@@ -221,7 +216,9 @@ class Publisher(Unpicklable):
                 self._room.clear()
                 return False
             one.since = now
-            self._waiting.setdefault(one.terms, deque()).append(one)
+            if one.terms not in self._waiting:
+                self._waiting[one.terms] = deque()
+            self._waiting[one.terms].append(one)
             self._count, self._bytes = self._count + 1, self._bytes + one.size
             if self._count in (1, CHUNK):
                 self._wake.set()
@@ -241,6 +238,8 @@ class Publisher(Unpicklable):
 
     def _keep_sending(self) -> None:
         """Begin the background thread unless it runs. Raises `Unavailable` where none can be started."""
+        if self._thread is not None:  # as nearly always; the thread takes that back before it ends
+            return
         with self._lock:
             if self._sender is not None and self._sender.is_alive():
                 return
@@ -348,12 +347,7 @@ class Publisher(Unpicklable):
 
     def _stored(self, group: Sequence[Pending]) -> Sequence[Outcome]:
         queue, terms = self._queue, group[0].terms
-        # Messages without a key go to a few shards together, as reserving a place in each costs a row.
-        shards = queue.next_shards(len(group))
-        messages = [
-            one.message if one.message.bound else replace(one.message, shard=shard)
-            for one, shard in zip(group, shards, strict=True)
-        ]
+        messages = [one.message for one in group]
         origins = [message.envelope.headers for message in messages if message.envelope.headers]
         try:
             with self._seams.span("publish", origins, queue=queue.name, messages=len(group)):
