@@ -73,7 +73,7 @@ def reason_of(reason: str) -> str:
     return str.__str__(checked_choice("reason", reason, [one.value for one in Reason]))
 
 
-class Envelope(Struct, frozen=True, rename="camel"):
+class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     """A message as it is stored, each field under the name of its bin. The repr shows no content.
 
     data: text or bytes; another program's, or a damaged one, may be anything.

@@ -60,10 +60,11 @@ class Exists(Enum):
 NO_PARAMS: dict[str, Any] = {}
 
 
-class Update(Struct, frozen=True):
+class Update(Struct, frozen=True, gc=False):
     """One row of `operate_many`; the fields are the arguments of `operate`.
 
     form, params: where it was filled in (`form.py`), and with what; its operations then have parameters in them.
+    gc=False: nothing refers back to it, and a batch makes thousands, which Python's collector need not look at.
     """
 
     key: Key

@@ -42,7 +42,7 @@ class Terms(NamedTuple):
 NOW = Terms()
 
 
-class Prepared(Struct, frozen=True):
+class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
     """A message that can be stored.
 
     shard: the one that it is bound to by its key, None = any.  dedup: its key, where it has one.
