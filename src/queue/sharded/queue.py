@@ -121,8 +121,7 @@ class ShardedQueue(QueueView):
         message_id: the caller's own id, for people; it may be used twice. `AlreadyExists` while a delayed message has
             it.
         delay: seconds or a timedelta, up to the queue's expiry and a year, by the server's clock.
-        at: instead of `delay`, an aware datetime; one in the past is now. It is delivered while a worker or a consumer of
-            the client runs.
+        at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of
             the first. dedup_for: seconds or a timedelta, 1 s to 365 days; default as long as a message lives.
         on_duplicate: "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.

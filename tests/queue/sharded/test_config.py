@@ -105,7 +105,9 @@ def test_a_length_of_time_as_backoff_is_the_pause_after_every_attempt(backoff):
     assert config == QueueConfig("q", backoff=5)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", "latchwork-schedules", None, "\ud800"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 201, "orders_SIDELINE", "orders_PARKED", "latchwork-schedules", None, "\ud800"]
+)
 def test_a_name_that_would_collide_or_be_too_long_is_refused(name):
     with pytest.raises(InvalidRequest):
         QueueConfig(name)
