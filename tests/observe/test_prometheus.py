@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from latchwork.coord import CountDownLatch
 from latchwork.errors import InvalidRequest
 from latchwork.observe import EVENTS, GAUGES, observe, watch_queues
+from latchwork.observe.events import Kind
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import MemoryStore
@@ -144,6 +145,18 @@ def test_the_code_in_the_operations_page_runs_as_it_stands_there(code):
     code = code.replace("latchwork.connect()", "latchwork.connect('memory:')").replace("9_000", "0")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_operations_page_has_every_metric_with_its_labels():
+    section = OPERATIONS.partition("## Metrics and traces")[2]
+    rows = re.findall(r"^\| (`[^|]*`) \|([^|]*)\|", section, re.MULTILINE)
+    page = {name: labels.strip() for names, labels in rows for name in re.findall(r"`(\w+)`", names)}
+    page.pop("latchwork_", None)
+    page["published_total"] = page["handled_total"]
+    events = [*EVENTS.values(), *GAUGES.values()]
+    end = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_seconds"}
+    ours = {each.name + end.get(each.kind, "_seconds" if each.unit else ""): ", ".join(each.labels) for each in events}
+    assert page == ours
 
 
 def test_a_queue_that_was_never_swept_is_told_by_its_depth_alone(clock, registry, scrape):
