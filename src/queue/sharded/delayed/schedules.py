@@ -114,16 +114,15 @@ class Schedule:
                 raise InvalidRequest(f"every is {shown(self.every)}; it must be 1 s to 366 days, whole seconds")
             object.__setattr__(self, "every", every)
             return
+        remedy = "write five fields: minute hour day month weekday"
+        if len(str(self.cron).split()) > FIELDS:  # the library takes a sixth for seconds
+            raise InvalidRequest(f"cron is {shown(self.cron)}: too many fields; {remedy}")
         try:
             next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
-            if len(str(self.cron).split()) > FIELDS:  # the library takes a sixth for seconds
-                raise CronSimError("Too many fields")
         except StopIteration:
             raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
-            raise InvalidRequest(
-                f"cron is {shown(self.cron)}: {failure}; write five fields: minute hour day month weekday"
-            ) from None
+            raise InvalidRequest(f"cron is {shown(self.cron)}: {failure}; {remedy}") from None
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
         """Yield the ticks later than that time, the earliest first, in UTC. A naive time is refused."""
