@@ -48,6 +48,7 @@ class Registry(Protocol):
 
     def refresh_if_due(self) -> None: ...
     def get(self, name: str) -> ShardedQueue: ...
+    def publishable(self, name: str) -> ShardedQueue: ...
     def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
     def resume(self, queue: ShardedQueue) -> None: ...
     def last_sweep(self, name: str) -> LastSweep: ...
@@ -339,7 +340,7 @@ class ShardedQueue(QueueView):
         seconds, made = checked_life(life, self.config), checked_switch("create", create)
         if then is not None and not isinstance(then, Publish):
             raise InvalidRequest(f"then is {shown(then)}; give Publish(payload), or None")
-        target = self if then is None or then.queue is None else self.registry.get(then.queue)
+        target = self if then is None or then.queue is None else self.registry.publishable(then.queue)
         kept = stored_follow_up(then, target.codec, target.name)
         state = self.batches.make(name, kept, seconds) if made else self.batches.read(name)
         check_alike(self.name, state, kept)
@@ -431,11 +432,9 @@ class QueueGroup(ShardedQueue):
 
     def publish(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: publish to the queue itself."""
-        self.publish_many()
-
-    def publish_many(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: publish to the queue itself."""
         raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
+
+    publish_many = publish
 
     def batch(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: a batch belongs to the queue itself."""
@@ -443,7 +442,7 @@ class QueueGroup(ShardedQueue):
 
     def publisher(self, **_: Any) -> NoReturn:
         """Refuse: make it of the queue itself."""
-        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
+        self.publish()
 
     def group(self, name: str, **_: Any) -> NoReturn:
         """Refuse: make it of the queue itself."""

@@ -211,6 +211,13 @@ class QueueRegistry:
 
     # ---- schedules
 
+    def publishable(self, name: str) -> ShardedQueue:
+        """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""
+        queue = self.get(name)
+        if isinstance(queue, QueueGroup):
+            queue.publish()  # raises
+        return queue
+
     def schedule(self, schedule: Schedule) -> None:
         """Publish a message again and again, each tick once. A schedule of that name is replaced, and its ticks begin
         now.
@@ -220,7 +227,7 @@ class QueueRegistry:
         """
         if not isinstance(schedule, Schedule):
             raise InvalidRequest(f"schedule is a {type(schedule).__name__}; give a Schedule(name, queue=...)")
-        queue = self.get(schedule.queue)
+        queue = self.publishable(schedule.queue)
         if queue.codec.name == "bytes":
             raise InvalidRequest(
                 f"queue {shown(schedule.queue)} takes bytes, and a schedule's payload is JSON: use another"

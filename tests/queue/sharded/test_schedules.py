@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest, NotFound
-from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
@@ -193,6 +193,18 @@ def test_a_schedule_for_a_queue_that_is_not_there_or_takes_bytes_is_refused():
         registry.schedule(Schedule("s", "raw", every=MINUTE))
     with pytest.raises(InvalidRequest, match="Schedule"):
         registry.schedule("s")
+
+
+def test_neither_a_schedule_nor_a_batch_publishes_to_a_group_alone():
+    registry = registry_on(MemoryStore())
+    queue = registry.create(QueueConfig("q", shards=2))
+    queue.group("audit")
+    with pytest.raises(InvalidRequest, match="is a group: publish to 'q'"):
+        registry.schedule(Schedule("s", "q@audit", every=MINUTE))
+    assert registry.schedules() == []
+    with pytest.raises(InvalidRequest, match="is a group: publish to 'q'"):
+        queue.batch("night", then=Publish("done", queue="q@audit"))
+    assert queue.list_batches() == []
 
 
 # ---- published
