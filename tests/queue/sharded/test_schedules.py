@@ -197,7 +197,7 @@ def test_a_schedule_for_a_queue_that_is_not_there_or_takes_bytes_is_refused():
 
 def test_neither_a_schedule_nor_a_batch_publishes_to_a_group_alone():
     registry = registry_on(MemoryStore())
-    queue = registry.create(QueueConfig("q", shards=2))
+    queue = registry.get("q")
     queue.group("audit")
     with pytest.raises(InvalidRequest, match="is a group: publish to 'q'"):
         registry.schedule(Schedule("s", "q@audit", every=MINUTE))
