@@ -133,7 +133,8 @@ class Group:
     def watch(self, timeout: float | None = None) -> Iterator[Change]:
         """Yield each change as it is seen: joined, left or lost. The present members come first, as joined.
 
-        It reads 4 to 20 times a second; a member that joins and leaves between two reads is not seen.
+        It reads 4 to 20 times a second; a member that joins and leaves between two reads is not seen. If the store has
+        lost the group's record, its members count as left.
 
         timeout: seconds after which it ends; None = never.
 
