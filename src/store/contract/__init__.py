@@ -7,9 +7,10 @@ With pytest, name a fixture `store` and inherit:
         def store(self):
             return MyStore(...)
 
-Without it, `run(make_store)` calls each check with a new store; put that into a file, under `if __name__ == "__main__":`,
-since some checks start processes, which load the file. Names of records are never used twice, so a shared server may be used. Set `shared = False` if a
-store lives in one process only, and override `pass_time` if its clock is injected.
+Without it, `run(make_store)` calls each check with a new store; put that into a file, under
+`if __name__ == "__main__":`, since some checks start processes, which load the file. Names of records are never used
+twice, so a shared server may be used. Set `shared = False` if a store lives in one process only, and override
+`pass_time` if its clock is injected.
 """
 
 from __future__ import annotations
