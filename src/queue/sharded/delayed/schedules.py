@@ -115,7 +115,7 @@ class Schedule:
             object.__setattr__(self, "every", every)
             return
         remedy = "write five fields: minute hour day month weekday"
-        if len(str(self.cron).split()) > FIELDS:  # the library takes a sixth for seconds
+        if isinstance(self.cron, str) and len(self.cron.split()) > FIELDS:  # the library takes a sixth for seconds
             raise InvalidRequest(f"cron is {shown(self.cron)}: too many fields; {remedy}")
         try:
             next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
