@@ -185,6 +185,7 @@ def test_messages_of_one_key_are_stored_in_the_order_of_their_publisher(store):
     [
         {"delay": -1}, {"dedup": ""}, {"dedup": "a", "delay": 3}, {"dedup": "a", "on_duplicate": "maybe"},
         {"headers": {1: "a"}}, {"message_id": ""}, {"key": 7}, {"timeout": -1}, {"payload": object()},
+        {"dedup_for": "a day"}, {"on_duplicate": "ignore"},
     ],
     ids="-".join,
 )  # fmt: skip

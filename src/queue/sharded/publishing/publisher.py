@@ -118,7 +118,8 @@ class Publisher(Unpicklable):
         """
         checked_timeout(timeout)
         terms = NOW
-        if dedup is not None or delay is not None or at is not None:
+        given = (dedup, delay, at, dedup_for)
+        if on_duplicate != "keep" or any(one is not None for one in given):
             terms = checked_terms(
                 self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
                 on_duplicate=on_duplicate,
