@@ -7,7 +7,7 @@ later client that does otherwise fails here first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,7 @@ from aerospike import predicates
 from aerospike_helpers.batch.records import BatchRecords, Read, Remove, Write
 from aerospike_helpers.operations import operations as on_bin
 
-from latchwork.errors import LatchworkError
+from latchwork.errors import LatchworkError, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, Removal, Update
 from latchwork.store import Read as ReadBin
@@ -34,6 +34,12 @@ from tests.support.proxy import Fault
 PAGE = Path(__file__).parents[2] / "docs" / "aerospike-client.md"
 SET, ROWS = "outages", 6
 ONCE = {"max_retries": 0}
+PATIENT, NEVER = 10_000, 600_000
+PATIENCE = {"hung": 150, "hung, one of three": 1000}
+"""Milliseconds: of a patient client; between looks that never come; and until a client gives up a call, by column. In
+the other columns each call ends by itself, however slow the machine is. Where one of three hangs, the others have this
+time to answer.
+"""
 INDEX = ("test", SET, "n", aerospike.INDEX_NUMERIC, f"{SET}_n", {})
 
 
@@ -197,34 +203,44 @@ def met_by_one(request: pytest.FixtureRequest, three: Place) -> Iterator[Meeting
 
 
 def _meeting(place: Place, column: str, begin: Condition) -> Iterator[Meeting]:
-    # Only the first column is of a client that has dropped its nodes. On a slow machine the calls of the others take
-    # longer than a client needs to drop a node, so these clients look at the cluster seldom.
-    client = place.client(tend=250 if column == "no node known" else 10_000)
+    # Only the first column is of a client that has dropped its nodes. The others never look at the cluster again, which
+    # gives the records of a node that is stopped to the rest after 1.5 s.
+    client = place.client(
+        tend=250 if column == "no node known" else NEVER, patience=PATIENCE.get(column, PATIENT), connecting=PATIENT
+    )
     store = AerospikeStore(client, "test")
     store.policy = RetryPolicy(attempts=1)
-    store.describe()
-    keys = _spread(place, store)
+    servers.until(lambda: _is_ready(store))
+    keys = _spread(place)
     for key in keys:
-        # Set-up is no part of what is measured, so it has more time than the client's calls.
-        client.put(("test", key.set, key.name), {"n": 1}, policy={"socket_timeout": 10_000, "total_timeout": 10_000})
-    with suppress(driver.IndexFoundError):
-        client.index_single_value_create(*INDEX[:5], {"timeout": 10_000})
+        client.put(("test", key.set, key.name), {"n": 1}, policy={"socket_timeout": PATIENT, "total_timeout": PATIENT})
     with begin(place, client):
         yield Meeting(column, store, keys)
     client.close()
 
 
-def _spread(place: Place, store: AerospikeStore) -> list[Key]:
+def _is_ready(store: AerospikeStore) -> bool:
+    """Whether it knows the namespace, and the servers have the index: on a slow machine not when first asked."""
+    with suppress(Unavailable, driver.TimeoutError):
+        store.describe()
+        with suppress(driver.IndexFoundError):
+            store._link.client.index_single_value_create(*INDEX[:5], {"timeout": PATIENT})
+        return True
+    return False
+
+
+def _spread(place: Place) -> list[Key]:
     """Records of which the node that is to be away has the first ones, and others the rest."""
-    away = place.name_of(0)
-    there, elsewhere = [], []
-    for number in range(100 * ROWS):
-        key = Key(SET, f"k{number}")
-        (there if store.mastered([key]).get(away) else elsewhere).append(key)
-        if len(place.nodes) == 1 and len(there) == ROWS:
-            return there
-        if min(len(there), len(elsewhere)) == ROWS // 2:
-            return [*there[: ROWS // 2], *elsewhere[: ROWS // 2]]
+    away, there, elsewhere = place.name_of(0), [], []
+    with closing(place.client(patience=PATIENT)) as client:
+        store = AerospikeStore(client, "test")
+        for number in range(100 * ROWS):
+            key = Key(SET, f"k{number}")
+            (there if store.mastered([key]).get(away) else elsewhere).append(key)
+            if len(place.nodes) == 1 and len(there) == ROWS:
+                return there
+            if min(len(there), len(elsewhere)) == ROWS // 2:
+                return [*there[: ROWS // 2], *elsewhere[: ROWS // 2]]
     raise AssertionError("one node has all the records")
 
 

@@ -15,9 +15,6 @@ from latchwork.store.aerospike.url import parse
 from . import servers
 from .proxy import Fault, Proxy
 
-PATIENCE = 150
-"""Milliseconds after which a client gives up a request."""
-
 
 class Place:
     """A server, or the nodes of a cluster, each behind a proxy of its own. Outages are those of `node`."""
@@ -25,13 +22,14 @@ class Place:
     def __init__(self, nodes: Sequence[servers.Asd]) -> None:
         self.nodes, self.proxies = nodes, [Proxy(node.proxy_port, node.port) for node in nodes]
 
-    def client(self, *, tend: int = 1000, patience: int = PATIENCE) -> Any:
+    def client(self, *, patience: int, tend: int = 1000, connecting: int | None = None) -> Any:
         """A client that looks at its nodes each `tend` ms, and forgets one after five looks in vain.
 
-        patience: milliseconds after which it gives up a request.
+        patience: milliseconds after which it gives up a request; connecting: a look at a node, `patience` unless given.
         """
         seeds = ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
-        options = "&".join(f"{name}_timeout={patience}" for name in ("socket", "total", "connect"))
+        times = {"socket": patience, "total": patience, "connect": connecting or patience}
+        options = "&".join(f"{name}_timeout={time}" for name, time in times.items())
         config = config_of(parse(f"aerospike://{seeds}/test?services_alternate=true&{options}"))
         config["policies"]["info"] = {"timeout": patience}
         return aerospike.client({**config, "tend_interval": tend}).connect()
@@ -39,7 +37,7 @@ class Place:
     def name_of(self, place: int) -> str:
         """The name that the cluster has for a node."""
         node = self.nodes[place]
-        client = aerospike.client({"hosts": [(node.host, node.port)]}).connect()
+        client = aerospike.client({"hosts": [(node.host, node.port)], "connect_timeout": 10_000}).connect()
         try:
             named = {one["port"]: one["node_name"] for one in client.get_node_names()}
             return str(named[node.port])
