@@ -6,6 +6,7 @@ later client that does otherwise fails here first.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, suppress
 from functools import partial
@@ -29,7 +30,7 @@ from tests.conftest import NO_SERVER
 from tests.support import servers
 from tests.support.cluster import cluster, settled
 from tests.support.outage import Place
-from tests.support.proxy import Fault
+from tests.support.proxy import Fault, Proxy
 
 PAGE = Path(__file__).parents[2] / "docs" / "aerospike-client.md"
 SET, ROWS = "outages", 6
@@ -281,3 +282,18 @@ def test_the_store_says_what_the_page_says_where_one_of_several_is_away(met_by_o
 
 def test_the_page_names_the_client_that_was_seen():
     assert f"Python client {version('aerospike')}" in PAGE.read_text()
+
+
+def test_a_proxy_that_is_closed_serves_nobody_whom_it_had_only_just_accepted(monkeypatch):
+    port, server = servers.free_ports(2)
+    proxy, connect = Proxy(port, server), socket.create_connection
+
+    def late(*given: Any) -> socket.socket:
+        proxy.close()
+        return connect(*given)
+
+    monkeypatch.setattr(socket, "create_connection", late)
+    with socket.create_server(("127.0.0.1", server)), socket.socket() as client:
+        client.settimeout(5)
+        client.connect(("127.0.0.1", port))
+        assert client.recv(1) == b""

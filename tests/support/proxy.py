@@ -58,14 +58,15 @@ class Proxy:
 
     def open(self) -> None:
         """Listen, from the beginning, and again after `close`."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def close(self) -> None:
         """Cut everything, and listen no more: the server is gone as far as clients can see."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener:
+            _shut(listener)
         self.cut()
 
     def cut(self) -> None:
@@ -89,9 +90,9 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+                threading.Thread(target=self._serve, args=(listener, client), daemon=True).start()
 
-    def _serve(self, client: socket.socket) -> None:
+    def _serve(self, listener: socket.socket, client: socket.socket) -> None:
         try:
             upstream = socket.create_connection(("127.0.0.1", self.server), 5)
         except OSError:
@@ -100,7 +101,12 @@ class Proxy:
         upstream.settimeout(None)
         link = _Link(self, client, upstream)
         with self._lock:
-            self._open |= {client, upstream}
+            closed = self._listener is not listener  # after it was accepted, so nobody has cut it
+            if not closed:
+                self._open |= {client, upstream}
+        if closed:
+            link.close()
+            return
         threading.Thread(target=link.replies, daemon=True).start()
         with suppress(OSError):
             while frame := _frame(client):
