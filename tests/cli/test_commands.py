@@ -563,10 +563,22 @@ def test_followed_messages_are_documents_with_json(lw, monkeypatch):
     assert (told["payload"], told["headers"], told["message_id"]) == ({"a": 1}, {"h": "v"}, first)
 
 
+@pytest.mark.parametrize("timeout", [60, 3600])
+def test_what_a_follower_has_taken_may_finish_at_sigterm_as_long_as_a_handler_may_run(
+    lw, sqlite_url, monkeypatch, timeout
+):
+    module, graces = import_module("latchwork.cli.queue.consume"), []
+    monkeypatch.setattr(module, "Consumer", lambda *given, grace=10.0: graces.append(grace) or _Following(*given))
+    config = QueueConfig("q", shards=1, sweep_duration=7200, handler_timeout=timeout)
+    QueueRegistry(connect(sqlite_url), "shop").create(config).publish(1)
+    assert lw("queue", "consume", "q", *SHOP, "--follow").code == 0
+    assert graces == [timeout]
+
+
 class _Following:
     """A consumer that stops after one message."""
 
-    def __init__(self, queue, handler):
+    def __init__(self, queue, handler, grace=0.0):
         self.queue, self.handler = queue, handler
 
     def run(self):

@@ -54,9 +54,10 @@ def consume(
     With --json the messages are printed together before they are acknowledged, with --follow one a line; a command then
     prints to stderr. If the command fails, the message goes into the sideline, and the exit code is 1, except with
     --follow. Messages taken when Ctrl-C or an error comes go there too; at SIGTERM they are finished, and no more are
-    taken. --follow ends if it cannot print or run the command any more. Processes that the command has started and left
-    running are ended before its message is settled, and until then no sweep takes it away. A paused queue gives no
-    messages; stderr then says so.
+    taken. With --follow they are finished at the first Ctrl-C too, and a second signal ends the command. --follow ends
+    if it cannot print or run the command any more. Processes that the command has started and left running are ended
+    before its message is settled, and until then no sweep takes it away. A paused queue gives no messages; stderr then
+    says so.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
@@ -238,7 +239,7 @@ def _followed(queue: ShardedQueue, work: _Work) -> bool:
                 os.kill(os.getpid(), signal.SIGTERM)  # a handler may not stop its consumer; a second signal would force
             raise
 
-    done = Consumer(queue, handle).run()
+    done = Consumer(queue, handle, grace=queue.config.handler_timeout.total_seconds()).run()  # what began is finished
     if failures:
         raise failures[0]
     return done
