@@ -160,6 +160,14 @@ def test_every_exception_of_the_client_becomes_one_of_ours(kind, writing):
     assert (type(again_here), str(again_here)) == (type(error), str(error))
 
 
+@pytest.mark.parametrize("said", ["127.0.0.1:3000 AEROSPIKE_OK", "127.0.0.1:3000 AEROSPIKE_ERR_CLUSTER", ""])
+def test_a_server_that_starts_is_said_to_serve_nothing_yet_with_a_remedy(said):
+    text = str(error_of(Fault(11, message=said), "the record", write=True))
+    what, _, remedy = text.partition("; ")
+    assert "does not serve it now (" in what
+    assert "starts" in remedy
+
+
 def test_a_fault_is_read_from_the_arguments_not_from_the_class():
     first = driver.TimeoutError(9, "mine", "file.c", 1, True)
     driver.TimeoutError.code, driver.TimeoutError.in_doubt = -1, False

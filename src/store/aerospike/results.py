@@ -41,7 +41,7 @@ class Verdict(Enum):
     READS_ONLY = "a read that may be sent again"
 
 
-TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY, PARAMETER = 9, 22, 8, 14, -2
+TIMEOUT, FORBIDDEN, DEVICE_FULL, HOT_KEY, PARAMETER, NOT_SERVED = 9, 22, 8, 14, -2, 11
 OVERLOADED = frozenset({DEVICE_FULL, HOT_KEY, 18, 83})
 """Codes by which the server, or one record, is asked for more than it can do."""
 NO_CODE = -1000
@@ -97,8 +97,10 @@ _SAID: dict[int, str] = {
     -19: "the transaction was given up before",
     -20: "the client's metrics are set up twice",
     TIMEOUT: "no answer in time",
+    NOT_SERVED: "the server does not serve it now",
 }
-"""The texts for the codes of the client, which are below zero: they say nothing about what a server did."""
+"""The texts for the codes of the client, which are below zero: they say nothing about what a server did. And for two of
+which the client's own text says nothing, or `AEROSPIKE_OK`."""
 _GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
     **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
@@ -106,6 +108,7 @@ _REMEDIES: dict[int, str] = {
     -9: "check the TLS options and the server's certificate",
     -4: "check the host names in the store's URL",
     -11: "make fewer calls at once",
+    NOT_SERVED: "it starts, or the node that has the record is away: try again later, and check that all nodes run",
     8: "the server is out of memory or disk: free some, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
     12: "a bin holds another type than the operation needs: the record is damaged, or was made for something else",
