@@ -229,6 +229,29 @@ def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
     until(lambda: threading.active_count() <= before)
 
 
+def test_the_consumers_of_a_worker_stop_together_each_with_the_whole_grace():
+    """One after the other, each that hangs would end half a second after the one before."""
+    worker = Worker(registry_on(MemoryStore(), "a"), grace=60)
+    together = threading.Barrier(3)
+    answers = dict(zip("abc", (True, False, True), strict=True))
+    worker.consumers = {name: _Stopping(together, all_done) for name, all_done in answers.items()}
+    assert not worker.stop()
+    assert all(59 < consumer.grace <= 60 for consumer in worker.consumers.values())
+
+
+class _Stopping:
+    """A consumer whose end waits for the ends of all others."""
+
+    def __init__(self, together, all_done):
+        self.together, self.all_done, self.grace = together, all_done, None
+
+    def stop(self, grace):
+        if self.grace is None:
+            self.grace = grace
+            self.together.wait(5)
+        return self.all_done
+
+
 def test_a_depth_that_cannot_be_read_changes_nothing(monkeypatch, caplog):
     from latchwork.errors import Unavailable
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ....background import Background, FailureLog
+from ....background import Background, FailureLog, parallel_map
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch, checked_whole, is_int
@@ -190,7 +190,13 @@ class Worker(Unpicklable):
         end = self._seams.monotonic() + (self.grace if grace is None else checked_number("grace", grace))
         consumers = list(self.consumers.values())
         try:
-            done = [consumer.stop(max(0.0, end - self._seams.monotonic())) for consumer in consumers]
+            done = parallel_map(
+                self._seams,
+                lambda consumer: consumer.stop(max(0.0, end - self._seams.monotonic())),
+                consumers,
+                len(consumers),  # all at once: one that hangs must not delay the others
+                f"{self.registry.client_id}-stop",
+            )
             self._background.stop(SIGNAL_POLL)
         except BaseException:  # an interrupt: do not wait any more, but stop all consumers
             for consumer in consumers:
