@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore
+from latchwork.testing.stores import CountingStore, FaultyStore, Outage
 from tests.cli.commands import leaves
 from tests.cli.conftest import command
 
@@ -553,6 +554,33 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
     assert (done.code, done.err) == (1, "latchwork: 1 of 1 failed: in the sideline\n")
     lw("queue", "publish", "q", "1", *SHOP)
     assert lw("queue", "consume", "q", *SHOP, "--", "true").code == 0
+
+
+@pytest.mark.parametrize(("timeout", "taken"), [(50, [1]), (0, Unavailable), (5, Unavailable)])
+def test_waiting_for_a_message_outlives_an_outage_that_is_shorter_than_its_timeout(timeout, taken):
+    module, clock = import_module("latchwork.cli.queue.consume"), ManualClock()
+    memory = MemoryStore(seams=clock)
+    QueueRegistry(memory, "shop").create(QueueConfig("q", shards=1)).publish(1)
+    store = FaultyStore(memory, Outage(clock, clock.monotonic() + 0.1, clock.monotonic() + 20))
+    queue = QueueRegistry(store, "shop").get("q")
+    clock.advance(0.2)
+    taking = module._Taking(queue, 10, timeout, module._Drained(), module._InHand(queue))
+    if taken is Unavailable:
+        with pytest.raises(Unavailable):
+            taking.some(1)
+    else:
+        assert [delivery.payload for delivery in taking.some(1)] == taken
+
+
+def test_a_consumer_that_is_to_drain_does_not_wait_for_a_store_that_is_away():
+    module, clock = import_module("latchwork.cli.queue.consume"), ManualClock()
+    memory, drained = MemoryStore(seams=clock), module._Drained()
+    QueueRegistry(memory, "shop").create(QueueConfig("q", shards=1)).publish(1)
+    store = FaultyStore(memory, Outage(clock, clock.monotonic() + 0.1, float("inf")))
+    queue = QueueRegistry(store, "shop").get("q")
+    clock.at(3, lambda: drained._signalled(signal.SIGTERM, None))
+    clock.advance(0.2)
+    assert module._Taking(queue, 10, 1_000_000, drained, module._InHand(queue)).some(1) == []
 
 
 def test_followed_messages_are_documents_with_json(lw, monkeypatch):

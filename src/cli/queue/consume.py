@@ -15,11 +15,13 @@ from typing import Annotated, Any
 import typer
 
 from ...background import Background
+from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError
 from ...inputs import checked_timeout
 from ...plain import one_line
 from ...queue import Consumer, Delivery, ShardedQueue
 from ...queue.sharded.consumer.handler import EXTENSIONS, extend
+from ...retry import may_pass, outlive
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..run.foreground import Foreground
@@ -118,16 +120,25 @@ class _Taking:
     in_hand: _InHand
 
     def some(self, most: int) -> list[Delivery]:
-        """Return the next messages, up to a number; none if there are none in time, or enough were taken."""
+        """Return the next messages, up to a number; none if there are none in time, or enough were taken. An
+        unavailable store is asked again until then.
+        """
+        seams, most = self.queue.store.seams, min(most, self.limit)
+        with Deadline(seams, self.timeout) as deadline:
+            found = outlive(seams, deadline, lambda: self._next(most, deadline.left() or 0.0), passing=may_pass)
+        self.limit -= len(found)
+        self.in_hand.deliveries = [*self.in_hand.deliveries, *found]
+        return found
+
+    def _next(self, most: int, seconds: float) -> list[Delivery]:
+        """Return the next messages; none after that time, or once it is to drain. Raises the store's first error."""
         seams = self.queue.store.seams
-        end = seams.monotonic() + self.timeout
-        most = min(most, self.limit)
+        end = seams.monotonic() + seconds
         while most and not self.drained:
-            left = end - seams.monotonic()
-            found = self.queue.receive(most, timeout=max(0.0, min(left, HEED)))
-            if found or left <= 0:
-                self.limit -= len(found)
-                self.in_hand.deliveries = [*self.in_hand.deliveries, *found]
+            look = min(end, seams.monotonic() + HEED)
+            with Deadline(seams, max(0.0, look - seams.monotonic())):  # a server that hangs must not delay the drain
+                found = self.queue.await_messages(most, look, None)
+            if found or look == end:
                 return found
         return []
 
