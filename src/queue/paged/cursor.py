@@ -8,6 +8,7 @@ from itertools import islice
 from sys import maxsize
 
 from ...errors import Corrupt, InvalidRequest, Unreadable
+from ...forks import reset_in_child
 from ...inputs import checked_switch, checked_timeout, is_int
 from ...plain import shown
 from ...seams import Lock
@@ -40,19 +41,24 @@ class Cursor:
         view: View,
         writer: PageWriter,
         *,
-        lock: Lock,
-        turn: Lock,
+        new_lock: Callable[[], Lock],
         deadline: Callable[[float | None], float | None],
         wait: Callable[[Place, float | None], bool],
         store: Callable[[Cursor, Place | None], None],
     ) -> None:
-        self.name, self.turn = name, turn
+        self.name = name
         self._view, self._writer, self._store = view, writer, store
         self._deadline, self._wait = deadline, wait
-        self._lock = lock
+        self._new_lock = new_lock
+        self.reset_after_fork()
+        reset_in_child(self)
         self._committed = self._read_to = place
         self._begun: Place | None = None  # where a commit that has not returned wants to be
         self._unsure = False  # whether the file may hold another place than `_committed`, or be gone
+
+    def reset_after_fork(self) -> None:
+        """Replace the locks in a forked child: another thread of the parent may hold them."""
+        self._lock, self.turn = self._new_lock(), self._new_lock()
 
     @property
     def committed(self) -> Place:

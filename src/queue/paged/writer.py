@@ -41,6 +41,7 @@ class PageWriter:
     ) -> None:
         self._layout, self._page_size, self._force_every = layout, page_size, force_every
         self._wall, self._rolled = seams.wall, rolled
+        self._new_lock = seams.lock
         self._lock, self._sync_lock = seams.lock(), seams.lock()
         self._failure: LatchworkError | None = None
         self.closed = False
@@ -121,8 +122,11 @@ class PageWriter:
                 self.closed = True
 
     def refuse(self, reason: LatchworkError) -> None:
-        """Raise `reason` for every append from now on."""
+        """Raise `reason` for every append from now on, in a forked child: another thread of the parent may hold the
+        locks.
+        """
         self._failure = self._failure or reason
+        self._lock, self._sync_lock = self._new_lock(), self._new_lock()
 
     def _extend(self, payloads: Sequence[bytes]) -> bool:
         if self._failure is not None:

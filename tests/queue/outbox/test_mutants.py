@@ -194,7 +194,12 @@ def no_turns(patch) -> None:
             return True
 
     init = Cursor.__init__
-    patch.setattr(Cursor, "__init__", lambda self, *args, **options: init(self, *args, **{**options, "turn": Open()}))
+
+    def opened(self, *args, **options):
+        init(self, *args, **options)
+        self.turn = Open()
+
+    patch.setattr(Cursor, "__init__", opened)
 
 
 MUTANTS = [

@@ -6,7 +6,10 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import warnings
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -244,6 +247,37 @@ def test_a_forked_child_cannot_write_and_does_not_keep_the_lock(tmp_path):
     with PagedQueue.open(tmp_path, "q") as queue:
         assert [entry.data for entry in queue.read()] == [b"parent's", b"parent's again"]
     os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("verb", ["force", "read", "commit", "rewind"])
+def test_a_child_forked_while_another_thread_syncs_or_reads_does_not_wait_for_it(tmp_path, verb):
+    queue = PagedQueue.open(tmp_path, "q", page_size=4096)
+    cursor = queue.cursor("billing")
+    queue.append_many([b"one", b"two"])
+    cursor.read(1)
+    verbs = {"force": queue.force, "read": partial(cursor.read, 1), "commit": cursor.commit, "rewind": cursor.rewind}
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with queue._writer._sync_lock, cursor._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits without end
+        with suppress(AlreadyOpen, InvalidRequest):
+            verbs[verb]()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    done.set()
+    thread.join(60)
+    cursor.commit()
+    assert (cursor.lag(), [entry.data for entry in cursor.read(9)]) == (1, [b"two"]), "the parent's goes on"
+    queue.close()
 
 
 @pytest.mark.parametrize(
