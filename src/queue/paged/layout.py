@@ -70,8 +70,11 @@ class Layout:
         """
         data = self._read("allMeta")
         if data is None:
-            if any(name.endswith((".page", ".idx", "Meta")) for name in self.names()):
+            others = any(name.endswith((".page", ".idx", "Meta")) for name in self.names())
+            data = self._read("allMeta") if others else None  # another process may have just created the queue
+            if others and data is None:
                 raise Unreadable(f"{self.path('allMeta')} is missing beside other files of that prefix; take another")
+        if data is None:
             return None
         if len(data) not in (_PAIR.size, _CHECKED_PAIR):
             raise Unreadable(f"{self.path('allMeta')} is not of a Latchwork queue; take another prefix")

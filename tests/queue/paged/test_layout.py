@@ -18,6 +18,7 @@ import pytest
 
 from latchwork.errors import AlreadyOpen, Corrupt, InvalidRequest, LatchworkError, Misconfigured, Unreadable
 from latchwork.queue.paged import queue as paged
+from latchwork.queue.paged.files import SystemFiles
 from latchwork.queue.paged.layout import Layout
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.testing.clock import ManualClock
@@ -278,6 +279,20 @@ def test_a_child_forked_while_another_thread_syncs_or_reads_does_not_wait_for_it
     cursor.commit()
     assert (cursor.lag(), [entry.data for entry in cursor.read(9)]) == (1, [b"two"]), "the parent's goes on"
     queue.close()
+
+
+def test_an_opening_at_the_moment_of_another_ones_creation_finds_it_open_and_not_damaged(tmp_path):
+    made = []
+
+    class Meanwhile(SystemFiles):
+        def names(self, directory):
+            if not made:
+                made.append(PagedQueue.open(tmp_path, "q", page_size=4096))
+            return super().names(directory)
+
+    with pytest.raises(AlreadyOpen):
+        PagedQueue.open(tmp_path, "q", page_size=4096, files=Meanwhile())
+    made[0].close()
 
 
 @pytest.mark.parametrize(
