@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from .errors import InvalidRequest, LatchworkError
+from .forks import reset_in_child
 from .inputs import checked_timeout
 from .retry import Poll
 from .seams import Event, Seams, Task
@@ -114,9 +115,14 @@ class FailureLog:
 
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
         self._seams, self._log = seams, log
-        self._lock = seams.lock()
+        self.reset_after_fork()
+        reset_in_child(self)
         self._logged_at: dict[int, float] = {}
         self._withheld: Counter[int] = Counter()
+
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child: a thread of the parent may hold it."""
+        self._lock = self._seams.lock()
 
     def record(self, failure: Exception, what: str) -> None:
         """Log that `what` failed with this exception."""

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import threading
 from weakref import WeakSet
 
 import pytest
 
 from latchwork import forks
+from latchwork.background import FailureLog
+from latchwork.seams import SYSTEM
 
 
 def test_one_that_fails_keeps_no_other_from_being_begun_anew(monkeypatch):
@@ -39,3 +45,25 @@ def test_members_are_listed_though_another_thread_adds_one_meanwhile():
     kept = [One(), One()]
     assert set(forks.members(Growing(kept))) == set(kept)
     assert len(kept) == 3
+
+
+def test_a_child_forked_while_another_thread_logs_a_failure_does_not_wait_for_it():
+    failures = FailureLog(SYSTEM, logging.getLogger(__name__))
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with failures._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits without end
+        failures.record(ValueError("a defect"), "publishing failed")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    done.set()
+    thread.join(60)
