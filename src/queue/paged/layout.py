@@ -261,4 +261,7 @@ def disk(layout: Layout) -> Iterator[None]:
             directory=str(layout.directory),
         ) from error
     except OSError as error:
-        raise StorageFailed(f"{layout.path('*')}: {error}", directory=str(layout.directory)) from error
+        raise StorageFailed(
+            f"{layout.path('*')}: {error}; make room on the disk or repair it, then try again",
+            directory=str(layout.directory),
+        ) from error
