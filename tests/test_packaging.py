@@ -22,8 +22,8 @@ BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threadi
 LAYERS = ("", "store", "coord", "queue", "testing", "observe", "spark", "cli")
 """From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
 PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "testing", "spark", "observe")))
-ABOVE_ALL = {"__init__.py"}
-"""The module of the package itself that may import every layer: the names that users see."""
+ABOVE_ALL = {"__init__.py", "__main__.py"}
+"""The modules of the package itself that may import every layer: the names that users see, and the command."""
 
 _CHECK = """
 import sys, queue

@@ -6,7 +6,7 @@ Global options may stand anywhere before `--`, and before the first word of a co
 done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; one that runs a command exits with its code, or, as
 a shell, with 127 where there is no such program and with 126 where it cannot be run.
 With `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
-Run it as `latchwork` or as `python -m latchwork.cli`.
+Run it as `latchwork` or as `python -m latchwork`.
 """
 
 from __future__ import annotations

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from opentelemetry import metrics, trace
-from opentelemetry.context import get_current
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.trace import Link, SpanKind, StatusCode, Tracer
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from .base import Sample, Telemetry
 from .events import BUCKETS, EVENTS, GAUGES, Event, Kind
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.context import get_current
+    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from opentelemetry.trace import Link, SpanKind, StatusCode, Tracer
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"{missing}: pip install '.[metrics]'", name=missing.name) from None
 
 SCOPE = "latchwork"
 MAX_LINKS = 128

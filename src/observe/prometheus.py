@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
-
 from ..errors import InvalidRequest
 from .base import Sample, Telemetry
 from .events import BUCKETS, EVENTS, GAUGES, Event, Kind
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"{missing}: pip install '.[metrics]'", name=missing.name) from None
 
 Tell = Callable[[float], None]
 

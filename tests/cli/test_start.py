@@ -46,6 +46,13 @@ def test_help_loads_no_store_no_primitive_and_no_tables(words):
     assert len(found) <= 230
 
 
+@pytest.mark.parametrize("module", ["latchwork", "latchwork.cli"])
+def test_python_runs_the_command_by_the_name_of_the_package(module):
+    run = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("latchwork ")
+
+
 @pytest.mark.parametrize("package", ["queue", "coord"])
 def test_a_package_loads_nothing_before_one_of_its_names_is_used(package):
     found = modules_of(f"import latchwork.{package}")

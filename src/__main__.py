@@ -1,0 +1,5 @@
+"""`python -m latchwork`: the command."""
+
+from .cli import main
+
+main()
