@@ -208,17 +208,17 @@ MUTANTS = [
     if getattr(value, "__module__", "") == __name__ and callable(value) and not name.startswith("_")
 ]
 PROMISES = [  # the quick ones first
-    promises.rows_that_fail_alone_keep_their_order,
-    promises.what_was_put_survives_the_machine,
     promises.what_is_published_is_on_the_disk,
+    promises.what_was_put_survives_the_machine,
     promises.what_waits_is_not_reclaimed,
-    promises.a_full_budget_refuses,
     promises.outboxes_of_one_name_stay_apart,
+    lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
+    promises.rows_that_fail_alone_keep_their_order,
+    promises.a_full_budget_refuses,
     promises.objects_of_one_outbox_take_turns,
     lambda: promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(
         ["crash_after", "request_lost", "reply_lost"], range(1, 21, 3)
     ),
-    lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
     lambda: promises.any_mix_of_faults_neither_loses_nor_doubles_nor_reorders(range(20)),
 ]
 BROKEN = (AssertionError, pytest.fail.Exception, LatchworkError, Crash)
