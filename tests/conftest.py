@@ -112,8 +112,11 @@ FIRST = (
     "tests/sim/test_outages.py",
     "tests/sim/test_real_server.py",
     "tests/coord/lock/test_processes.py",
+    "tests/store/test_aerospike_outages.py",
+    "tests/test_cluster.py",
 )
-"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting."""
+"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. The last
+two wait for most of their time, and leave it to the others."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"
