@@ -189,7 +189,7 @@ def test_a_session_that_expired_ends_the_term_and_another_candidate_is_elected(z
 def _ended(zookeeper, client, session):
     """Whether the session of the client has ended.
 
-    Another client takes it and closes it. The first one may have taken it back before that: then it is to be done again.
+    Another client takes it and closes it. The first one may have taken it back before that: then it is to be repeated.
     """
     if client.client_id != session:
         return True
