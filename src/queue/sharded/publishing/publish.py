@@ -96,13 +96,10 @@ def publish(
     # 1. Check all that is given, before any I/O.
     if type(payloads) is not list:  # as nearly always, and the check is slow
         checked_payloads(payloads)
-    with_dedup, terms, common = dedups is not None, NOW, None
-    if with_dedup or delay is not None or at is not None or dedup_for is not None or on_duplicate != "keep":
-        terms = checked_terms(
-            queue.config, delay=delay, at=at, with_dedup=with_dedup, dedup_for=dedup_for, on_duplicate=on_duplicate
-        )
-    if headers is not None:
-        common = checked_headers(headers)
+    terms = checked_terms(
+        queue.config, delay=delay, at=at, with_dedup=dedups is not None, dedup_for=dedup_for, on_duplicate=on_duplicate
+    )
+    common = None if headers is None else checked_headers(headers)
     # 2. Make the messages, each for its shard, and store them.
     name = queue.config.name
     with queue.store.seams.span("publish", [common] if common else [], queue=name, messages=len(payloads)):
@@ -129,11 +126,11 @@ def checked_terms(
     on_duplicate: str,
 ) -> Terms:
     """Return the terms that a publisher gave. Raises `InvalidRequest`."""
+    if not with_dedup and delay is None and at is None and dedup_for is None and on_duplicate == "keep":
+        return NOW  # as nearly always
     due = None if delay is None and at is None else checked_due(config, delay, at)
-    remembered: int | None = None
-    if with_dedup or dedup_for is not None or on_duplicate != "keep":
-        checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
-        remembered = checked_span(dedup_for, config.message_expiry)
+    checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
+    remembered = checked_span(dedup_for, config.message_expiry)
     if not with_dedup:
         return NOW if due is None else Terms(due)
     if due is not None:

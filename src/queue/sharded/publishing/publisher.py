@@ -27,7 +27,7 @@ from ..config import Span
 from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
-from .publish import NOW, Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
+from .publish import Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
 
 log = logging.getLogger(__name__)
 
@@ -117,13 +117,10 @@ class Publisher(Unpicklable):
         there was no room in time, and `Unavailable` where no thread could be started: then it is not published.
         """
         checked_timeout(timeout)
-        terms = NOW
-        given = (dedup, delay, at, dedup_for)
-        if on_duplicate != "keep" or any(one is not None for one in given):
-            terms = checked_terms(
-                self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
-                on_duplicate=on_duplicate,
-            )  # fmt: skip
+        terms = checked_terms(
+            self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
+            on_duplicate=on_duplicate,
+        )  # fmt: skip
         ids = None if message_id is None else [message_id]
         messages = self._queue.prepare([payload], key=key, headers=checked_headers(headers), message_ids=ids)
         if dedup is not None:
