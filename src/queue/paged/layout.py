@@ -69,10 +69,9 @@ class Layout:
         checksum. The files are not changed.
         """
         data = self._read("allMeta")
-        if data is None:
-            others = any(name.endswith((".page", ".idx", "Meta")) for name in self.names())
-            data = self._read("allMeta") if others else None  # another process may have just created the queue
-            if others and data is None:
+        if data is None and any(name.endswith((".page", ".idx", "Meta")) for name in self.names()):
+            data = self._read("allMeta")  # another process may have just created the queue
+            if data is None:
                 raise Unreadable(f"{self.path('allMeta')} is missing beside other files of that prefix; take another")
         if data is None:
             return None
