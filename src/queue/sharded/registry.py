@@ -141,6 +141,13 @@ class QueueRegistry:
             self.records.renew(queue.config, record)
         return queue
 
+    def publishable(self, name: str) -> ShardedQueue:
+        """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""
+        queue = self.get(name)
+        if isinstance(queue, QueueGroup):
+            queue.publish()  # raises
+        return queue
+
     def queues(self, active: bool | None = True) -> list[ShardedQueue]:
         """Return all queues that are active, or not, or (None) both, as the store has them now, by name."""
         return [queue for queue, _ in self.listed(active=active)]
@@ -210,13 +217,6 @@ class QueueRegistry:
         return last_sweep_of(self.records.read(name, "lastSweep"))
 
     # ---- schedules
-
-    def publishable(self, name: str) -> ShardedQueue:
-        """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""
-        queue = self.get(name)
-        if isinstance(queue, QueueGroup):
-            queue.publish()  # raises
-        return queue
 
     def schedule(self, schedule: Schedule) -> None:
         """Publish a message again and again, each tick once. A schedule of that name is replaced, and its ticks begin
