@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 from weakref import WeakSet
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from latchwork import forks
 from latchwork.background import FailureLog
 from latchwork.seams import SYSTEM
+from tests.support.forking import held_by_another_thread
 
 
 def test_one_that_fails_keeps_no_other_from_being_begun_anew(monkeypatch):
@@ -49,21 +49,10 @@ def test_members_are_listed_though_another_thread_adds_one_meanwhile():
 
 def test_a_child_forked_while_another_thread_logs_a_failure_does_not_wait_for_it():
     failures = FailureLog(SYSTEM, logging.getLogger(__name__))
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with failures._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)  # ends a child that waits without end
-        failures.record(ValueError("a defect"), "publishing failed")
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    done.set()
-    thread.join(60)
+    with held_by_another_thread(failures._lock):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends a child that waits without end
+            failures.record(ValueError("a defect"), "publishing failed")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
-import aerospike
 from aerospike import exception as driver
 
 from . import servers
@@ -48,8 +47,7 @@ def url(nodes: list[Node]) -> str:
 
 def settled(nodes: list[Node]) -> None:
     """Wait until all of them are one cluster again and have moved all partitions."""
-    hosts = [(node.host, node.port) for node in nodes]
-    client = aerospike.client({"hosts": hosts, "connect_timeout": 10_000}).connect()
+    client = servers.client_of(*nodes)
     try:
         servers.until(lambda: _settled(client, len(nodes)))
     finally:

@@ -37,7 +37,7 @@ class Place:
     def name_of(self, place: int) -> str:
         """The name that the cluster has for a node."""
         node = self.nodes[place]
-        client = aerospike.client({"hosts": [(node.host, node.port)], "connect_timeout": 10_000}).connect()
+        client = servers.client_of(node)
         try:
             named = {one["port"]: one["node_name"] for one in client.get_node_names()}
             return str(named[node.port])

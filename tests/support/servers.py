@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "LATCHWORK_TEST_AEROSPIKE"
 IMAGE = "aerospike/aerospike-server:8.1"
@@ -311,6 +312,13 @@ def spark_jars() -> Path | None:
         return None
     jars = Path(pyspark.__file__).parent / "jars"
     return jars if any(jars.glob("zookeeper-3*.jar")) else None
+
+
+def client_of(*nodes: Any) -> Any:
+    """Return a client of nodes that have started, on a machine that may be slow."""
+    import aerospike
+
+    return aerospike.client({"hosts": [(node.host, node.port) for node in nodes], "connect_timeout": 10_000}).connect()
 
 
 def puts(host: str, port: int, namespace: str) -> bool:

@@ -6,7 +6,6 @@ import signal
 import struct
 import subprocess
 import sys
-import threading
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -22,6 +21,7 @@ from latchwork.queue.paged.files import SystemFiles
 from latchwork.queue.paged.layout import Layout
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.testing.clock import ManualClock
+from tests.support.forking import held_by_another_thread
 
 from .crashes import Ticking
 from .promises import length_comes_last, messages, open_in
@@ -257,25 +257,14 @@ def test_a_child_forked_while_another_thread_syncs_or_reads_does_not_wait_for_it
     queue.append_many([b"one", b"two"])
     cursor.read(1)
     verbs = {"force": queue.force, "read": partial(cursor.read, 1), "commit": cursor.commit, "rewind": cursor.rewind}
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with queue._writer._sync_lock, cursor._lock:
-            held.set()
-            done.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)  # ends a child that waits without end
-        with suppress(AlreadyOpen, InvalidRequest):
-            verbs[verb]()
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    done.set()
-    thread.join(60)
+    with held_by_another_thread(queue._writer._sync_lock, cursor._lock):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends a child that waits without end
+            with suppress(AlreadyOpen, InvalidRequest):
+                verbs[verb]()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
     cursor.commit()
     assert (cursor.lag(), [entry.data for entry in cursor.read(9)]) == (1, [b"two"]), "the parent's goes on"
     queue.close()
