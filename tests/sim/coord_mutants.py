@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -27,29 +26,6 @@ Rule = tuple[Any, ...]
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
     return lambda: mock.patch.object(owner, name, value)
-
-
-def _anew(made: Any, owner: Any, name: str, value: Any) -> Callable[[], Any]:
-    """With something else in what is made once and kept."""
-
-    @contextmanager
-    def patch() -> Iterator[None]:
-        made.cache_clear()
-        with mock.patch.object(owner, name, value):
-            yield
-        made.cache_clear()
-
-    return patch
-
-
-def _slots(name: str, value: Any) -> Callable[[], Any]:
-    """With another part in the acquisition of slots."""
-    return _anew(semaphore._taking, semaphore, name, value)
-
-
-def _question(name: str, value: Any) -> Callable[[], Any]:
-    """With another part in the question of a rate limiter."""
-    return _anew(limiter._asked, limiter, name, value)
 
 
 _RENEW_ANY = MapPut(holders.RENEWED, holders.ID, SERVER_NOW)
@@ -85,12 +61,12 @@ HELD_RULES: tuple[Rule, ...] = (
 SEMAPHORE_RULES: tuple[Rule, ...] = (
     *HELD_RULES,
     ("slots are taken out of others' hands", "P10.1: each slot is in nobody's hands",
-     _slots("lacks", lambda bin, key: TRUE)),
-    ("more are let in than there are", "P10.1: size + n <= permits", _slots("_ROOM", TRUE)),
+     _swap(semaphore, "lacks", lambda bin, key: TRUE)),
+    ("more are let in than there are", "P10.1: size + n <= permits", _swap(semaphore, "_ROOM", TRUE)),
     ("one id goes with several choices of slots", "P10.2: an id goes with its slots",
      _swap(semaphore._SlotAcquisition, "_begin_again", lambda self: None)),
     ("the next fence is one more", "P10.1: max(fencing-ctr + 1, server time)",
-     _slots("NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
+     _swap(semaphore, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1)))),
     ("a guard without the ratchet", "P10.7: guards fences[slot] <= f and stores it",
      _swap(semaphore.Permits, "_ratchet", lambda self, bin: (Put("another", self._fence),))),
     ("a ratchet without the guard", "P10.7: guards fences[slot] <= f and stores it",
@@ -121,10 +97,10 @@ def _cells_of_a_window(count: int) -> Callable[[Any, Any], Any]:
 
 LIMITER_RULES: tuple[Rule, ...] = (
     ("the oldest cell of a window does not count", "P13.1: a cell counts until a window after its end",
-     _question("_window", _cells_of_a_window(limiter.CELLS))),
-    ("whether there is room is not asked", "P13.1: spent + n <= limit", _question("all_of", lambda *parts: TRUE)),
+     _swap(limiter, "_window", _cells_of_a_window(limiter.CELLS))),
+    ("whether there is room is not asked", "P13.1: spent + n <= limit", _swap(limiter, "all_of", lambda *parts: TRUE)),
     ("cells are dropped that still count", "P13.1: the newest eleven are kept",
-     _question("MapTrim", lambda bin, keep: MapTrim(bin, 3))),
+     _swap(limiter, "MapTrim", lambda bin, keep: MapTrim(bin, 3))),
     ("a call in doubt is repeated without its token", "P13.2: exactly once",
      _swap(RecordStore, "once", _without_token)),
     ("forgotten though somebody was let through", "P13.4: guarded by last",

@@ -6,6 +6,7 @@ and the search finds the first seed under which the checkers catch it: a checker
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -77,7 +78,7 @@ class Mutant:
     primitive: str
     name: str
     rule: str
-    patch: Callable[[], Any]
+    taken_out: Callable[[], Any]
     scripted: bool = False
     """Too rare for chance: a script in `test_counterexamples.py` shows it."""
     first: int = 0
@@ -87,6 +88,23 @@ class Mutant:
     def id(self) -> str:
         """The primitive and the name, which no other mutant has both."""
         return f"{self.primitive}: {self.name}"
+
+    @contextmanager
+    def patch(self) -> Iterator[None]:
+        """Take the rule out for a while: also of all that Latchwork makes once and keeps, which must not outlast it."""
+        _forget()
+        try:
+            with self.taken_out():
+                yield
+        finally:
+            _forget()
+
+
+def _forget() -> None:
+    """Empty every cache of the library's functions."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("latchwork.")]:
+        for kept in [value for value in vars(module).values() if hasattr(value, "cache_clear")]:
+            kept.cache_clear()
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -177,24 +195,7 @@ def _bins(**changes: Any) -> Callable[[], Any]:
                 patches.enter_context(mock.patch.object(module, "bins_of", bins_of))
             yield
 
-    return _anew(patch)
-
-
-def _anew(patch: Callable[[], Any]) -> Callable[[], Any]:
-    """With everything that the latches keep of their guards made again."""
-
-    def forget() -> None:
-        for kept in (latch_layout.not_counted, latch_layout.counted_once, latch_layout.counted_by_party):
-            kept.cache_clear()
-
-    @contextmanager
-    def patched() -> Iterator[None]:
-        forget()
-        with patch():
-            yield
-        forget()
-
-    return patched
+    return patch
 
 
 def _any_party(farm: str, by_java: bool, kind: type) -> Any:
@@ -239,7 +240,7 @@ def _reads_of_any_latch() -> Iterator[None]:
 LATCH = (
     Mutant("latch", "retry of an in-doubt count", "P1", _guarded(_no_token)),
     Mutant("latch", "a party counts every time", "P8: not has(done, party)",
-           _anew(_swap(latch_layout, "not_counted", lru_cache(_any_party)))),
+           _swap(latch_layout, "not_counted", lru_cache(_any_party))),
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
@@ -248,7 +249,7 @@ LATCH = (
     Mutant("latch", "a party that was not named counts", "P8: only the parties that were named count",
            _swap(latch_base.Latch, "_count_party", _without_names)),
     Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
-           _anew(_swap(latch_layout, "not_counted", lru_cache(_any_kind))), scripted=True),
+           _swap(latch_layout, "not_counted", lru_cache(_any_kind)), scripted=True),
     Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
            _swap(latch_layout, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
     Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
