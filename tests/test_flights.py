@@ -17,6 +17,8 @@ import pandas as pd
 import pyspark
 import pytest
 
+from tests.spark.conftest import PYTHONPATH
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flights"
 SUMMARY = re.compile(
     r"^partitions counted +6 of 6\ntasks that were run again +(\d+)\na plain counter would say +(\d+)\n"
@@ -42,10 +44,11 @@ def flights(example):
 
 
 def start(*arguments, **environment):
-    clean = {name: value for name, value in os.environ.items() if name != "LATCHWORK_STORE"} | environment
+    clean = {name: value for name, value in os.environ.items() if name != "LATCHWORK_STORE"}
     command = [sys.executable, str(EXAMPLE / "run.py"), *map(str, arguments)]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=clean,
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=clean | {"PYTHONPATH": PYTHONPATH} | environment,
         preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - it only sets a signal
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+PYTHONPATH = os.pathsep.join(filter(None, (str(Path(__file__).parent / "preload"), os.environ.get("PYTHONPATH"))))
+"""With it Spark's Python processes start with less work: see `preload/sitecustomize.py`."""
 BOTH = ["sqlite", "aerospike"]
 STORES_OF_SLOW_TESTS = BOTH if os.environ.get("LATCHWORK_LONG_TESTS") else ["sqlite"]
 
@@ -62,11 +65,11 @@ class Sessions:
         cloudpickle.register_pickle_by_value(tasks)  # the workers cannot import the tests
         builder = SparkSession.builder.master(master).appName("latchwork-tests")
         more = {"spark.sql.warehouse.dir": str(self._warehouse)}
-        # Said either way, for a setting of the session before it stays.
-        more["spark.python.daemon.module"] = "tests.spark.workers" if master.startswith("local[") else "pyspark.daemon"
         for name, value in (SETTINGS | more | settings).items():
             builder = builder.config(name, value)
-        session = builder.getOrCreate()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", PYTHONPATH)
+            session = builder.getOrCreate()  # Java passes its environment on, to executors too
         session.sparkContext.setLogLevel("OFF")
         return session
 

@@ -10,15 +10,10 @@ from pathlib import Path
 
 
 def main(url, folder):
-    from pyspark.sql import SparkSession
-
     from latchwork.spark import register
-    from tests.spark.conftest import SETTINGS
+    from tests.spark.conftest import Sessions
 
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = Sessions(folder).on("local[2]")
     register(session)
     stream(session, url, folder).awaitTermination()
 

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .conftest import PYTHONPATH
+
 ROOT = Path(__file__).parents[2]
 
 
 def test_source_sink_latch_stream_and_sweep_work_on_spark_connect(tmp_path):
     """In a process of its own: a session on Connect changes what PySpark's functions mean in the whole process."""
-    environment = os.environ | {"SPARK_TESTING": "1"}  # the server takes a free port then
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH, "SPARK_TESTING": "1"}  # the server takes a free port then
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.connect_job", f"sqlite:{tmp_path / 'store.db'}", str(tmp_path)],
         capture_output=True, text=True, timeout=900, check=False, cwd=ROOT, env=environment,

@@ -14,7 +14,7 @@ import pytest
 from latchwork.errors import Misconfigured
 from latchwork.spark import register
 
-from .conftest import JAVA_OPTIONS
+from .conftest import JAVA_OPTIONS, PYTHONPATH
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "spark.md"
@@ -38,7 +38,7 @@ def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_wha
     conf = tmp_path / "spark-defaults.conf"
     conf.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
     environment = os.environ | {
-        "PYTHONPATH": str(installed),
+        "PYTHONPATH": os.pathsep.join((str(installed), PYTHONPATH)),
         "LATCHWORK_STORE": f"sqlite:{tmp_path / 'shop.db'}",
         "SPARK_CONF_DIR": str(tmp_path),
     }

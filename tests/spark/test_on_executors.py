@@ -15,7 +15,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import SparkLatch, acknowledge, register
 
 from . import tasks
-from .conftest import JAVA_OPTIONS
+from .conftest import JAVA_OPTIONS, PYTHONPATH
 
 PARTITIONS = 6
 SPECULATION = {
@@ -118,6 +118,7 @@ def cluster(tmp_path_factory):
     def start(name, *arguments):
         log = folder / f"{name}.log"
         environment = os.environ | {
+            "PYTHONPATH": PYTHONPATH,
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
