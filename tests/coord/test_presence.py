@@ -11,6 +11,7 @@ from latchwork.coord.presence.layout import ABOUT, BEAT, GONE, GROUPS, ID, MAX_G
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
+from tests.support.waiting import until
 
 
 def bins(store, name="g"):
@@ -73,10 +74,12 @@ def test_a_member_that_is_started_again_takes_the_place_of_the_former_one_which_
 
 def test_a_member_that_is_kept_alive_is_there_and_one_that_is_not_is_lost_after_its_lease(store, name):
     group = Group(store, name, farm_id="a")
-    with group.join("alive", lease=3):
+    with group.join("alive", lease=6):
+        joined = bins(store, name)[BEAT + "a"]["alive"]
         group.join("dead", lease=0.4, keep_alive=False)
-        seen = told(Group(store, name, farm_id="a"), 4)
+        seen = told(Group(store, name, farm_id="a"), 2)
         assert seen == [("joined", "alive"), ("joined", "dead"), ("lost", "dead")]
+        until(lambda: bins(store, name)[BEAT + "a"]["alive"] > joined)
         assert names(group) == [("a", "alive")]
         assert group.lost() == {"a/dead"}
         group.join("dead", lease=60, keep_alive=False).leave()

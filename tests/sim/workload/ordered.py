@@ -19,6 +19,9 @@ SWEEP = 1500.0
 tombstone expire, however far the server's clock is set forward: its publisher could still come."""
 LAST = 1_000
 """The number of each key's last message."""
+LANDED = 31.0
+"""Seconds after which no request of a dead process arrives any more: a claim that arrives later may take each key's last
+message too, and then nothing shows others that there is something to take over."""
 SETTLED = 120.0
 """Seconds in which a calm consumer must have handled whatever is left."""
 
@@ -101,6 +104,7 @@ class Ordered(Scenario):
         What a consumer died with comes when its shard has something more, or with the sweep.
         """
         queue = self._queue(self.operator_store)
+        self.operator.seams.sleep(LANDED)
         self.given_up = {tuple(message.payload) for message in queue.sideline.peek_all()}
         for key in sorted({entry.args[0] for entry in self.history.named("publish")}):
             self.call(self.operator, "publish", partial(queue.publish, [key, LAST], key=key), key, LAST)
