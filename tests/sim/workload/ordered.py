@@ -20,8 +20,8 @@ tombstone expire, however far the server's clock is set forward: its publisher c
 LAST = 1_000
 """The number of each key's last message."""
 LANDED = 31.0
-"""Seconds after which no request of a dead process arrives any more: a claim that arrives later may take each key's last
-message too, and then nothing shows others that there is something to take over."""
+"""Seconds after which no request of a dead process arrives any more. A later claim may take each key's last
+message too; then nothing shows others that there is something to take over, and it comes with the sweep."""
 SETTLED = 120.0
 """Seconds in which a calm consumer must have handled whatever is left."""
 
