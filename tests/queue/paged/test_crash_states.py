@@ -19,7 +19,7 @@ STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
 def test_every_crash_state_keeps_the_promises(shape, proved):
     reached = Counter()
     for seed in range(FIRST, FIRST + SEEDS):
-        reached.update(explore(shape, seed, each_step=9))
+        reached.update(explore(shape, seed, each_step=8))
     states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
     assert states >= LEAST * SEEDS
     proved("crashed disks", "paged queue", states=states, **{"F9 files": states})
