@@ -17,7 +17,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test quick lint coverage soak replay bench docs clean
+.PHONY: help install java demo test long quick lint coverage soak replay bench docs clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -47,9 +47,14 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 # A test that fails is run once more, as a process or a server beside four workers may start too late: Spark gives the
 # Python process of a stream 10 s, and no setting changes that. A test that passes only then is named at the end, RERUN,
 # and is a defect to be mended. Where tests are run by name, none is run again.
-test: java $(STAMP) ## every test, with a table of what was proved
+AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --reruns 1 -r fER
+test: java $(STAMP) ## the tests, with a table of what was proved
 	@$(COMPILE)
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --reruns 1 -r fER
+	@$(PYTHON) -m pytest -m "not long" $(AT_ONCE)
+
+long: java $(STAMP) ## the tests that start many processes or servers for one promise; `make test` leaves them out
+	@$(COMPILE)
+	@$(PYTHON) -m pytest -m long $(AT_ONCE)
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
 QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/test_local.py \

@@ -114,9 +114,17 @@ FIRST = (
     "tests/coord/lock/test_processes.py",
     "tests/store/test_aerospike_outages.py",
     "tests/test_cluster.py",
+    "tests/cli/",
+    "tests/test_capabilities.py",
+    "tests/test_hung_server.py",
+    "tests/test_outages.py",
+    "tests/queue/test_outages.py",
+    "tests/queue/sharded/test_consumer.py",
+    "tests/queue/sharded/test_fleet.py",
+    "tests/queue/sharded/test_groups.py",
 )
-"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. The last
-two wait for most of their time, and leave it to the others."""
+"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. Those from
+the outages of Aerospike on wait for most of their time, and leave it to Spark's."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"
@@ -177,11 +185,14 @@ def _is_whole(config, reporter):
     """Whether nothing was chosen or left out by hand, so that the floors of the whole apply."""
     chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     option = config.option
-    return not (chosen or option.keyword or option.markexpr or option.maxfail or option.collectonly)
+    chosen = chosen or option.keyword or option.markexpr not in ("", "not long")
+    return not (chosen or option.maxfail or option.collectonly)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The table, the floors that were missed, and in one line how many tests were skipped for want of a server."""
+    """The table, the floors that were missed, in one line how many tests were skipped for want of a server, and why
+    tests were run once more.
+    """
     proof = getattr(terminalreporter, "proof", None)
     if proof is not None and proof.rows:
         terminalreporter.section("what was proved")
@@ -189,6 +200,9 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(line)
     for reason, count in sorted(_skipped(terminalreporter).items()):
         terminalreporter.write_line(f"{count} skipped: {reason}")
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"why run once more: {report.nodeid}", sep="-")
+        terminalreporter.write_line(report.longreprtext[-4000:])
 
 
 def _skipped(terminalreporter):

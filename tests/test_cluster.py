@@ -88,6 +88,7 @@ class Load:
             time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_the_records_that_a_node_is_the_master_of_are_counted(nodes):
     keys = [Key("placed", str(number)) for number in range(3000)]
     store = connect(cluster.url(nodes))
@@ -98,6 +99,7 @@ def test_the_records_that_a_node_is_the_master_of_are_counted(nodes):
     assert store.mastered([]) == {"A1": 0, "A2": 0, "A3": 0}
 
 
+@pytest.mark.long
 def test_a_node_that_dies_loses_nothing_that_was_acknowledged(nodes, proved):
     store = connect(cluster.url(nodes))
     load = Load(store)

@@ -227,6 +227,7 @@ def test_ctrl_c_leaves_no_farm_behind(tmp_path):
 # ---- the whole job
 
 
+@pytest.mark.long
 def test_a_farm_that_is_killed_in_the_middle_and_run_again_completes_the_job(tmp_path, run):
     """Killed while it streams: what it has published is not published again, and the stream goes on.
 

@@ -81,14 +81,15 @@ def drained(queue: ShardedQueue) -> list[Any]:
 
 
 def test_messages_are_not_acknowledged_by_a_batch_that_was_never_sent(store, away):
-    store.policy = ONCE
     queue = queue_on(store)
     queue.publish_many(range(10))
     deliveries = queue.receive(10)
+    store.policy = ONCE
     away("_delete_many")
     with pytest.raises(Unavailable, match="no node"):
         queue.ack_many(deliveries)
     assert not any(delivery.settled for delivery in deliveries)
+    store.policy = PATIENT
     queue.ack_many(deliveries)
     assert all(store.get(queue.pointers.key(delivery.held.slot)) is None for delivery in deliveries)
 
@@ -104,11 +105,12 @@ def test_messages_are_acknowledged_once_the_server_is_back(store, away):
 
 
 def test_nothing_is_published_by_a_batch_that_was_never_sent(store, away):
-    store.policy = ONCE
     queue = queue_on(store)
+    store.policy = ONCE
     away("_operate_many")
     with pytest.raises(LatchworkError) as failed:
         queue.publish_many(range(10))
+    store.policy = PATIENT
     assert failed.value.details["published"] == []
     assert drained(queue) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain, takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -41,7 +42,7 @@ def every_single_fault(
     seeds: faultless runs that are surveyed.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
-    known = {call.site for call in survey(SCENARIOS[beside], most=1)} if beside else ()
+    known = _sites_of(beside) if beside else ()
     calls = [call for call in survey(kind, seeds, most) if call.site not in known]
     first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
@@ -52,6 +53,11 @@ def every_single_fault(
         tally.add(outcome)
     tally.figures["sites"] = len(first)
     return tally
+
+
+@cache
+def _sites_of(primitive: str) -> frozenset[str]:
+    return frozenset(call.site for call in survey(SCENARIOS[primitive], most=1))
 
 
 def pairs_of_faults(primitive: str, runs: int, seconds: float | None = None) -> Tally:

@@ -48,10 +48,10 @@ GRACE = 600.0
 """Seconds beyond its part of the time after which a command is ended."""
 STRETCH = 120.0
 """Seconds for which tests are repeated in one process, so that what one loses or hoards is little."""
-RANDOM, SINGLES, PAIRS = 0.36, 0.04, 0.03
+RANDOM, SINGLES, PAIRS = 0.345, 0.04, 0.03
 """Parts of the time. What no part is given to, as mutants and scripts, takes as long each run; and single faults go on
 until each call site was struck once."""
-WEIGHTS = {"store": 5, "latch": 2}
+WEIGHTS = {"store": 12, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
 REPEATED = (
     ("processes", 0.04, 1, (
@@ -62,7 +62,7 @@ REPEATED = (
     )),
     ("processes", 0.065, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
     ("processes", 0.03, 1, ("tests/queue/sharded/test_crowd_killed.py",)),
-    ("crashed disks", 0.235, 1, ("tests/queue/paged/test_crash_states.py",)),
+    ("crashed disks", 0.25, 1, ("tests/queue/paged/test_crash_states.py",)),
     ("damaged files", 0.02, 1, ("tests/fuzz/test_sqlite_file.py", "tests/fuzz/test_paged_files.py")),
     ("damaged records", 0.02, 1, ("tests/fuzz/test_stored_state.py", "tests/fuzz/test_commands.py")),
     ("hostile arguments", 0.015, 1, ("tests/fuzz/test_public_api.py",)),

@@ -13,12 +13,12 @@ from .runner import simulate
 from .workload import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(5)
+SEEDS = range(3)
 PROGRAM = """
 from tests.sim.runner import simulate
 from tests.sim.workload import SCENARIOS
 for name, kind in SCENARIOS.items():
-    print(name, *(simulate(kind, seed).digest() for seed in range(5)))
+    print(name, *(simulate(kind, seed).digest() for seed in range(3)))
 """
 
 
@@ -30,12 +30,12 @@ def test_the_same_seed_gives_the_same_history(primitive):
 
 
 def test_the_history_does_not_depend_on_the_process():
-    def digests(hash_seed):
-        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", PROGRAM]
-        return subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-
-    assert digests("1") == digests("2")
+    """Sets are in another order there: a process of its own, and what strings hash to is fixed for it."""
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", PROGRAM]
+    there = subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    here = [[name, *(simulate(kind, seed).digest() for seed in SEEDS)] for name, kind in SCENARIOS.items()]
+    assert [line.split() for line in there.splitlines()] == here
 
 
 def test_tracing_changes_nothing():

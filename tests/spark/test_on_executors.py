@@ -157,6 +157,7 @@ def speculating(sessions, speculating_master):
     return sessions.on(speculating_master, **SPECULATION)
 
 
+@pytest.mark.long
 def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trail):
     """The original counts and hangs; the copy that Spark starts on the other worker counts too, and wins."""
 
@@ -181,6 +182,7 @@ def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trai
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
     speculating, store_of_slow_tests, url_of_slow_tests, trail
 ):

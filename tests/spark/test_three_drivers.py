@@ -13,9 +13,7 @@ import pytest
 from .farm_driver import FARMS, LEASE
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("LATCHWORK_LONG_TESTS"), reason="four Spark sessions: only with $LATCHWORK_LONG_TESTS"
-)
+pytestmark = pytest.mark.long
 
 
 class Driver:

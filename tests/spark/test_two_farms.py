@@ -124,6 +124,7 @@ class World:
             store.close()
 
 
+@pytest.mark.long
 def test_two_spark_jobs_wait_for_each_others_phase_through_a_partition_that_heals(world):
     to_fra = world.links[1]
     to_fra.cut = True

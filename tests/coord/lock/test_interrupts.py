@@ -17,7 +17,7 @@ from tests.support.interrupts import Interrupts, points_of
 LEASE = 1.0
 SOON = 2.5
 """Seconds in which a lock that is not renewed any more is had: a lease of its holder, one of watching, and a look."""
-LAST = 200
+LAST = 120
 """Instructions at the end of a verb of which each single one is tried; before, nothing is renewed yet."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from latchwork.testing.stores import KINDS
 from tests.queue.circular import histories
 
-SEEDS = 500
+SEEDS = 200
 
 
 def test_every_fault_at_every_call():

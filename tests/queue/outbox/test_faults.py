@@ -11,7 +11,7 @@ from tests.queue.paged.failing import HOW
 
 from . import promises
 
-SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "60"))
+SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "25"))
 
 
 def test_the_call_numbers_cover_a_batch():

@@ -96,7 +96,7 @@ class Elsewhere:
 @pytest.mark.parametrize("quiet", [0.01, 1, 25, 600])
 def test_after_a_lull_of_any_length_a_message_of_another_process_is_noticed_within_100_ms(quiet):
     elsewhere = Elsewhere(MemoryStore(clock := ManualClock(max_sleeps=1_000_000)), clock)
-    for _ in range(20):
+    for _ in range(20 if quiet < 100 else 5):
         assert elsewhere.lag(quiet) <= 0.1
 
 

@@ -99,6 +99,7 @@ def settled(holds, story) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_groups_batches_and_keys_lose_and_double_nothing_however_processes_die(url, tmp_path, proved):
     log, client = tmp_path / "log", f"crowd{os.getpid()}{url[:1]}"
     log.touch()

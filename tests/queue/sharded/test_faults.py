@@ -17,7 +17,7 @@ from .world import World
 
 STEPS = 40
 """More calls than any process of the scenario makes; the test says so if not."""
-SEEDS = 150
+SEEDS = 60
 
 
 class Run:

@@ -53,6 +53,7 @@ def client():
     return f"v{os.getpid()}{time.monotonic_ns() % 10**6}"
 
 
+@pytest.mark.long
 @on("aerospike")
 def test_delayed_messages_come_though_workers_are_killed_again_and_again(fleet, url, proved):
     queue, chance = fleet.registry.get(LATER), random.Random(20)
@@ -107,6 +108,7 @@ def lateness(seconds):
     return len(seconds), round(cuts[49], 2), round(cuts[98], 2), round(max(seconds), 2)
 
 
+@pytest.mark.long
 @on("sqlite")
 def test_a_fleet_whose_leader_is_killed_again_and_again_brings_back_what_failed_and_keeps_each_tick(fleet, url, proved):
     queue = fleet.registry.get(TRIES)

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from latchwork.store import Exists
@@ -173,7 +174,12 @@ def _site(verb: str, target: Any) -> str:
 
 def _generic(op: Any) -> str:
     bin = getattr(op, "bin", "")
-    return re.sub(r"\d+", "0", bin) if isinstance(bin, str) else ""
+    return _without_numbers(bin) if isinstance(bin, str) else ""
+
+
+@lru_cache
+def _without_numbers(bin: str) -> str:
+    return re.sub(r"\d+", "0", bin)
 
 
 class ScriptPlan(Plan):

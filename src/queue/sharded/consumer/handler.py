@@ -222,8 +222,8 @@ class Settlements:
 
     def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
         """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
-        self._counters.add("failed", len(deliveries))
         rows = self._queue.fail_many(deliveries, why)
+        self._counters.add("failed", len(deliveries))
         self._count_unsettled(rows, "put into the sideline")
         return not any(isinstance(row, LatchworkError) for row in rows)
 
