@@ -7,9 +7,9 @@ BASE   ?= python3
 STAMP  := $(VENV)/.installed
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
-# Some of a test run is waiting for processes and servers, so four workers for the two cores it is meant for; five take no
-# less time. Each may start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
-WORKERS ?= 4
+# Some of a test run is waiting for processes and servers, so five workers for the two cores it is meant for. Each may
+# start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
+WORKERS ?= 5
 
 # Where bytecode is not to be written, each worker, and each process that a test starts, would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -44,7 +44,7 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 
-# A test that fails is run once more, as a process or a server beside four workers may start too late: Spark gives the
+# A test that fails is run once more, as a process or a server beside five workers may start too late: Spark gives the
 # Python process of a stream 10 s, and no setting changes that. A test that passes only then is named at the end, RERUN,
 # and is a defect to be mended. Where tests are run by name, none is run again.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --reruns 1 -r fER

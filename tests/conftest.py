@@ -115,16 +115,23 @@ FIRST = (
     "tests/store/test_aerospike_outages.py",
     "tests/test_cluster.py",
     "tests/cli/",
+    "tests/queue/paged/",
     "tests/test_capabilities.py",
+    "tests/queue/outbox/",
     "tests/test_hung_server.py",
-    "tests/test_outages.py",
+    "tests/queue/sharded/test_damaged_shards.py",
     "tests/queue/test_outages.py",
+    "tests/queue/sharded/test_delayed.py",
+    "tests/coord/election/",
+    "tests/queue/sharded/test_faults.py",
     "tests/queue/sharded/test_consumer.py",
-    "tests/queue/sharded/test_fleet.py",
+    "tests/coord/lock/",
     "tests/queue/sharded/test_groups.py",
+    "tests/machines/",
+    "tests/store/",
 )
-"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. Those from
-the outages of Aerospike on wait for most of their time, and leave it to Spark's."""
+"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. After those
+on Spark, what waits for most of its time takes turns with what computes, so that no processor is idle."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"

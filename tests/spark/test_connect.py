@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .conftest import PYTHONPATH
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_source_sink_latch_stream_and_sweep_work_on_spark_connect(tmp_path):
     """In a process of its own: a session on Connect changes what PySpark's functions mean in the whole process."""
     environment = os.environ | {"PYTHONPATH": PYTHONPATH, "SPARK_TESTING": "1"}  # the server takes a free port then

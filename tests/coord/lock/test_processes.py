@@ -65,6 +65,7 @@ def _start(code, store, *arguments):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 def test_eight_contenders_get_between_half_and_twice_their_share_of_2000(shared_store):
     store = shared_store
     crowd = [_start(CONTENDER, store, f"p{number}", 2000) for number in range(8)]
