@@ -130,8 +130,8 @@ FIRST = (
     "tests/machines/",
     "tests/store/",
 )
-"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. After those
-on Spark, what waits for most of its time takes turns with what computes, so that no processor is idle."""
+"""Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. After
+those on Spark, what waits for most of its time takes turns with what computes, so that no processor is idle."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"
