@@ -18,6 +18,8 @@ PAGES = [
     ROOT / "docs" / "getting-started.md",
     ROOT / "docs" / "fencing.md",
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    ROOT / "docs" / "operations.md",
+    ROOT / "docs" / "paged-queue.md",
 ]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -26,11 +28,11 @@ def code_of(page, folder):
     """The page's Python, in a folder of its own; what needs Spark runs in tests/spark."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     code = "".join(block for block in blocks if "pyspark" not in block)
-    return code.replace("/tmp/", f"{folder}/")
+    return code.replace("/tmp/", f"{folder}/").replace("9_000", "0")
 
 
-def run(code, *arguments):
-    environment = {**os.environ, "PYTHONPATH": ""}
+def run(code, folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": "", "LATCHWORK_STORE": f"sqlite:{folder}/default.db"}
     return subprocess.run(
         [sys.executable, *arguments], input=code, capture_output=True, text=True, timeout=120, check=False,
         env=environment,
@@ -41,7 +43,7 @@ def run(code, *arguments):
 def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
     code = code_of(page, tmp_path)
     assert "import" in code, "the blocks are found"
-    done = run(code, "-")
+    done = run(code, tmp_path, "-")
     assert done.returncode == 0, done.stderr
     if page.stem == "README":
         assert "[{'order': 7}]" in done.stdout, "the message is handed out"
@@ -49,19 +51,19 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
 
 def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_path):
     for page in PAGES[:3]:
-        done = run(code_of(page, tmp_path), "-")
+        done = run(code_of(page, tmp_path), tmp_path, "-")
         assert done.returncode == 0, f"{page.name}: {done.stderr}"
 
 
 def test_the_page_about_tests_shows_what_its_code_prints(tmp_path):
     page = ROOT / "docs" / "guide" / "testing.md"
-    (last,) = run(code_of(page, tmp_path), "-").stdout.splitlines()
+    (last,) = run(code_of(page, tmp_path), tmp_path, "-").stdout.splitlines()
     assert f"`{last}`" in page.read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_can_be_typed_into_an_interactive_session(page, tmp_path):
-    done = run(code_of(page, tmp_path), "-i", "-q", "-c", "import sys; sys.ps1 = sys.ps2 = ''")
+    done = run(code_of(page, tmp_path), tmp_path, "-i", "-q", "-c", "import sys; sys.ps1 = sys.ps2 = ''")
     assert done.returncode == 0
     assert "Error" not in done.stderr, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,12 +13,18 @@ import pyspark
 import pytest
 
 from latchwork.errors import Misconfigured
-from latchwork.spark import register
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.spark import once_per_batch, register
+from latchwork.store.connect import connect
 
 from .conftest import JAVA_OPTIONS, PYTHONPATH
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "spark.md"
+
+
+def blocks_of_the_guide():
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def installed(tmp_path):
 
 
 def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_what_it_wrote(installed, tmp_path):
-    block = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL).group(1)
+    block = blocks_of_the_guide()[0]
     assert "register" not in block
     assert len([line for line in block.splitlines() if line.strip()]) == 12
     settings = {"spark.ui.enabled": "false", "spark.driver.extraJavaOptions": JAVA_OPTIONS}
@@ -48,6 +55,36 @@ def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_wha
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["['milk', 'tea']", "['milk', 'tea']"]
+
+
+def test_the_other_programs_of_the_guide_do_what_it_says(spark, tmp_path, monkeypatch):
+    """They name a session, frames and folders that a reader has, and a table of Delta: here a folder of Parquet."""
+    store = connect(f"sqlite:{tmp_path / 'shop.db'}")
+    QueueRegistry(store, "shop").create(QueueConfig("orders"))
+    in_production, guarded, on_connect = blocks_of_the_guide()[1:]
+    names = {
+        "spark": spark,
+        "store": store,
+        "frame": spark.createDataFrame([((7, 2.5),)], "payload struct<id: long, total: double>"),
+        **{name: str(tmp_path / name) for name in ("out", "checkpoint", "path")},
+    }
+    exec(in_production.replace("aerospike://db:3000/jobs", f"sqlite:{tmp_path / 'shop.db'}"), names)
+    assert [tuple(row) for row in spark.read.parquet(names["out"]).collect()] == [(7, 2.5)]
+    names |= {"stream": spark.readStream.schema("id long, total double").parquet(names["out"])}
+    names |= {"checkpoint": str(tmp_path / "guarded")}
+    exec(guarded.replace('"delta"', '"parquet"'), names)
+    query = names["query"]
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert [tuple(row) for row in spark.read.parquet(names["path"]).collect()] == [(7, 2.5)]
+    exec(on_connect, names)
+    frame = spark.read.parquet(names["out"])
+    names["upsert"](frame, 0)
+    checkpoint = json.loads(Path(names["checkpoint"], "metadata").read_text())["id"]
+    with once_per_batch(store, "orders", 0, checkpoint=checkpoint) as batch:
+        assert batch.done
 
 
 @pytest.fixture
