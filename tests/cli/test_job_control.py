@@ -70,6 +70,15 @@ def lock_run(job, lease=60):
     return ("lock", "run", "n", "--lease", str(lease), "--", "sh", "-c", job)
 
 
+def slow(seconds):
+    """A job that says "running", then sleeps, then says "over".
+
+    The process that sleeps is the one that says so. If the shell itself said so and then started `sleep`, Ctrl-Z could
+    come while the shell waits for that process to begin (vfork). Then it cannot be stopped, and nobody sees it stop.
+    """
+    return f"(echo running; exec sleep {seconds}); echo over"
+
+
 def typed(words):
     return f"lw {shlex.join(words)}"
 
@@ -164,7 +173,7 @@ def test_a_command_in_the_background_that_wants_the_terminal_waits_for_fg(shell)
 
 
 def test_a_command_that_goes_on_in_the_background_leaves_the_terminal_to_the_shell(shell):
-    shell.sendline(typed(lock_run("echo running; sleep 3; echo over")))
+    shell.sendline(typed(lock_run(slow(3))))
     shell.expect("running")
     shell.send("\x1a")
     shell.expect("Stopped")
@@ -191,7 +200,7 @@ def test_in_a_pipeline_ctrl_c_reaches_the_command(shell):
 
 
 def test_in_a_pipeline_ctrl_z_stops_the_command_and_fg_lets_it_go_on(shell):
-    shell.sendline(f"{typed(lock_run('echo running; sleep 1; echo over'))} | cat")
+    shell.sendline(f"{typed(lock_run(slow(1)))} | cat")
     shell.expect("running")
     shell.send("\x1a")
     shell.expect("Stopped")
