@@ -19,6 +19,8 @@ from typing import Any
 from latchwork.store.port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from tests.support import servers
 
+INSTALL = "Install what the benchmarks compare with: pip install --editable '.[peers]'"
+"""What is said where another system is not installed."""
 SLICE = 0.1
 """Seconds that one case runs before the next takes its turn."""
 LEAD_IN = 0.1

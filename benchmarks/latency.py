@@ -7,7 +7,7 @@ for 10 s reads at most 20 records a second, all its queues together, counted by 
 
 Beside it, where `redis-server` is on the PATH: a Redis stream by hand (`XREADGROUP` with `BLOCK`) and dramatiq on
 Redis, in the interpreter that `$LATCHWORK_PEERS` names (default: this one). One that is not there is left out, with a
-line.
+line that says how to install it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from benchmarks._harness import aerospike_url, arguments, server_operations, table, together
+from benchmarks._harness import INSTALL, aerospike_url, arguments, server_operations, table, together
 from benchmarks.targets import Verdict, judged
 from latchwork import connect
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
@@ -154,7 +154,8 @@ def systems(url: str, directory: str, stack: ExitStack) -> tuple[list[System], l
         if redis and found:
             given.append((title, PEERS, name, redis.url))
         else:
-            missing.append(f"{title}: not measured, as {module if redis else 'redis-server'} is not installed here")
+            lacking = f"{module} is not installed here. {INSTALL}" if redis else "redis-server is not on the PATH"
+            missing.append(f"{title}: not measured, as {lacking}")
     return [System(*one, stack) for one in given], missing
 
 

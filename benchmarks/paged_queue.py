@@ -15,12 +15,15 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
-import litequeue
-import persistqueue
-
-from benchmarks._harness import Case, Rates, interleaved, table
+from benchmarks._harness import INSTALL, Case, Rates, interleaved, table
 from benchmarks.targets import Verdict, judged
 from latchwork.queue.paged.queue import PagedQueue
+
+try:
+    import litequeue
+    import persistqueue
+except ImportError as missing:
+    raise SystemExit(f"{missing}. {INSTALL}") from None
 
 PAYLOAD = os.urandom(256)
 MANY = 1000

@@ -8,7 +8,7 @@ network; it has no target.
 
 The second table holds the queue against other embedded ones at equal durability: huey and persist-queue force every
 commit (`full`), litequeue does not (`normal`). Targets: as quick as huey and persist-queue, 0.8 of litequeue's put. One
-that is not installed is left out, with a line.
+that is not installed is left out, with a line that says how to install it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from benchmarks._harness import Case, CountingStore, arguments, interleaved, table
+from benchmarks._harness import INSTALL, Case, CountingStore, arguments, interleaved, table
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
@@ -165,7 +165,7 @@ def beside_others(directory: Path, seconds: float) -> tuple[str, list[Verdict]]:
         try:
             others = cases_of(directory)
         except ImportError:
-            print(f"{name} is not installed: left out")
+            print(f"{name} is not installed: left out. {INSTALL}")
             continue
         store = SQLiteStore(directory / f"beside-{name}.db", synchronous=synchronous)
         queue, through = (
