@@ -18,7 +18,7 @@ PROGRAM = """
 from tests.sim.runner import simulate
 from tests.sim.workload import SCENARIOS
 for name, kind in SCENARIOS.items():
-    print(name, *(simulate(kind, seed).digest() for seed in range(3)))
+    print(name, simulate(kind, 0).digest())
 """
 
 
@@ -34,7 +34,7 @@ def test_the_history_does_not_depend_on_the_process():
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     command = [sys.executable, "-c", PROGRAM]
     there = subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    here = [[name, *(simulate(kind, seed).digest() for seed in SEEDS)] for name, kind in SCENARIOS.items()]
+    here = [[name, simulate(kind, 0).digest()] for name, kind in SCENARIOS.items()]
     assert [line.split() for line in there.splitlines()] == here
 
 

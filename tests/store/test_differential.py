@@ -194,7 +194,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert found[0] == found[1]
 
 
-MACHINES = 200 * SCALE
+MACHINES = 140 * SCALE
 TwoStores.TestCase.settings = settings(
     max_examples=MACHINES,
     stateful_step_count=12,
