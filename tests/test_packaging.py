@@ -214,3 +214,11 @@ def test_nothing_imports_the_package_by_the_name_of_its_folder():
                 names = [node.module or ""]
             assert all(name.partition(".")[0] != "src" for name in names), path
     assert len(everything) >= 40
+
+
+@pytest.mark.parametrize("layer", ["coord", "queue", "store", "spark", "cli", "observe"])
+def test_a_folder_of_tests_lies_as_the_source_lies(layer):
+    """Each folder of tests is named after a folder or a module of the source."""
+    folders = [path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests" / layer).rglob("test_*.py")]
+    source = {path.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("*")}
+    assert {str(one) for one in folders if one not in source and one.with_suffix(".py") not in source} == set()

@@ -17,7 +17,7 @@ from latchwork.background import FailureLog
 from latchwork.errors import Refused
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.ending import Ending
-from tests.queue.sharded.test_delayed import Term
+from tests.queue.sharded.delayed.test_delayed import Term
 
 from .twins import Twins, came_to
 

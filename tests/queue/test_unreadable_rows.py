@@ -25,7 +25,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MapPut, Put, Record, SQLiteStore, Update
 from latchwork.testing import CountingStore
 from latchwork.testing.clock import ManualClock
-from tests.queue.sharded.test_batches import left_to_the_leader, upkeep
+from tests.queue.sharded.batches.test_batches import left_to_the_leader, upkeep
 from tests.queue.sharded.world import Election
 from tests.support.sqlite_damage import damage_row
 

@@ -55,7 +55,7 @@ WEIGHTS = {"store": 12, "latch": 2}
 """How many times as much time as the others these have, on which all others rest."""
 REPEATED = (
     ("processes", 0.04, 1, (
-        "-k", "kill or death", "tests/store/test_sqlite.py", "tests/coord/election/test_kills.py",
+        "-k", "kill or death", "tests/store/sqlite/test_sqlite.py", "tests/coord/election/test_kills.py",
         "tests/queue/circular/test_processes.py", "tests/queue/sharded/test_kills.py",
         "tests/queue/paged/test_kills.py",
         "tests/queue/outbox/test_background.py",

@@ -35,9 +35,8 @@ from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite import transaction
 from latchwork.testing.stores import CountingStore
+from tests.store.sqlite.test_sqlite import CORRUPT, FULL, IOERR, Failing, forked
 from tests.support.broken import breaks
-
-from .test_sqlite import CORRUPT, FULL, IOERR, Failing, forked
 
 KEY, OTHER = Key("s", "k"), Key("s", "other")
 ONE_TRY = RetryPolicy(attempts=1)

@@ -19,7 +19,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import RecordStore, SQLiteStore
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
-from tests.store.test_sqlite import CORRUPT, IOERR
+from tests.store.sqlite.test_sqlite import CORRUPT, IOERR
 from tests.support.broken import breaks
 
 ONE_TRY = RetryPolicy(attempts=1)

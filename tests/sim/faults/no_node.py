@@ -1,5 +1,6 @@
 """A store whose client knows no node (F15): the Aerospike backend as it is, over a client that does what the real one
-does then, by docs/aerospike-client.md; `tests/store/test_aerospike_outages.py` compares that page with real servers.
+does then, by docs/aerospike-client.md; `tests/store/aerospike/test_aerospike_outages.py` compares that page with real
+servers.
 """
 
 from __future__ import annotations

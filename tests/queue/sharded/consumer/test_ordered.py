@@ -15,8 +15,7 @@ from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
-
-from .world import Torn
+from tests.queue.sharded.world import Torn
 
 
 class OneThread(ManualClock):

@@ -36,8 +36,7 @@ from latchwork.testing.clock import ManualClock
 from latchwork.testing.everywhere import inject_everywhere
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 from latchwork.testing.upkeep import bring_back
-
-from .test_delayed import Term, run_until
+from tests.queue.sharded.delayed.test_delayed import Term, run_until
 
 NEXT = {"next": "load"}
 

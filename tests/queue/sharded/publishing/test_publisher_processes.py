@@ -12,7 +12,7 @@ import pytest
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import SQLiteStore
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 BEGIN = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it

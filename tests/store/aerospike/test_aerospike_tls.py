@@ -118,7 +118,7 @@ def test_no_user_name_goes_over_the_wire_in_clear_where_an_option_of_tls_is_give
 
 
 def test_every_option_is_in_the_table_of_the_operations_page():
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
     section = page.partition("## The URL of an Aerospike store")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == list(OPTIONS)

@@ -12,8 +12,7 @@ from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
-
-from .test_delayed import Farms, payloads, run_until
+from tests.queue.sharded.delayed.test_delayed import Farms, payloads, run_until
 
 DONE, NOT_THERE, UNKNOWN = Outcome
 

@@ -1,6 +1,6 @@
 """What the client answers where no node can be reached, row by row of docs/aerospike-client.md; no server is needed.
 
-`tests/store/test_aerospike_outages.py` shows on real servers that the client does answer so.
+`tests/store/aerospike/test_aerospike_outages.py` shows on real servers that the client does answer so.
 """
 
 from __future__ import annotations

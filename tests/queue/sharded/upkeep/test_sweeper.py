@@ -17,8 +17,7 @@ from latchwork.queue.sharded.upkeep.sweep import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import InlineClock, ManualClock
 from latchwork.testing.stores import CountingStore
-
-from .world import Election, World
+from tests.queue.sharded.world import Election, World
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
+from tests.queue.sharded.delayed.test_delayed import Farms, payloads, queue_on, run_until
 from tests.sim.stage import Stage
-
-from .test_delayed import Farms, payloads, queue_on, run_until
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash
-
-from .test_delayed import Farms, run_until
-from .world import dies
+from tests.queue.sharded.delayed.test_delayed import Farms, run_until
+from tests.queue.sharded.world import dies
 
 
 def payloads(view, n=1000):

@@ -13,8 +13,7 @@ from latchwork.retry import Poll
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import InlineClock
 from latchwork.testing.stores import DOUBTS
-
-from .world import dies
+from tests.queue.sharded.world import dies
 
 
 def sidelined(process, payloads, **nack):

@@ -9,9 +9,8 @@ from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership, _meta, queues_of, workers_of
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
+from tests.queue.sharded.upkeep.test_upkeep import consuming
 from tests.sim.stage import Fault, Kind, Stage
-
-from .test_upkeep import consuming
 
 
 def at_work(store):

@@ -12,8 +12,7 @@ from latchwork.queue.sharded.upkeep.report import Stop
 from latchwork.store import MapPut, MemoryStore
 from latchwork.testing.clock import InlineClock, ManualClock
 from latchwork.testing.stores import FaultyStore
-
-from .world import Election, World
+from tests.queue.sharded.world import Election, World
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from tests.support.cluster import cluster, settled
 from tests.support.outage import Place
 from tests.support.proxy import Fault, Proxy
 
-PAGE = Path(__file__).parents[2] / "docs" / "aerospike-client.md"
+PAGE = Path(__file__).parents[3] / "docs" / "aerospike-client.md"
 SET, ROWS = "outages", 6
 ONCE = {"max_retries": 0}
 PATIENT, NEVER = 10_000, 600_000

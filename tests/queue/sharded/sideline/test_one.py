@@ -13,8 +13,7 @@ from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
-
-from .world import World, dies
+from tests.queue.sharded.world import World, dies
 
 DONE, NOT_THERE, UNKNOWN = Outcome
 
