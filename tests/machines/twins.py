@@ -24,7 +24,7 @@ from latchwork.store.once import TokenClock
 from latchwork.testing.clock import START, ManualClock
 from tests.support.proof import FIRST, SCALE
 
-MACHINES, ON_A_SERVER, STEPS = 140 * SCALE, 20 * SCALE, 10
+MACHINES, ON_A_SERVER, STEPS = 165 * SCALE, 20 * SCALE, 10
 SET_BY_A_CLOCK = range(10**12, 2**61)
 """Whole numbers that are milliseconds since the epoch, or fences."""
 ATOMS = (str, bytes, float, bool, datetime, Enum, range)

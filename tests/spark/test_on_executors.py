@@ -27,6 +27,10 @@ SPECULATION = {
     "spark.python.worker.reuse": "false",  # elsewhere it is true, so that both are tested
 }
 
+UNTIL_KILLED = 120.0
+"""Seconds that an original waits for Spark to kill it, once its copy has won. An original that gives up before that has
+failed, and Spark may start a third attempt."""
+
 
 @pytest.fixture
 def latch(store_of_slow_tests):
@@ -172,7 +176,7 @@ def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trai
         trail.mark("counted")
         if context.partitionId() == 0 and context.attemptNumber() == 0:
             trail.await_mark("0-1-counted")
-            trail.await_mark("never", timeout=20)
+            trail.await_mark("never", timeout=UNTIL_KILLED)
 
     numbers = speculating.sparkContext.parallelize(range(60), PARTITIONS)
     assert numbers.mapPartitions(task).sum() == sum(range(60))
@@ -202,8 +206,8 @@ def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
             yield pa.RecordBatch.from_pydict({"id": pa.array(rows[first : first + 10], pa.int64())})
             if original and first == 20:
                 trail.mark("published")
-                trail.await_mark("0-1-published", timeout=30)
-                trail.await_mark("never", timeout=20)
+                trail.await_mark("0-1-published")
+                trail.await_mark("never", timeout=UNTIL_KILLED)
         trail.mark("published")
 
     conf = "spark.sql.execution.arrow.maxRecordsPerBatch"

@@ -194,7 +194,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert found[0] == found[1]
 
 
-MACHINES = 140 * SCALE
+MACHINES = 165 * SCALE
 TwoStores.TestCase.settings = settings(
     max_examples=MACHINES,
     stateful_step_count=12,
