@@ -25,9 +25,12 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def code_of(page, folder):
-    """The page's Python, in a folder of its own; what needs Spark runs in tests/spark."""
+    """The page's Python, in a folder of its own; what needs Spark runs in tests/spark.
+
+    After each block comes an empty line: at a prompt, Enter ends a block whose last line is indented.
+    """
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    code = "".join(block for block in blocks if "pyspark" not in block)
+    code = "\n".join(block for block in blocks if "pyspark" not in block)
     return code.replace("/tmp/", f"{folder}/").replace("9_000", "0")
 
 
