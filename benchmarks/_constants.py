@@ -8,11 +8,11 @@ from collections.abc import Callable
 from itertools import count
 
 from benchmarks._growth import shown
-from benchmarks._growth_cases import counted, name_of
 from benchmarks._harness import Case, interleaved, table
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, Removal, Update
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.model.expr import Bound, Param
+from tools.growth_cases import counted, name_of
 
 VALUE = b"x" * 256
 ROWS = 100

@@ -7,7 +7,6 @@ points on logarithmic scales: 0 = the cost does not grow, 1 = it grows as the si
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from benchmarks._harness import CountingStore
 from latchwork.store import MemoryStore, RecordStore, SQLiteStore
 from latchwork.store.aerospike.store import AerospikeStore
+from tools.growth import Case, Step, slope
 
 TURNS = 9
 SLICE = 0.02
@@ -29,29 +29,6 @@ LEAST, LONGEST = 3, 1.5
 MOST = 40
 """Runs in a turn, so that what is measured does not itself change the size."""
 
-Sizes = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Step:
-    """What is measured. units: operations (or messages) in one run.  before: what has to be there for each run, neither
-    counted nor timed.
-    """
-
-    what: str
-    run: Callable[[], object]
-    units: int = 1
-    before: Callable[[], object] | None = None
-
-
-@dataclass(frozen=True)
-class Case:
-    """Something that must not make operations grow. make: a world of a size on a store, as what is done in it."""
-
-    of: str
-    sizes: Sizes
-    make: Callable[[RecordStore, int], Sequence[Step]]
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -59,14 +36,6 @@ class Cost:
 
     calls: tuple[float, ...]
     micros: tuple[float, ...]
-
-
-def slope(sizes: Sequence[int], values: Sequence[float]) -> float:
-    """Of the least-squares line through the points on logarithmic scales; 0 where there is nothing to compare."""
-    if min(values) <= 0:
-        return 0.0
-    xs, ys = [math.log(size) for size in sizes], [math.log(value) for value in values]
-    return statistics.linear_regression(xs, ys).slope
 
 
 @contextmanager

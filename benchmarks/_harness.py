@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from latchwork.store.port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
-from tests.support import servers
+from tools import servers
 
 INSTALL = "Install what the benchmarks compare with: pip install --editable '.[peers]'"
 """What is said where another system is not installed."""

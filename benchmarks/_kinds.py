@@ -14,7 +14,6 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from benchmarks._growth_cases import Election
 from benchmarks._harness import table
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
 from latchwork.errors import LatchworkError
@@ -25,6 +24,7 @@ from latchwork.store import Exists, Key, MemoryStore, Put, Record, RecordStore
 from latchwork.store.model.ops import writes
 from latchwork.store.port import Removal, Row, StoreInfo, Update, Values
 from latchwork.testing.clock import ManualClock
+from tools.growth_cases import Election
 
 KINDS = ("read", "update", "create", "delete")
 

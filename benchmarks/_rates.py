@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from benchmarks._growth import shown, slope
-from benchmarks._growth_cases import name_of
+from benchmarks._growth import shown
 from benchmarks._harness import CountingStore, table
 from latchwork.coord import CountDownLatch, FencedLock, LeaseElection
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
+from tools.growth import slope
+from tools.growth_cases import name_of
 
 SIZES = (1, 10, 100)
 SECONDS, WARM = 5.0, 1.5

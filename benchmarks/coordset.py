@@ -24,7 +24,7 @@ from benchmarks._harness import Case, CountingStore, aerospike_url, arguments, i
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import Barrier, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support import servers
+from tools import servers
 
 PERMITS, MEMBERS, PARTIES = 4, 20, 4
 MANY = 10**9

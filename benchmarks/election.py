@@ -21,7 +21,7 @@ from benchmarks._harness import table
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.store import SQLiteStore
-from tests.support import servers
+from tools import servers
 
 ROUNDS = 5
 LEASE = 1.0

@@ -24,8 +24,8 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.seams import Seams
 from latchwork.store import RecordStore
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support import servers
-from tests.support.cluster import Node, cluster
+from tools import servers
+from tools.cluster import Node, cluster
 
 KEY_BUSY = 14
 WRITERS = (1, 8, 16, 24, 32, 64)

@@ -30,7 +30,7 @@ from latchwork import connect
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.testing import CountingStore
-from tests.support.servers import Process, free_ports
+from tools.servers import Process, free_ports
 
 ROLES = Path(__file__).with_name("_latency_roles.py")
 RATE, SECONDS = 50, 8

@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import _constants, _growth, _kinds, _rates, key_busy, placement
-from benchmarks._growth_cases import CASES
 from benchmarks._harness import aerospike_url, table
-from tests.support import servers
+from tools import servers
+from tools.growth_cases import CASES
 
 PAGE = Path(__file__).parents[1] / "docs" / "scaling.md"
 NAMES = 1_000

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .support import servers
+from tools import servers
+
 from .support.proof import PROPERTY, Proof
 from .support.proxy import Proxy
 

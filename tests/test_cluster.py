@@ -14,8 +14,7 @@ from latchwork.coord import CountDownLatch, FencedLock, LeaseElection
 from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key
-
-from .support import cluster, servers
+from tools import cluster, servers
 
 PARTIES = 600
 ROUNDS = 100

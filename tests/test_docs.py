@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]

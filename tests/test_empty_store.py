@@ -13,9 +13,9 @@ from latchwork.errors import FencedOut, LeaseLost, NotFound
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
+from tools import servers
 
 from .queue.sharded.world import Election
-from .support import servers
 
 
 class Emptied:

@@ -27,8 +27,8 @@ from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, Put
 from latchwork.store.aerospike import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support import servers
 from tests.support.proxy import Proxy
+from tools import servers
 
 LATEST = 1.0
 """Seconds that a verb may be late."""

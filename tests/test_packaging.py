@@ -145,7 +145,7 @@ def test_all_that_is_public_says_what_it_does():
 
 def _imports(path):
     """Every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
-    package = path.relative_to(ROOT / "src").parts[:-1]
+    package = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -196,6 +196,15 @@ def test_no_file_imports_itself_through_others():
     some = next(path for path in SOURCES if graph[path])
     graph[next(iter(graph[some]))].add(some)
     assert shape["circles_of"](graph) != [], "the check sees what it looks for"
+
+
+@pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])
+def test_tests_and_benchmarks_do_not_import_each_other(folder, other):
+    files = list((ROOT / folder).rglob("*.py"))
+    found = {f"{path} imports {name}" for path in files for name in _imports(path) if name.split(".")[0] == other}
+    assert found == set()
+    names = {name.split(".")[0] for path in files for name in _imports(path)}
+    assert "tools" in names, "the check sees what it looks for"
 
 
 def test_every_module_says_what_it_is_and_stays_short():

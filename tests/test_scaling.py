@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import placement
-from benchmarks._growth import slope
-from benchmarks._growth_cases import CASES
-from benchmarks._harness import CountingStore
 from latchwork.store import MemoryStore
+from latchwork.testing import CountingStore
+from tools import placement
+from tools.growth import slope
+from tools.growth_cases import CASES
 
 GROWS = {"queue: drain 1,000 scattered, a message"}
 """A claim for each shard that holds something, which docs/scaling.md says."""
@@ -22,9 +22,9 @@ def calls(case, size):
         for _ in range(2):
             if step.before:
                 step.before()
-            before = store.total()
+            before = store.total
             step.run()
-            found[step.what] = (store.total() - before) / step.units
+            found[step.what] = (store.total - before) / step.units
     return found
 
 

@@ -16,8 +16,8 @@ from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support import servers
 from tests.support.outage import Place
+from tools import servers
 
 NAMES = count()
 PATIENT, ONCE = RetryPolicy(attempts=8, wait=0.05, max_wait=0.2), RetryPolicy(attempts=1)

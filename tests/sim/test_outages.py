@@ -13,11 +13,11 @@ import pytest
 
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support import servers
-from tests.support.cluster import cluster, settled
 from tests.support.outage import Place
 from tests.support.proof import SCALE, SEEDS
 from tests.support.proxy import Fault
+from tools import servers
+from tools.cluster import cluster, settled
 
 from .hunt.coordination import Elections, Latches, Locks, Semaphores, Updates
 from .hunt.ground import Ground, Outage, hunt

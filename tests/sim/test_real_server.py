@@ -19,9 +19,9 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support import servers
 from tests.support.proof import FIRST, SCALE
 from tests.support.proxy import Fault
+from tools import servers
 
 from .checkers.linearizable import linearizable
 from .checkers.models import Counter

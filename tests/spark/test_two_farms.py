@@ -14,7 +14,7 @@ from examples.multi_dc import Shipper
 from latchwork.coord import LatchLevel
 from latchwork.spark.phase import job_phase
 from latchwork.store.connect import connect
-from tests.support import servers
+from tools import servers
 
 from .conftest import STORES_OF_SLOW_TESTS
 from .farm_process import FARMS, PARTITIONS, PHASES

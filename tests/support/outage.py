@@ -11,8 +11,8 @@ import aerospike
 
 from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.url import parse
+from tools import servers
 
-from . import servers
 from .proxy import Fault, Proxy
 
 

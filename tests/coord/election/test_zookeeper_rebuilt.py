@@ -14,7 +14,7 @@ from latchwork.errors import InvalidRequest
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from tests.support import waiting
-from tests.support.servers import Unreachable, ZooKeeper, started
+from tools.servers import Unreachable, ZooKeeper, started
 
 until = partial(waiting.until, timeout=30.0)
 

@@ -10,8 +10,8 @@ from latchwork.errors import LatchworkError
 from latchwork.queue import Outbox, PagedQueue, QueueRegistry
 from latchwork.retry import RetryPolicy
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support import servers
 from tests.support.proxy import Fault
+from tools import servers
 
 from .world import World
 

@@ -8,8 +8,8 @@ from latchwork.errors import LatchworkError, OutcomeUnknown, Refused, Unavailabl
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Once, Put, Read, Removal, Update
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.support import servers
 from tests.support.proxy import Fault
+from tools import servers
 
 KEY = Key("faults", "r")
 OTHER = Key("faults", "s")

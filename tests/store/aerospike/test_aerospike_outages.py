@@ -27,10 +27,10 @@ from latchwork.store import Add, Key, Removal, Update
 from latchwork.store import Read as ReadBin
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support import servers
-from tests.support.cluster import cluster, settled
 from tests.support.outage import Place
 from tests.support.proxy import Fault, Proxy
+from tools import servers
+from tools.cluster import cluster, settled
 
 PAGE = Path(__file__).parents[3] / "docs" / "aerospike-client.md"
 SET, ROWS = "outages", 6

@@ -20,7 +20,7 @@ from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.aerospike.url import parse
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
 from tests.conftest import NO_SERVER
-from tests.support import servers
+from tools import servers
 
 KEY = Key("store", "k")
 

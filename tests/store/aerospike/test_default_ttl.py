@@ -13,7 +13,7 @@ from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.contract.once import OnceContract
 from latchwork.store.model.form import Form
 from tests.conftest import NO_SERVER
-from tests.support import servers
+from tools import servers
 
 ONCE = Once(8, result=Bin("n"))
 ADDED = Form(Add("n", Param("by")), Read("n"), exists=Exists.ANY)

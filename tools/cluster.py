@@ -9,7 +9,7 @@ from typing import Any
 
 from aerospike import exception as driver
 
-from . import servers
+from tools import servers
 
 
 class Node(servers.Asd):

@@ -1,4 +1,4 @@
-"""Real servers for the tests: Aerospike and ZooKeeper, started on free loopback ports and ended by their process id.
+"""Real servers for tests and benchmarks: Aerospike and ZooKeeper, on free loopback ports, ended by their process id.
 
 An Aerospike is, first found wins: `$LATCHWORK_TEST_AEROSPIKE` (host:port/namespace), an `asd` on the PATH, a Docker
 that answers. Without one, the tests that need it are skipped, and the closing summary of the run says so.

@@ -6,12 +6,12 @@ from itertools import count, cycle
 
 import aerospike
 
-from benchmarks._growth import Case, Step
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.store import Put, RecordStore
 from latchwork.store.aerospike.store import AerospikeStore
+from tools.growth import Case, Step
 
 FARMS = ("dc1", "dc2")
 MANY = 10**6
