@@ -18,8 +18,8 @@ from benchmarks._harness import table
 from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
 from latchwork.errors import LatchworkError
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.store import Exists, Key, MemoryStore, Put, Record, RecordStore
 from latchwork.store.model.ops import writes
 from latchwork.store.port import Removal, Row, StoreInfo, Update, Values

@@ -31,8 +31,8 @@ from pyspark.sql import SparkSession
 from benchmarks._harness import aerospike_url, arguments, table
 from benchmarks.targets import Verdict, judged
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.spark import register
 from latchwork.store.aerospike.store import AerospikeStore
 

@@ -17,7 +17,7 @@ from latchwork.cli import main
 from latchwork.coord import CountDownLatch, CountUpDownLatch, FencedLock, LatchLevel, LeaseElection
 from latchwork.errors import InvalidRequest, LatchworkError
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.spark import SparkLatch
 from latchwork.spark.options import parse
 from latchwork.store import Exists, Key, MapPut, MemoryStore, Put

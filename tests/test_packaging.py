@@ -21,9 +21,23 @@ FOUND_BY_SPARK = "pyspark_latchwork/__init__.py"
 BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
 LAYERS = ("", "store", "coord", "queue", "testing", "observe", "spark", "cli")
 """From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
+ORDER = {
+    "store": "repeats model/ decode once port contract/ local/ aerospike/ sqlite/ connect __init__",
+    "coord": "inputs lease fencing waits/ contender limiter keeper holders lock semaphore rwlock election/ presence/ "
+    "latch/ barrier/ __init__",
+    "queue": "rows undecodable circular/ paged/ sharded/ ledger outbox/ __init__",
+    "queue/sharded": "envelope pointers bell sweep_record config stamps slots depth members shared_acks record pending "
+    "shards peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ publishing/ "
+    "queue registry stats upkeep/ consumer/ __init__",
+    "cli": "extra jsontext options findings demo probe snapshot session run/ worker large outbox app coord/ queue/ "
+    "__init__ stats doctor __main__",
+}
+"""The parts of each folder that has folders, from the bottom up: each may import what is before it."""
 PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "testing", "spark", "observe")))
 ABOVE_ALL = {"__init__.py", "__main__.py"}
 """The modules of the package itself that may import every layer: the names that users see, and the command."""
+
+SHAPE = runpy.run_path(str(ROOT / "tools" / "shape.py"))
 
 _CHECK = """
 import sys, queue
@@ -143,6 +157,12 @@ def test_all_that_is_public_says_what_it_does():
 # ---- what the sources import
 
 
+@pytest.fixture(scope="module")
+def imports():
+    """The files of the source that each of them imports."""
+    return {path: SHAPE["imports_of"](path, ROOT / "src") for path in SOURCES}
+
+
 def _imports(path):
     """Every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
     package = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1]
@@ -188,14 +208,47 @@ def test_imports_go_one_way():
     assert checked >= 100
 
 
-def test_no_file_imports_itself_through_others():
-    shape = runpy.run_path(str(ROOT / "tools" / "shape.py"))
-    root = ROOT / "src"
-    graph = {path: shape["imports_of"](path, root) for path in SOURCES}
-    assert shape["circles_of"](graph) == []
-    some = next(path for path in SOURCES if graph[path])
-    graph[next(iter(graph[some]))].add(some)
-    assert shape["circles_of"](graph) != [], "the check sees what it looks for"
+def _against_the_order(folder, graph):
+    """The imports between the parts of a folder that its written order does not allow."""
+    parts = SHAPE["inside"](ROOT / "src" / folder, graph)
+    order = {name: place for place, name in enumerate(ORDER[folder].split())}
+    names = {part: part.stem if part.suffix else f"{part.name}/" for part in parts}
+    assert set(names.values()) == set(order), f"the parts of {folder} and their written order differ"
+    pairs = ((names[one], names[other]) for one, others in parts.items() for other in others)
+    return {f"{one} imports {other}" for one, other in pairs if order[one] < order[other]}
+
+
+@pytest.mark.parametrize("folder", ORDER)
+def test_imports_within_a_folder_go_one_way(folder, imports):
+    assert _against_the_order(folder, imports) == set()
+    inside = ROOT / "src" / folder
+    one, other = next(
+        (a, b) for a in SOURCES for b in imports[a] if a.parent == inside != b.parent and inside in b.parents
+    )
+    wrong = imports | {other: imports[other] | {one}}
+    assert _against_the_order(folder, wrong) != set(), "the check sees what it looks for"
+
+
+def test_every_folder_with_folders_has_a_written_order(imports):
+    folders = {path.parent for path in imports}
+    parents = {folder.parent.relative_to(ROOT / "src").as_posix() for folder in folders if folder != ROOT / "src"}
+    assert parents - {"."} == set(ORDER)  # the source's own is `LAYERS`
+
+
+def test_no_file_imports_itself_through_others(imports):
+    assert SHAPE["circles_of"](imports) == []
+    some = next(path for path in SOURCES if imports[path])
+    first = next(iter(imports[some]))
+    wrong = imports | {first: imports[first] | {some}}
+    assert SHAPE["circles_of"](wrong) != [], "the check sees what it looks for"
+
+
+def test_no_folder_imports_itself_through_others(imports):
+    assert SHAPE["folder_circles_of"](imports) == []
+    latch, presence = (ROOT / "src" / "coord" / name / "layout.py" for name in ("latch", "presence"))
+    wrong = imports | {presence: imports[presence] | {latch}}
+    assert SHAPE["circles_of"](wrong) == [], "the files make no circle"
+    assert [len(circle) for circle in SHAPE["folder_circles_of"](wrong)] == [2], "their folders make one"
 
 
 @pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])

@@ -1,4 +1,4 @@
-"""Counts the shape of the source: files and lines a folder, imports between folders, and circles of imports.
+"""Counts the shape of the source: files and lines a folder, imports between folders, and circles of files and folders.
 
 Run it as `python tools/shape.py [FOLDER]`; the default is the folder `src` beside this one.
 """
@@ -56,6 +56,26 @@ def circles_of(graph: dict[Path, set[Path]]) -> list[list[Path]]:
     return circles
 
 
+def inside(folder: Path, graph: dict[Path, set[Path]]) -> dict[Path, set[Path]]:
+    """The imports between the files and the folders that lie in a folder, each folder taken as a whole."""
+    files = [path for path in graph if path.is_relative_to(folder)]
+    part = {path: folder / path.relative_to(folder).parts[0] for path in files}
+    found: dict[Path, set[Path]] = {one: set() for one in part.values()}
+    for path in files:
+        found[part[path]] |= {part[target] for target in graph[path] if target in part} - {part[path]}
+    return found
+
+
+def folder_circles_of(graph: dict[Path, set[Path]]) -> list[list[Path]]:
+    """The circles in which a folder takes part: it imports another part of its parent, which imports it in turn."""
+    folders = sorted({path.parent for path in graph})
+    return [circle for folder in folders for circle in circles_of(inside(folder, graph)) if not _files(circle)]
+
+
+def _files(circle: list[Path]) -> bool:
+    return all(path.suffix for path in circle)
+
+
 def main() -> None:
     """Print the tables."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "src").resolve()
@@ -72,10 +92,10 @@ def main() -> None:
         print(f"{folder!s:32}{folders[folder]:>6}{lines[folder]:>8}{within[folder]:>16}")
     print(f"{'sum':32}{sum(folders.values()):>6}{sum(lines.values()):>8}{sum(within.values()):>16}")
     print(f"imports between folders: {len(pairs) - sum(within.values())}")
-    circles = circles_of(graph)
-    print(f"circles of imports: {len(circles)}")
-    for group in circles:
-        print("  " + ", ".join(str(path.relative_to(root)) for path in group))
+    for what, circles in (("files", circles_of(graph)), ("folders", folder_circles_of(graph))):
+        print(f"circles of {what}: {len(circles)}")
+        for group in circles:
+            print("  " + ", ".join(str(path.relative_to(root)) for path in group))
 
 
 if __name__ == "__main__":

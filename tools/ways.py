@@ -40,12 +40,18 @@ def entered(call: Callable[[], Any]) -> tuple[Any, Entered]:
     return returned, found
 
 
-def _files(functions: Entered) -> int:
-    return len({file for file, _ in functions})
+def above(functions: Entered) -> Entered:
+    """The functions of a way that lie above the store."""
+    return {one: None for one in functions if not one[0].startswith(BELOW)}
 
 
-def main() -> None:
-    """Print the table."""
+def files_of(functions: Entered) -> set[str]:
+    """The files that functions are in."""
+    return {file for file, _ in functions}
+
+
+def ways() -> dict[str, Entered]:
+    """The functions that each of these public verbs enters, by its name."""
     store = MemoryStore()
     queue = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=1))
     large = LargeQueue.create(store, "large", 1_000)
@@ -57,19 +63,24 @@ def main() -> None:
         large.enqueue_many([n] * 2)
         large.dequeue()
         turns.take()
-    ways: dict[str, Entered] = {}
-    _, ways["publish"] = entered(lambda: queue.publish(1))
-    (delivery,), ways["receive"] = entered(lambda: queue.receive(1, timeout=1))
-    _, ways["ack"] = entered(delivery.ack)
-    _, ways["one turn of a consumer"] = entered(turns.take)
-    _, ways["large queue: enqueue"] = entered(lambda: large.enqueue(1))
-    _, ways["large queue: dequeue"] = entered(large.dequeue)
+    found: dict[str, Entered] = {}
+    _, found["publish"] = entered(lambda: queue.publish(1))
+    (delivery,), found["receive"] = entered(lambda: queue.receive(1, timeout=1))
+    _, found["ack"] = entered(delivery.ack)
+    _, found["one turn of a consumer"] = entered(turns.take)
+    _, found["large queue: enqueue"] = entered(lambda: large.enqueue(1))
+    _, found["large queue: dequeue"] = entered(large.dequeue)
+    return found
+
+
+def main() -> None:
+    """Print the table."""
     print(f"{'':24}{'functions':>10}{'files':>7}{'above the store':>17}{'files':>7}")
-    for name, functions in ways.items():
-        above = {one: None for one in functions if not one[0].startswith(BELOW)}
-        print(f"{name:24}{len(functions):>10}{_files(functions):>7}{len(above):>17}{_files(above):>7}")
+    for name, functions in ways().items():
+        upper = above(functions)
+        print(f"{name:24}{len(functions):>10}{len(files_of(functions)):>7}{len(upper):>17}{len(files_of(upper)):>7}")
         for file, function in functions if "--all" in sys.argv else ():
-            print(f"    {' ' if (file, function) in above else '-'} {file} {function}")
+            print(f"    {' ' if (file, function) in upper else '-'} {file} {function}")
 
 
 if __name__ == "__main__":

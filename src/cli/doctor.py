@@ -20,7 +20,7 @@ from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..inputs import is_int
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.record import last_sweep_of
-from ..queue.sharded.upkeep.sweep_record import SweepRecord
+from ..queue.sharded.sweep_record import SweepRecord
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put

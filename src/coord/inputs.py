@@ -1,4 +1,4 @@
-"""Validation of the names of locks, elections, owners and candidates, and of what they publish."""
+"""Validation of names (locks, elections, owners, candidates, farms), of times to live, and of what is published."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 from typing import Any
 
 from ..errors import InvalidRequest
-from ..inputs import checked_text
+from ..inputs import checked_store_name, checked_text, checked_whole
 from ..plain import shown
 from ..seams import Seams
+from ..store.port import KEEP, MAX_TTL
+
+FARM_COUNT = "count#"
+"""The prefix of the bin with a farm's counter, the longest prefix before a farm's id."""
+MAX_FARM = 15 - len(FARM_COUNT)
 
 
 def checked_name(name: str) -> str:
@@ -38,3 +43,20 @@ def as_json(what: str, value: Any) -> tuple[str, int]:
         return text, len(text.encode())
     except (TypeError, ValueError, RecursionError) as failure:
         raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+
+
+def checked_farm(farm: str) -> str:
+    """Check a farm's id, and return it. Raises `InvalidRequest` if its bins could not be named."""
+    size = len(checked_store_name("farm_id", farm).encode())
+    if size > MAX_FARM:
+        raise InvalidRequest(f"farm_id {shown(farm)} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
+    if FARM_COUNT in farm:
+        raise InvalidRequest(
+            f"farm_id {shown(farm)} contains {shown(FARM_COUNT)}, at which the Java library fails: leave it out"
+        )
+    return farm
+
+
+def checked_ttl(ttl: int | None) -> int:
+    """Check a time to live in seconds, and return it; None means that the record's is kept."""
+    return KEEP if ttl is None else checked_whole("ttl", ttl, 1, MAX_TTL)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
     from .paged.queue import PagedQueue
     from .paged.reader import PagedEntry
-    from .sharded.batches.batch import BatchProgress, Publish, QueueBatch
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
+    from .sharded.publishing.batch import BatchProgress, Publish, QueueBatch
     from .sharded.publishing.publication import Publication
     from .sharded.publishing.publisher import Publisher
     from .sharded.queue import QueueGroup, ShardedQueue
@@ -47,7 +47,7 @@ __getattr__, __dir__ = offer(
         ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
         ".paged.queue": "PagedQueue",
         ".paged.reader": "PagedEntry",
-        ".sharded.batches.batch": "BatchProgress Publish QueueBatch",
+        ".sharded.publishing.batch": "BatchProgress Publish QueueBatch",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from ..coord.inputs import checked_farm
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, checked_farm, latch_key, named, names_in
+from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, latch_key, named, names_in
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
 from ..store.model.expr import MapSize

@@ -20,7 +20,7 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..plain import shown
-from ..queue.ledger.ledger import Ledger, Outgoing
+from ..queue.ledger import Ledger, Outgoing
 from .options import Options
 from .worker import make_ready
 

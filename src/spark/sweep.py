@@ -23,9 +23,9 @@ from ..queue.sharded.groups.making import DROPPED
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.sweep_record import SweepRecord, pointer_bin
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
 from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, sweep_shards
-from ..queue.sharded.upkeep.sweep_record import SweepRecord, pointer_bin
 from ..queue.sharded.upkeep.sweeper import Leads, Sweeper, unread
 from ..store.model.expr import Bound
 from ..store.model.ops import Read

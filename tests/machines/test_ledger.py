@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from latchwork.errors import InvalidRequest, NonDeterministicInput, Refused
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import Ledger, Outgoing, Published
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing, Published
 
 from .twins import Twins, came_to, failed
 

@@ -13,9 +13,9 @@ from latchwork.queue.rows import read_each
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches.blocks import BLOCK, Place
 from latchwork.queue.sharded.envelope import BINS, Envelope
-from latchwork.queue.sharded.groups.acks import _DROP
 from latchwork.queue.sharded.groups.making import forget_dead
 from latchwork.queue.sharded.groups.passing import passed_by_groups
+from latchwork.queue.sharded.shared_acks import _DROP
 from latchwork.queue.sharded.slots import Slot, Written
 from latchwork.queue.sharded.stats import all_facts
 from latchwork.queue.sharded.upkeep.ending import Ending

@@ -12,9 +12,9 @@ from unittest import mock
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import delivery
 from latchwork.queue.sharded.batches import ends, records
-from latchwork.queue.sharded.batches.batch import QueueBatch
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Counts, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
+from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.store import Param, Put, has
 
 

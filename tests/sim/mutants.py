@@ -28,13 +28,13 @@ from latchwork.queue.circular import layout as circular_layout
 from latchwork.queue.circular import lock as circular_lock
 from latchwork.queue.circular import plan as circular_plan
 from latchwork.queue.circular import queue as circular
-from latchwork.queue.ledger import chunks as ledger_chunk
-from latchwork.queue.ledger import writer as ledger_writer
-from latchwork.queue.ledger.chunks import LedgerRecords
 from latchwork.queue.sharded import active, bell
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
+from latchwork.queue.sharded.ledger import chunks as ledger_chunk
+from latchwork.queue.sharded.ledger import writer as ledger_writer
+from latchwork.queue.sharded.ledger.chunks import LedgerRecords
 from latchwork.queue.sharded.sideline import drain as passes
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
@@ -251,7 +251,7 @@ LATCH = (
     Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
            _swap(latch_layout, "not_counted", lru_cache(_any_kind)), scripted=True),
     Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
-           _swap(latch_layout, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
+           _swap(latch_handle, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
     Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
            _swap(latch_watch, "has_joined", lambda bins, farm: latch_layout.COUNT + farm in bins), scripted=True),
     Mutant("latch", "released without every farm's share", "P8: every farm in farms has its bin",

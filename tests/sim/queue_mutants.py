@@ -13,13 +13,13 @@ from msgspec import structs
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import shards, subqueue, transfer
+from latchwork.queue.sharded import shards, shared_acks, subqueue, transfer
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
-from latchwork.queue.sharded.groups import acks, making
+from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups import pointers as group_pointers
-from latchwork.queue.sharded.groups.members import Members
+from latchwork.queue.sharded.members import Members
 from latchwork.queue.sharded.pending import PendingSlots
 from latchwork.queue.sharded.publishing.publication import Pending
 from latchwork.queue.sharded.publishing.publisher import Publisher
@@ -227,8 +227,8 @@ def _deleted_by_its_own() -> Any:
 
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(acks, "LAST", exists("msgId")))
-    stack.enter_context(mock.patch.object(acks, "_none", return_value=True))
+    stack.enter_context(mock.patch.object(shared_acks, "LAST", exists("msgId")))
+    stack.enter_context(mock.patch.object(shared_acks, "_none", return_value=True))
     return stack
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from unittest import mock
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.ledger.ledger import Ledger
 from latchwork.queue.sharded.delayed import schedules as delayed_schedules
 from latchwork.queue.sharded.delayed.schedules import Schedule, from_ms, to_ms
+from latchwork.queue.sharded.ledger.ledger import Ledger
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import sweep, sweeper, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.spark import options
 from latchwork.spark.options import parse
 from latchwork.spark.sink import BatchWriter, Rows

@@ -11,8 +11,8 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from latchwork.errors import FencedOut, LatchworkError, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.spark import options
 from latchwork.spark.options import parse
 from latchwork.spark.source import StreamReader

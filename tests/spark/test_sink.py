@@ -181,7 +181,7 @@ def test_what_cannot_be_a_message_is_refused_at_planning(session, queue, options
 
 
 def test_an_aborted_write_says_exactly_what_it_has_left(queue, options, caplog):
-    from latchwork.queue.ledger.ledger import Ledger, Outgoing
+    from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
     from latchwork.spark.options import parse
     from latchwork.spark.sink import BatchWriter, Rows, Written
 

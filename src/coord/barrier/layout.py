@@ -16,8 +16,7 @@ from ...store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest
 from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapTrim, Put
 from ...store.port import Exists, Key
-from ..inputs import as_json
-from ..latch.layout import checked_farm
+from ..inputs import as_json, checked_farm
 
 BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
 """The sets of all barriers and of what their parties bring; the keys are `<client>#<name>` and

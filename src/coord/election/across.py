@@ -25,8 +25,7 @@ from ...store.model.ops import Put
 from ...store.port import NEVER, Exists, Key, RecordStore
 from ..contender import TRANSIENT, Claim
 from ..fencing import Fenced
-from ..inputs import checked_owner
-from ..latch.layout import checked_farm
+from ..inputs import checked_farm, checked_owner
 from ..lease import FENCE, LOCKED
 from ..lock import LOCKS, Grant
 from .election import RECOVERY, Leadership

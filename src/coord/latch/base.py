@@ -18,6 +18,7 @@ from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
+from ..inputs import checked_ttl
 from ..presence.alarm import Alarm
 from ..presence.presence import Group
 from ..waits.metrics import measured
@@ -381,7 +382,7 @@ class Latch(Handle):
         """Create this farm's counter, or `join` an existing one. Raises `AlreadyExists`."""
         self._names = None if parties is None else layout.checked_parties(parties)
         number = self._number(count)
-        wanted, ttl = self._names, layout.checked_ttl(ttl)
+        wanted, ttl = self._names, checked_ttl(ttl)
         tries = (self._create(number, ttl) for _ in range(self._store.policy.attempts))
         created = next((done for done in tries if done is not None), None)
         if created is None:

@@ -15,6 +15,7 @@ from ...plain import shown
 from ...retry import LATCH_POLICY, RetryPolicy
 from ...store.connect import as_store
 from ...store.port import Record, RecordStore
+from ..inputs import checked_farm, checked_ttl
 from . import layout
 from .layout import Names, bins_of
 
@@ -53,9 +54,9 @@ class Handle:
             raise InvalidRequest(f"level is {shown(level)}; it must be LatchLevel.DC or LatchLevel.XDC")
         self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
-        self._farm = layout.checked_farm(farm_or_default(farm_id))
+        self._farm = checked_farm(farm_or_default(farm_id))
         self._farms = layout.checked_farms(farms)
-        self._level, self._ttl = level, layout.checked_ttl(ttl)
+        self._level, self._ttl = level, checked_ttl(ttl)
         if self._farms and level is LatchLevel.DC:
             raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
 

@@ -34,13 +34,13 @@ from ...store.model.form import Form
 from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
 from ...store.once import Once
-from ...store.port import KEEP, MAX_SET, MAX_TTL, Key
+from ...store.port import MAX_SET, Key
+from ..inputs import FARM_COUNT, checked_farm
 
 T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
 """The parties that a latch was created with; a range if they are the whole numbers from 0 on (partitions)."""
-COUNT, DONE, OPS, ID, FARMS, NAMES = "count#", "done#", "ops#", "id#", "farms#", "names#"
-MAX_FARM = 15 - len(COUNT)
+COUNT, DONE, OPS, ID, FARMS, NAMES = FARM_COUNT, "done#", "ops#", "id#", "farms#", "names#"
 MAX_PARTIES = 100_000
 """Most parties that may be named. As whole numbers they fill half of a record of 1 MiB when all have counted."""
 MAX_NAMES = 400_000
@@ -179,18 +179,6 @@ def named(what: str, value: str) -> str:
     return value
 
 
-def checked_farm(farm: str) -> str:
-    """Check a farm's id, and return it. Raises `InvalidRequest` if its bins could not be named."""
-    size = len(checked_store_name("farm_id", farm).encode())
-    if size > MAX_FARM:
-        raise InvalidRequest(f"farm_id {shown(farm)} has {size} bytes; at most {MAX_FARM}, as bin names end at 15")
-    if COUNT in farm:
-        raise InvalidRequest(
-            f"farm_id {shown(farm)} contains {shown(COUNT)}, at which the Java library fails: leave it out"
-        )
-    return farm
-
-
 def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
     """Whether a farm has created its counter. Early counts of the Java library make one by themselves, below zero."""
     count = bins.get(COUNT + farm)
@@ -200,14 +188,6 @@ def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     """Check the farms that a cross-data-centre latch waits for, and return them sorted; () if none are named."""
     return tuple(sorted({checked_farm(farm) for farm in listed("farms", farms or ())}))
-
-
-def checked_ttl(ttl: int | None) -> int:
-    """Check a time to live in seconds, and return it; None means that the record's is kept.
-
-    A latch always has one, so that a forgotten latch disappears.
-    """
-    return KEEP if ttl is None else checked_whole("ttl", ttl, 1, MAX_TTL)
 
 
 def checked_party(party: str | int) -> str | int:

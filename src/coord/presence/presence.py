@@ -30,8 +30,7 @@ from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
 from ...store.port import Key, RecordStore
 from ..contender import Claim
-from ..inputs import checked_name
-from ..latch.layout import checked_farm, checked_ttl
+from ..inputs import checked_farm, checked_name, checked_ttl
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
 from ..waits.poller import INFINITY, SOON

@@ -12,10 +12,10 @@ import msgspec
 
 from ...errors import InvalidRequest, NonDeterministicInput, RecordTooBig, Unreadable
 from ...store.model.values import taken
-from ..ledger.chunks import LedgerRecords
-from ..ledger.ledger import Ledger, Outgoing, chunks
 from ..paged.reader import PagedEntry
 from ..sharded.envelope import Codec, checked_headers, storable_headers
+from ..sharded.ledger.chunks import LedgerRecords
+from ..sharded.ledger.ledger import Ledger, Outgoing, chunks
 from ..sharded.queue import ShardedQueue
 
 VERSION = 1

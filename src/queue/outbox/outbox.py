@@ -16,7 +16,7 @@ from ...seams import Seams
 from ...store import RecordStore
 from ...store.port import MAX_TTL
 from ...unpicklable import Unpicklable
-from ..ledger.ledger import LEDGER_TTL
+from ..ledger import LEDGER_TTL
 from ..paged.backlog import Backlog
 from ..paged.cursor import Cursor, file_safe
 from ..paged.page import HEADER

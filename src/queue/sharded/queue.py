@@ -14,7 +14,6 @@ from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
 from ...plain import shown
 from ...store import RecordStore
-from .batches.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import MAX_NAME, Due, checked_due
@@ -25,6 +24,7 @@ from .envelope import Codec, Envelope, Message, check_fits, checked_id, not_begu
 from .groups.making import end
 from .groups.pointers import GroupPointers, pointer_queues
 from .pointers import ShardState
+from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import Prepared, publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords

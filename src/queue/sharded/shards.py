@@ -30,9 +30,9 @@ from ...store.model.ops import Compute
 from ..rows import read_each
 from .bell import Bell
 from .envelope import BINS, CONTENT, Envelope, bare_update, from_all, from_bins, kept_for, tombstone
-from .groups.acks import SharedAck, acknowledge_shared, finish
-from .groups.members import Members, names
+from .members import Members, names
 from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, ShardState
+from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, Found, Held, Slot, Turn, Written
 from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, StampRules, own_ack
 

@@ -21,14 +21,14 @@ from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ...store.model.form import Form
 from ...store.model.ops import Op
-from ..ledger.ledger import LEDGER_TTL
 from ..rows import read_each
 from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
-from .groups.acks import SharedAck, acknowledge_shared
 from .groups.pointers import GroupPointers, SharedPointers
+from .ledger.ledger import LEDGER_TTL
 from .pointers import FIRE, LOAD, STREAM, ShardState
 from .shards import PointerQueue
+from .shared_acks import SharedAck, acknowledge_shared
 from .slots import Slot
 from .stamps import ALONE, GROUPS, OWN, SHARED, own_ack
 from .subqueue import GRACE

@@ -20,9 +20,9 @@ from latchwork.errors import (
     Refused,
 )
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded.slots import Held, Slot, Written
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -45,7 +45,7 @@ def store(clock):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr("latchwork.queue.ledger.ledger.CHUNK", 10)
+    monkeypatch.setattr("latchwork.queue.sharded.ledger.ledger.CHUNK", 10)
 
 
 def queue_on(store, **settings):

@@ -9,11 +9,11 @@ import pytest
 
 from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue import Outbox, PagedQueue
-from latchwork.queue.ledger.ledger import Outgoing
 from latchwork.queue.outbox import messages as outbox_batch
 from latchwork.queue.outbox import outbox
 from latchwork.queue.paged import queue as paged
 from latchwork.queue.paged.cursor import Cursor
+from latchwork.queue.sharded.ledger.ledger import Outgoing
 from latchwork.testing.stores import Crash
 from tests.queue.paged.failing import eio_after, eio_before
 from tests.queue.paged.recording import RecordingFiles

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import Shovel
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import envelope, shards, stamps, stream
 from latchwork.queue.sharded.envelope import BINS, DAMAGED, KEPT_ID
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.shards import PointerQueue
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.stats import facts_of

@@ -10,8 +10,8 @@ import pytest
 
 from latchwork.errors import Corrupt
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
 from latchwork.queue.sharded.slots import Slot, Turn
 from latchwork.queue.sharded.stats import facts_of

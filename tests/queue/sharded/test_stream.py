@@ -10,9 +10,9 @@ import pytest
 
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot, Written
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import ManualClock

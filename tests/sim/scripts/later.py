@@ -8,9 +8,9 @@ from datetime import timedelta
 from unittest import mock
 
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
-from latchwork.queue.ledger.ledger import Ledger
 from latchwork.queue.sharded.delayed import entries as delayed
 from latchwork.queue.sharded.delayed.entries import CHUNK
+from latchwork.queue.sharded.ledger.ledger import Ledger
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import scheduling, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling

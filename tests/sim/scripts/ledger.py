@@ -6,12 +6,12 @@ from unittest import mock
 
 from msgspec import structs
 
-from latchwork.queue.ledger import chunks as ledger_chunk
-from latchwork.queue.ledger import ledger
-from latchwork.queue.ledger import writer as ledger_writer
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import stream as ranges
+from latchwork.queue.sharded.ledger import chunks as ledger_chunk
+from latchwork.queue.sharded.ledger import ledger
+from latchwork.queue.sharded.ledger import writer as ledger_writer
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import Exists

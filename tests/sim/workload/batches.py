@@ -12,7 +12,7 @@ from unittest import mock
 from latchwork.background import FailureLog
 from latchwork.queue import Publish
 from latchwork.queue.sharded.batches import blocks, records
-from latchwork.queue.sharded.batches.batch import QueueBatch
+from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep.ending import AGAIN, Ending
 from latchwork.queue.sharded.upkeep.shovel import Shovel

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import partial
 from typing import Any
 
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.stamps import SEEN
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from ....errors import Corrupt, LatchworkError
-from ...ledger.dedup import Wanted, publish_unless_there
-from ...ledger.target import HasRecords, Target
 from ..envelope import Envelope
+from ..ledger.dedup import Wanted, publish_unless_there
+from ..ledger.target import HasRecords, Target
 from .blocks import parts_of
 from .records import BatchRecords, BatchState, Tally, names_in
 

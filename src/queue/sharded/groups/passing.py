@@ -13,8 +13,7 @@ from ..record import QueueRecords
 from ..shards import PointerQueue
 from ..slots import Slot
 from ..stamps import GROUPS, SEEN
-from ..upkeep.report import Kind
-from ..upkeep.sweep_record import MARKS, SweepRecord, mark_name, pointer_bin
+from ..sweep_record import MARKS, Kind, SweepRecord, mark_name, pointer_bin
 from .pointers import shared_pointers_key
 
 

@@ -13,12 +13,12 @@ from ....store.model.form import Form, plain
 from ...rows import read_each
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
+from ..members import Members
 from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardState
 from ..shards import ADVANCED, CLAIM, UNSEALED, PointerQueue
+from ..shared_acks import SharedAck, acknowledge_shared
 from ..slots import Claim, Found, Held, Slot, Turn, Written
 from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, adopting, group_ack_of, passing, stamp_rules_of
-from .acks import SharedAck, acknowledge_shared
-from .members import Members
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
 from ....inputs import checked_choice, checked_each
 from ....plain import shown
-from ...ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
-from ...ledger.target import Target
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages, Due, checked_due
 from ..envelope import Envelope, checked_headers
+from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
+from ..ledger.target import Target
 from ..slots import Slot
 from ..transfer import CHUNK, load
 

@@ -15,9 +15,8 @@ from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..queue import ShardedQueue
 from ..record import lifetime
-from .report import Kind
+from ..sweep_record import MARKS, Kind, mark_name, pointer_bin
 from .sweep import EPOCH_GUARD
-from .sweep_record import MARKS, mark_name, pointer_bin
 
 log = logging.getLogger(__name__)
 

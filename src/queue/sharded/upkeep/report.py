@@ -8,18 +8,10 @@ from typing import NamedTuple
 
 from ....seams import Seams
 from ..config import QueueConfig
+from ..sweep_record import Kind
 
 RECORDED = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
 """The counts of a shard's report that are recorded as metrics."""
-
-
-class Kind(str, Enum):
-    """The pointer queues of a queue that are swept; of a group also its pointers in the queue's own slots."""
-
-    MAIN = "main"
-    SIDELINE = "sideline"
-    PARKED = "parked"
-    SHARED = "shared"
 
 
 class Stop(str, Enum):

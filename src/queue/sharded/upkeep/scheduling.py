@@ -11,8 +11,8 @@ from urllib.parse import quote
 from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....plain import shown
-from ...ledger.ledger import Ledger, Outgoing
 from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, to_ms
+from ..ledger.ledger import Ledger, Outgoing
 from ..registry import QueueRegistry
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import PointerQueue
 from ..slots import Held, Slot
 from ..stamps import SEEN
+from ..sweep_record import MARKS, Kind, counter_bin, mark_name, pointer_bin
 from ..transfer import move
-from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop
-from .sweep_record import MARKS, counter_bin, mark_name, pointer_bin
+from .report import LiveMessage, ShardReport, ShardTask, Stop
 
 BATCH = 1_000
 """Records in one step, the figure of the Java library."""

@@ -21,10 +21,10 @@ from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..stamps import GROUPS
+from ..sweep_record import Kind, Mark, SweepRecord, mark_name
 from .lost_shards import begin_again
-from .report import Kind, LiveMessage, ShardReport, ShardTask, Stop, SweepReport
+from .report import LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sides, sweep_shards
-from .sweep_record import Mark, SweepRecord, mark_name
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, U
 from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
-from ...ledger.dedup import Wanted, publish_unless_there
 from ...rows import read_each, readable
 from ..config import GroupConfig
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
 from ..envelope import from_bins
 from ..groups.making import check_there
+from ..ledger.dedup import Wanted, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
 
 log = logging.getLogger(__name__)

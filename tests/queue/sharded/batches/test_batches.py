@@ -26,8 +26,8 @@ from latchwork.errors import (
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.batches import batch as batch_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Place, place_of_text
+from latchwork.queue.sharded.publishing import batch as batch_file
 from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of

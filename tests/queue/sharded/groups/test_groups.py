@@ -10,9 +10,9 @@ import pytest
 
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, ShovelConfig
-from latchwork.queue.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore

@@ -15,12 +15,17 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnk
 from ....inputs import checked_text, checked_timeout, seconds_of
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
-from ...ledger.dedup import Entry, publish_or_find
 from ...rows import readable
+from ..batches.blocks import OUT, Place, place_of, place_of_text
+from ..batches.ends import Home, end_done
+from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
+from ..ledger.dedup import Entry, publish_or_find
 from ..peek import CHUNK, unfired
-from ..publishing.publish import (
+from ..record import lifetime
+from ..shards import PointerQueue
+from .publish import (
     Outcome,
     Prepared,
     Publishable,
@@ -29,11 +34,6 @@ from ..publishing.publish import (
     store_messages,
     wanted_of,
 )
-from ..record import lifetime
-from ..shards import PointerQueue
-from .blocks import OUT, Place, place_of, place_of_text
-from .ends import Home, end_done
-from .records import MAX_NAME, BatchRecords, BatchState, Tally
 
 MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=365)
 MAX_FOLLOW_UP = 65_536

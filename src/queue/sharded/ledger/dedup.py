@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unavailable
-from ...inputs import checked_text, span_of
-from ...plain import shown
-from ...store import Update
-from ..sharded.envelope import Envelope
-from ..sharded.slots import Slot, Written
-from ..sharded.transfer import CHUNK
+from ....errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Unavailable
+from ....inputs import checked_text, span_of
+from ....plain import shown
+from ....store import Update
+from ..envelope import Envelope
+from ..slots import Slot, Written
+from ..transfer import CHUNK
 from .chunks import Chunk, LedgerRecords, place, slot_of
 from .target import Target
 from .writer import ChunkWriter, Row

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ....errors import LatchworkError, NotFound, Refused
-from ....store import Key, Param, Put, RecordStore, Removal, Update
-from ....store.model.expr import Bound, Const, MapValue
-from ....store.model.ops import Op
-from ..envelope import CONTENT
-from ..stamps import ACKED, GROUPS, LAST, SHARED, STAMPS, TRIES, WAITING
+from ...errors import LatchworkError, NotFound, Refused
+from ...store import Key, Param, Put, RecordStore, Removal, Update
+from ...store.model.expr import Bound, Const, MapValue
+from ...store.model.ops import Op
+from .envelope import CONTENT
+from .stamps import ACKED, GROUPS, LAST, SHARED, STAMPS, TRIES, WAITING
 
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, SHARED, GROUPS, ACKED, STAMPS, TRIES))
 _BY_ME = Param("me", str)

@@ -13,13 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
-from ...store import Compute, Param, Put, Read, Update, exists, missing
-from ...store.model.expr import Bin, Bound
-from ..sharded.envelope import CONTENT, Envelope, tombstone
-from ..sharded.groups.passing import not_given, passed_by_groups, passed_by_sweeps
-from ..sharded.slots import Slot, Written
-from ..sharded.stamps import ACKED, GROUPS, SEEN, STAMPS
+from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
+from ....store import Compute, Param, Put, Read, Update, exists, missing
+from ....store.model.expr import Bin, Bound
+from ..envelope import CONTENT, Envelope, tombstone
+from ..groups.passing import not_given, passed_by_groups, passed_by_sweeps
+from ..slots import Slot, Written
+from ..stamps import ACKED, GROUPS, SEEN, STAMPS
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import msgspec
 
-from ....store import Key, Put
-from ....store.decode import Counter, damaged
-from ....store.model.ops import Op
-from ....store.once import AHEAD, time_of
-from .report import Kind
+from ...store import Key, Put
+from ...store.decode import Counter, damaged
+from ...store.model.ops import Op
+from ...store.once import AHEAD, time_of
+
+
+class Kind(str, Enum):
+    """The pointer queues of a queue that are swept; of a group also its pointers in the queue's own slots."""
+
+    MAIN = "main"
+    SIDELINE = "sideline"
+    PARKED = "parked"
+    SHARED = "shared"
+
 
 Mark = tuple[Counter, Counter]
 """A pointer that was fired, and when, by the server's clock in ms."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ....errors import Corrupt, Unreadable
-from ....inputs import is_int
-from ....store import Key, Put, RecordStore
-from ...rows import read_each
-from ..envelope import Envelope
-from ..stamps import ACKED, GROUPS, naming
+from ...errors import Corrupt, Unreadable
+from ...inputs import is_int
+from ...store import Key, Put, RecordStore
+from ..rows import read_each
+from .envelope import Envelope
+from .stamps import ACKED, GROUPS, naming
 
 _NO_GROUPS: Mapping[str, int] = {}
 

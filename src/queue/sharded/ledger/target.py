@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ...store import RecordStore
-from ..sharded.active import ActiveShards
-from ..sharded.config import QueueConfig
-from ..sharded.envelope import Codec
-from ..sharded.record import QueueRecords
-from ..sharded.shards import PointerQueue
+from ....store import RecordStore
+from ..active import ActiveShards
+from ..config import QueueConfig
+from ..envelope import Codec
+from ..record import QueueRecords
+from ..shards import PointerQueue
 
 
 class HasRecords(Protocol):

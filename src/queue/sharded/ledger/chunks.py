@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ...errors import AlreadyExists, LatchworkError, NotFound, Refused
-from ...store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
-from ...store.model.expr import Bound, MapValue
-from ..sharded.slots import Slot
+from ....errors import AlreadyExists, LatchworkError, NotFound, Refused
+from ....store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ....store.model.expr import Bound, MapValue
+from ..slots import Slot
 
 VERSION = 1
 DONE, EXAMINED = "done", "?"

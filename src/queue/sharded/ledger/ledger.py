@@ -15,11 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...errors import InvalidRequest, NonDeterministicInput
-from ...inputs import is_int
-from ...plain import shown
-from ..sharded.envelope import Envelope, check_fits, checked_headers, checked_id
-from ..sharded.transfer import CHUNK, CHUNK_BYTES
+from ....errors import InvalidRequest, NonDeterministicInput
+from ....inputs import is_int
+from ....plain import shown
+from ..envelope import Envelope, check_fits, checked_headers, checked_id
+from ..transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
 from .target import Target
 from .writer import ChunkWriter, Row

@@ -1,0 +1,5 @@
+"""Publishing exactly once: the names of `queue/sharded/ledger` that the outbox and the sink need."""
+
+from .sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, Published
+
+__all__ = ["LEDGER_TTL", "Ledger", "Outgoing", "Published"]

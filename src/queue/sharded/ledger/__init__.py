@@ -1,0 +1,1 @@
+"""The ledger: publishing exactly once, and once for each deduplication key."""
