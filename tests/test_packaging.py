@@ -30,7 +30,7 @@ ORDER = {
     "shards peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ publishing/ "
     "queue registry stats upkeep/ consumer/ __init__",
     "cli": "extra jsontext options findings demo probe snapshot session run/ worker large outbox app coord/ queue/ "
-    "__init__ stats doctor __main__",
+    "stats doctor __init__ __main__",
 }
 """The parts of each folder that has folders, from the bottom up: each may import what is before it."""
 PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "testing", "spark", "observe")))

@@ -45,6 +45,19 @@ def as_json(what: str, value: Any) -> tuple[str, int]:
         raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
 
 
+def named(what: str, value: str) -> str:
+    """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string with at least one character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(
+            f"{what} is {shown(value)}, which is no valid Unicode ({failure.reason}): correct it"
+        ) from None
+    return value
+
+
 def checked_farm(farm: str) -> str:
     """Check a farm's id, and return it. Raises `InvalidRequest` if its bins could not be named."""
     size = len(checked_store_name("farm_id", farm).encode())

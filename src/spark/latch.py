@@ -19,7 +19,7 @@ from ..coord.presence.presence import Group, Membership
 from ..errors import InvalidRequest, Misconfigured, NotFound
 from ..inputs import checked_whole
 from ..store.port import RecordStore
-from .phase import JobPhase, job_phase
+from .phase import JobPhase, job_phase, missing_of
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -278,7 +278,7 @@ class SparkLatch:
 
         A farm that has not brought its share yet is "farm/*". One read. Raises `NotFound`.
         """
-        return [name for share in self._phase.shares(self._store) for name in share.missing()]
+        return [name for share in self._phase.shares(self._store) for name in missing_of(share)]
 
     def counts(self) -> dict[str, int]:
         """Return how many partitions of each farm are still to count, whatever the level. One read. Raises

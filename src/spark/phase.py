@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..coord.inputs import checked_farm
+from ..coord.inputs import checked_farm, named
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import COUNT, DONE, FARMS, bins_of, latch_key, named, names_in
+from ..coord.latch.layout import latch_key
+from ..coord.latch.shares import Share, shares_of, total_of
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
-from ..store.model.expr import MapSize
-from ..store.model.ops import Compute, Read
 from ..store.port import Key, Record, RecordStore
 
 MAX_GENERATION = 2**31
@@ -55,12 +54,12 @@ class JobPhase:
 
     def shares(self, store: RecordStore) -> list[Share]:
         """Return every farm's share at XDC level, this farm's alone at DC level. Raises `NotFound`."""
-        shares = _shares(self.read(store))
+        shares = shares_of(self.read(store))
         return shares if self.level is LatchLevel.XDC else [share for share in shares if share.farm == self.farm]
 
     def own_share(self, store: RecordStore) -> Share:
         """Return the share of `farm`. Raises `NotFound`, which names the farms that have one."""
-        shares = _shares(self.read(store))
+        shares = shares_of(self.read(store))
         for share in shares:
             if share.farm == self.farm and share.remaining is not None:
                 return share
@@ -72,12 +71,8 @@ class JobPhase:
 
         Raises what `own_share` raises.
         """
-        bins = bins_of(self.farm)
-        try:
-            remaining, counted = store.operate(self.key, Read(bins.count), Compute(MapSize(bins.done)))
-        except NotFound:
-            remaining = None
-        return self.own_share(store).total if remaining is None else remaining + (counted or 0)
+        total = total_of(store, self.key, self.farm)
+        return self.own_share(store).total if total is None else total
 
     def _absent(self) -> str:
         return f"no share of farm {self.farm!r} in generation {self.generation} of the latch {self.key.name!r}"
@@ -113,35 +108,8 @@ def job_phase(
     return JobPhase(client_id, job, phase, generation, farm, level)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One farm's share of a latch: the number to count (None if not brought yet) and the parties that have counted."""
-
-    farm: str
-    remaining: int | None
-    counted: frozenset[int]
-    named: int | None
-    """The partitions that the share was created for, where that was kept; earlier versions did not."""
-
-    @property
-    def total(self) -> int:
-        """The partitions that the share was created for."""
-        return (self.remaining or 0) + len(self.counted) if self.named is None else self.named
-
-    def missing(self) -> list[str]:
-        """Return the partitions that have not counted, as "farm/partition"; "farm/*" while the share is not there."""
-        if self.remaining is None:
-            return [f"{self.farm}/*"]
-        return [f"{self.farm}/{partition}" for partition in range(self.total) if partition not in self.counted]
-
-
-def _shares(record: Record) -> list[Share]:
-    named_farms = {farm for name, farms in record.bins.items() if name.startswith(FARMS) for farm in farms}
-    brought = {name.removeprefix(COUNT) for name in record.bins if name.startswith(COUNT)}
-    return [_share(record, farm) for farm in sorted(named_farms | brought)]
-
-
-def _share(record: Record, farm: str) -> Share:
-    names = names_in(record.bins, farm, record.key)
-    counted = frozenset(record.bins.get(DONE + farm, ()))
-    return Share(farm, record.bins.get(COUNT + farm), counted, None if names is None else len(names))
+def missing_of(share: Share) -> list[str]:
+    """Return the partitions that have not counted, as "farm/partition"; "farm/*" while the share is not there."""
+    if share.remaining is None:
+        return [f"{share.farm}/*"]
+    return [f"{share.farm}/{partition}" for partition in range(share.total) if partition not in share.counted]

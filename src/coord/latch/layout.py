@@ -35,7 +35,7 @@ from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
 from ...store.once import Once
 from ...store.port import MAX_SET, Key
-from ..inputs import FARM_COUNT, checked_farm
+from ..inputs import FARM_COUNT, checked_farm, named
 
 T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
@@ -164,19 +164,6 @@ def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
     if len(set_name.encode()) > MAX_SET:
         raise InvalidRequest(f"set_suffix {shown(set_suffix)} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
     return Key(set_name, f"D_LTCH#{client_id}#{latch_id}")
-
-
-def named(what: str, value: str) -> str:
-    """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
-    if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string with at least one character")
-    try:
-        value.encode()
-    except UnicodeEncodeError as failure:
-        raise InvalidRequest(
-            f"{what} is {shown(value)}, which is no valid Unicode ({failure.reason}): correct it"
-        ) from None
-    return value
 
 
 def has_joined(bins: Mapping[str, Any], farm: str) -> bool:

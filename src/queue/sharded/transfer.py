@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +27,26 @@ LARGE = 1024 * 1024
 _TEXT_OR_BYTES = (str, bytes)
 
 Loaded = Slot | LatchworkError
+K = TypeVar("K")
+
+
+def reserve_slots(queue: PointerQueue, shards: Mapping[K, int]) -> tuple[dict[K, Slot], dict[K, LatchworkError]]:
+    """Reserve a slot for each message, in the order of its shard's pointers; return the slots, and why others got none.
+    One call.
+
+    shards: the shard of each message.
+    """
+    following = queue.reserve(Counter(shards.values()) if len(shards) > 1 else dict.fromkeys(shards.values(), 1))
+    slots: dict[K, Slot] = {}
+    failures: dict[K, LatchworkError] = {}
+    for one, shard in shards.items():
+        pointer = following[shard]
+        if isinstance(pointer, LatchworkError):
+            failures[one] = pointer
+        else:
+            slots[one] = Slot(shard, pointer)
+            following[shard] = pointer + 1
+    return slots, failures
 
 
 def load(
@@ -136,7 +157,9 @@ class _Loading(Struct, eq=False):
             # 1. Reserve. The clock begins before that, and counts suspended time, as a consumer may wait from then on.
             sent = seams.boottime()
             wanted = [self._sound(self.shards[place], avoided) if avoided else self.shards[place] for place in pending]
-            slots = self._reserve(pending, wanted, outcomes)
+            slots, failures = reserve_slots(queue, dict(zip(pending, wanted, strict=True)))
+            for place, failure in failures.items():
+                outcomes[place] = failure
             # 2. Write.
             envelopes = [self.envelopes[place] for place in slots]
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
@@ -164,19 +187,6 @@ class _Loading(Struct, eq=False):
         return [
             at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in enumerate(outcomes)
         ]
-
-    def _reserve(self, pending: Sequence[int], wanted: Sequence[int], outcomes: list[Loaded | None]) -> dict[int, Slot]:
-        """Return a slot for each, in the order of the shards' pointers, and note why others get none. One call."""
-        following = self.queue.reserve(Counter(wanted) if len(wanted) > 1 else {wanted[0]: 1})
-        slots: dict[int, Slot] = {}
-        for place, shard in zip(pending, wanted, strict=True):
-            pointer = following[shard]
-            if isinstance(pointer, LatchworkError):
-                outcomes[place] = pointer
-            else:
-                slots[place] = Slot(shard, pointer)
-                following[shard] = pointer + 1
-        return slots
 
     def _sound(self, shard: int, damaged: Collection[int]) -> int:
         """Return the shard, or the next one that is not damaged; the shard itself where all are."""

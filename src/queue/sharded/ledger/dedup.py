@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +16,7 @@ from ....plain import shown
 from ....store import Update
 from ..envelope import Envelope
 from ..slots import Slot, Written
-from ..transfer import CHUNK
+from ..transfer import CHUNK, reserve_slots
 from .chunks import Chunk, LedgerRecords, place, slot_of
 from .target import Target
 from .writer import ChunkWriter, Row
@@ -154,19 +153,16 @@ class _Attempt:
         slots: dict[str, Slot] = {}
         shards = {key: self._wanted[key].shard for key in keys}
         for _ in range(self._pointers.shards):
-            following = self._pointers.reserve(Counter(shards.values()))
-            damaged: dict[str, int] = {}
-            for key, shard in shards.items():
-                pointer = following[shard]
-                if not isinstance(pointer, LatchworkError):
-                    slots[key] = Slot(shard, pointer)
-                    following[shard] = pointer + 1
-                    self._ids.pop(key, None)
-                    continue
-                self._ids[key] = pointer
-                if isinstance(pointer, Corrupt) and not self._wanted[key].bound:
-                    damaged[key] = (shard + 1) % self._pointers.shards
-            shards = damaged
+            found, failures = reserve_slots(self._pointers, shards)
+            slots |= found
+            for key in found:
+                self._ids.pop(key, None)  # the error of a damaged shard before
+            self._ids.update(failures)
+            shards = {
+                key: (shards[key] + 1) % self._pointers.shards
+                for key, failure in failures.items()
+                if isinstance(failure, Corrupt) and not self._wanted[key].bound
+            }
             if not shards:
                 break
         return slots

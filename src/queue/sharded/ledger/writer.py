@@ -8,7 +8,6 @@ the old slot is closed for as long as the ledger is kept, because an attempt tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from ..envelope import CONTENT, Envelope, tombstone
 from ..groups.passing import not_given, passed_by_groups, passed_by_sweeps
 from ..slots import Slot, Written
 from ..stamps import ACKED, GROUPS, SEEN, STAMPS
+from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import Target
 
@@ -201,18 +201,8 @@ class ChunkWriter:
         return True
 
     def _reserve(self, shards: Mapping[str, int]) -> dict[str, Slot]:
-        """Return a slot for each message. One call."""
-        following: dict[int, int] = {}
-        for shard, first in self._pointers.reserve(Counter(shards.values())).items():
-            if isinstance(first, LatchworkError):
-                raise first
-            following[shard] = first
-        return _slots(shards, following)
-
-
-def _slots(shards: Mapping[str, int], following: dict[int, int]) -> dict[str, Slot]:
-    slots: dict[str, Slot] = {}
-    for msg_id, shard in shards.items():
-        slots[msg_id] = Slot(shard, following[shard])
-        following[shard] += 1
-    return slots
+        """Return a slot for each message. One call. Raises the error of a shard that has none."""
+        slots, failures = reserve_slots(self._pointers, shards)
+        if failures:
+            raise next(iter(failures.values()))
+        return slots
