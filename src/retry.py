@@ -1,4 +1,4 @@
-"""The one retry layer: policies as values, on tenacity.
+"""The one retry layer: policies as values; the tries of a request are tenacity's.
 
 Two questions only: may this failure be tried again (`again`), and how long to pause before it (`RetryPolicy`,
 `Poll`). A failure may be tried again where nothing was written (`Unavailable`); one whose outcome is unknown only by
@@ -189,33 +189,22 @@ class Poll:
         only a hint, and `probe` decides. Errors of `probe` are passed on.
         """
         end = None if timeout is None else seams.monotonic() + timeout
-
-        def left() -> float | None:
-            return None if end is None else end - seams.monotonic()
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            pause, rest = self.pause(state.attempt_number, seams), left()
-            return pause if rest is None else max(0.0, min(pause, rest))
-
-        def stop(_: tenacity.RetryCallState) -> bool:
-            rest = left()
-            return rest is not None and rest <= 0
-
-        def sleep(seconds: float) -> None:
+        attempt = 0
+        while True:
+            found = probe()
+            if found is not None:
+                return found
+            attempt += 1
+            pause = self.pause(attempt, seams)
+            if end is not None:
+                left = end - seams.monotonic()
+                if left <= 0:
+                    return None
+                pause = min(pause, left)
             if wake is None:
-                seams.sleep(seconds)
+                seams.sleep(pause)
             else:
-                wake.wait(seconds)
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda result: result is None),
-            stop=stop,
-            wait=wait,
-            sleep=sleep,
-            retry_error_callback=lambda _: None,
-            reraise=True,
-        )
-        return retrying(probe)
+                wake.wait(pause)
 
 
 OUTAGE = Poll(low=0.1, high=1.0, factor=2.0, jitter=0.5)
