@@ -1,8 +1,9 @@
 """The one place that provides clocks, sleeps, ids, random numbers and threads.
 
-All code that is not pure takes a `Seams`, so that a test or a simulation can replace all of them at once. Metrics and
-traces also go through it (`note`, `span`, `carry`). No other module may import time, random, uuid or secrets, or make
-threads, events and locks; only the stores have locks of their own, around their records and connections.
+All code that is not pure takes a `Seams`, so that a test or a simulation can replace all of them at once. No other
+module may import time, random, uuid or secrets, or make threads, events and locks; only the stores have locks of their
+own, around their records and connections. A `Seams` is also where metrics and traces are reported
+(`instrumentation.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
+
+from .instrumentation import Instrumentation
 
 
 class Event(Protocol):
@@ -89,7 +92,7 @@ class Flag:
                 self._waiting.remove(gate)
 
 
-class Seams:
+class Seams(Instrumentation):
     """The clocks, sleeps, ids and random numbers of this machine. A test gives a subclass instead."""
 
     def monotonic(self) -> float:
@@ -157,26 +160,9 @@ class Seams:
 
         return take_back
 
-    # ---- metrics and traces: none, unless `latchwork.observe` is used
-
-    def note(self, event: str, value: float = 1, /, **labels: str) -> None:
-        """Record an event of the closed set of `latchwork.observe.events`, with its labels."""
-
-    def span(
-        self, name: str, origins: Sequence[Mapping[str, str]] = (), /, **attributes: str | int
-    ) -> AbstractContextManager[object]:
-        """Start a piece of work in a trace; `origins` are the headers of the messages that caused it."""
-        return _UNTOLD
-
-    def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        """Return the headers of a message with what lets its handler continue the present trace."""
-        return headers
-
 
 # macOS has no CLOCK_BOOTTIME; its monotonic clock is the closest there is.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-_UNTOLD = nullcontext()
 
 SYSTEM = Seams()
 """The seams of a program that runs for real."""

@@ -106,8 +106,8 @@ class ObservedSeams(Seams):
 
     def __init__(self, inner: Seams, telemetry: Telemetry) -> None:
         self._inner, self._telemetry, self.record = inner, telemetry, _Recorder(telemetry)
-        # All other attributes are the inner seams' own, also ones that are added later.
-        for name in vars(Seams).keys() - {"note", "span", "carry"}:
+        # Clocks, ids and threads are the inner seams' own, also ones that are added later.
+        for name in vars(Seams):
             if not name.startswith("_"):
                 setattr(self, name, getattr(inner, name))
 
