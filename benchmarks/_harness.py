@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from latchwork.store.port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from latchwork.store.port import DelegatingStore, Key, Record, RecordStore, Removal, Row, Update, Values
 from tools import servers
 
 INSTALL = "Install what the benchmarks compare with: pip install --editable '.[peers]'"
@@ -119,13 +119,11 @@ def _shown(cell: object) -> str:
     return str(cell)
 
 
-class CountingStore(RecordStore):
+class CountingStore(DelegatingStore):
     """A store that counts the calls which reach its backend, by verb."""
 
     def __init__(self, inner: RecordStore) -> None:
-        super().__init__()
-        self.inner, self.policy, self.seams = inner, inner.policy, inner.seams
-        self.token_clock, self.tells_of_writes = inner.token_clock, inner.tells_of_writes
+        super().__init__(inner)
         self.calls: Counter[str] = Counter()
         self.read = 0
         """Records that were read."""
@@ -133,14 +131,6 @@ class CountingStore(RecordStore):
     def total(self) -> int:
         """Calls so far."""
         return self.calls.total()
-
-    def data_version(self) -> object:
-        """What the inner store says."""
-        return self.inner.data_version()
-
-    def describe(self) -> StoreInfo:
-        """What the inner store says."""
-        return self.inner.describe()
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
         self.calls["get"] += 1
@@ -171,9 +161,6 @@ class CountingStore(RecordStore):
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         self.calls["query"] += 1
         return self.inner._query(set, bin, equals)
-
-    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
-        self.inner._ensure_index(set, bin, kind)
 
 
 _COUNTED = ("client_read_success", "client_read_filtered_out", "client_read_not_found", "client_write_success",

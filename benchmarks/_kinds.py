@@ -20,29 +20,25 @@ from latchwork.errors import LatchworkError
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
-from latchwork.store import Exists, Key, MemoryStore, Put, Record, RecordStore
+from latchwork.store import Exists, Key, MemoryStore, Put, Record
 from latchwork.store.model.ops import writes
-from latchwork.store.port import Removal, Row, StoreInfo, Update, Values
+from latchwork.store.port import DelegatingStore, Removal, Row, Update, Values
 from latchwork.testing.clock import ManualClock
 from tools.growth_cases import Election
 
 KINDS = ("read", "update", "create", "delete")
 
 
-class KindStore(RecordStore):
+class KindStore(DelegatingStore):
     """A store in memory that counts what the server would do, row by row, and which records were written."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self.inner, self.seams = MemoryStore(clock), clock
+        super().__init__(MemoryStore(clock))
         self.calls, self.kinds, self.written = 0, Counter[str](), set[Key]()
 
     def reset(self) -> None:
         """Count from nothing again."""
         self.calls, self.kinds, self.written = 0, Counter(), set()
-
-    def describe(self) -> StoreInfo:
-        return self.inner.describe()
 
     def _wrote(self, kind: str, key: Key) -> None:
         self.kinds[kind] += 1
@@ -97,9 +93,6 @@ class KindStore(RecordStore):
         found = self.inner._query(set, bin, equals)
         self.kinds["read"] += len(found)
         return found
-
-    def _ensure_index(self, set: str, bin: str, kind: type) -> None:
-        self.inner._ensure_index(set, bin, kind)
 
 
 def _raised(row: Any) -> Any:

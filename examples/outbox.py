@@ -26,6 +26,7 @@ from latchwork import OutcomeUnknown, Unavailable
 from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry, UnopenedQueue
 from latchwork.queue.outbox.lag import stored_lag
 from latchwork.store import RecordStore
+from latchwork.store.port import DelegatingStore
 
 CLIENT = "shop"
 CONFIG = QueueConfig("orders", shards=4)
@@ -36,12 +37,12 @@ OUTAGE, STOP = "store-is-away", "stop"
 """Files that switch the store off, and the producer."""
 
 
-class Leaving(RecordStore):
+class Leaving(DelegatingStore):
     """A store that is away while a file is there. The first three replies of an outage are lost on their way."""
 
     def __init__(self, inner: RecordStore, switch: Path) -> None:
-        super().__init__()
-        self.inner, self.switch, self.lost = inner, switch, 0
+        super().__init__(inner)
+        self.switch, self.lost = switch, 0
 
     def _call(self, verb: str, *request: Any) -> Any:
         if not self.switch.exists():
@@ -51,14 +52,6 @@ class Leaving(RecordStore):
             getattr(self.inner, verb)(*request)
             raise OutcomeUnknown("the reply of the store did not come")
         raise Unavailable("the store is away")
-
-    def describe(self) -> Any:
-        """What the store behind says."""
-        return self.inner.describe()
-
-    def close(self) -> None:
-        """Close the store behind."""
-        self.inner.close()
 
     def _get(self, *request: Any) -> Any:
         return self._call("_get", *request)

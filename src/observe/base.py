@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ..retry import RetryPolicy
 from ..seams import Seams
 from ..store.connect import as_store
-from ..store.port import Key, PolicyView, Record, RecordStore, Removal, Row, Update, Values
+from ..store.port import DelegatingStore, Key, Record, RecordStore, Removal, Row, Update, Values
 from .events import EVENTS, Event
 
 log = logging.getLogger(__name__)
@@ -124,22 +123,16 @@ class ObservedSeams(Seams):
         return self._telemetry.carry(self._inner.carry(headers))
 
 
-class ObservedStore(PolicyView):
+class ObservedStore(DelegatingStore):
     """A store whose attempts are timed and counted; what `observe` returns."""
 
     def __init__(self, inner: RecordStore, telemetry: Telemetry) -> None:
-        super().__init__(inner, inner.policy)
+        super().__init__(inner)
         self.seams = seams = ObservedSeams(inner.seams, telemetry)
         self._record, self._now = seams.record, inner.seams.monotonic
 
     def __reduce__(self) -> tuple[Any, ...]:
         return as_store, (self.inner,)
-
-    def with_policy(self, policy: RetryPolicy) -> RecordStore:
-        return PolicyView(self, policy)
-
-    def together(self) -> AbstractContextManager[None]:
-        return RecordStore.together(self)  # each call is reported when it is done, so none may be undone later
 
     def _recorded(self, verb: str, attempt: Callable[..., T], *arguments: Any) -> T:
         began, outcome = self._now(), "failed"

@@ -353,30 +353,22 @@ class RecordStore(ABC):
         return outcomes
 
 
-class PolicyView(RecordStore):
-    """A store seen through another retry policy; everything else is the store's own."""
+class DelegatingStore(RecordStore):
+    """A store that sends every attempt to another, `inner`; a wrapper overrides what it changes.
 
-    def __init__(self, inner: RecordStore, policy: RetryPolicy) -> None:
-        if not isinstance(policy, RetryPolicy):
-            raise InvalidRequest(f"policy is {shown(policy)}; give a latchwork.retry.RetryPolicy")
-        self.inner, self.policy = inner, policy
+    It has no transactions (`together`), as most wrappers must see the result of each call.
+    """
+
+    def __init__(self, inner: RecordStore) -> None:
+        self.inner, self.policy = inner, inner.policy
         self.seams, self.token_clock = inner.seams, inner.token_clock
         self.tells_of_writes = inner.tells_of_writes
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PolicyView, (self.inner, self.policy)
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
-    def with_policy(self, policy: RetryPolicy) -> RecordStore:
-        return PolicyView(self.inner, policy)
-
     def describe(self) -> StoreInfo:
         return self.inner.describe()
-
-    def together(self) -> AbstractContextManager[None]:
-        return self.inner.together()
 
     def data_version(self) -> object:
         return self.inner.data_version()
@@ -407,6 +399,25 @@ class PolicyView(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         self.inner._ensure_index(set, bin, kind)
+
+
+class PolicyView(DelegatingStore):
+    """A store seen through another retry policy; everything else is the store's own."""
+
+    def __init__(self, inner: RecordStore, policy: RetryPolicy) -> None:
+        if not isinstance(policy, RetryPolicy):
+            raise InvalidRequest(f"policy is {shown(policy)}; give a latchwork.retry.RetryPolicy")
+        super().__init__(inner)
+        self.policy = policy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PolicyView, (self.inner, self.policy)
+
+    def with_policy(self, policy: RetryPolicy) -> RecordStore:
+        return PolicyView(self.inner, policy)
+
+    def together(self) -> AbstractContextManager[None]:
+        return self.inner.together()
 
 
 def _check_index(set: str, bin: str) -> None:

@@ -42,8 +42,9 @@ from ..plain import shown
 from ..seams import Seams
 from ..store.connect import as_store
 from ..store.model.ops import writes
-from ..store.model.record import Key, Record, Removal, Row, StoreInfo, Update, Values
-from ..store.port import RecordStore
+from ..store.model.record import Key, Record, Removal, Row, Update, Values
+from ..store.once import TokenClock
+from ..store.port import DelegatingStore, RecordStore
 from .clock import checked_seed
 
 KINDS = ("crash_before", "crash_after", "dropped", "request_lost", "reply_lost", "late", "slow", "duplicate")
@@ -116,17 +117,17 @@ class Outage(dict[int, Planned]):
         return self.fault if self.begin <= self.seams.monotonic() < self.end else None
 
 
-class CountingStore(RecordStore):
+class CountingStore(DelegatingStore):
     """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`).
 
     seams: those of the client that uses it; None = the seams of the store.
     """
 
     def __init__(self, inner: RecordStore, *, seams: Seams | None = None) -> None:
-        super().__init__()
-        self.inner, self.policy = as_store(inner), inner.policy
-        self.seams = inner.seams if seams is None else checked_kind("seams", seams, Seams)
-        self.tells_of_writes = self.inner.tells_of_writes
+        super().__init__(as_store(inner))
+        if seams is not None:
+            self.seams = checked_kind("seams", seams, Seams)
+        self.token_clock = TokenClock()  # that of a client: each wrapper around one store stands for a process
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self._guard = threading.RLock()
@@ -140,19 +141,6 @@ class CountingStore(RecordStore):
         """Count from nothing again."""
         self.calls.clear()
         self.rows.clear()
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
-
-    def describe(self) -> StoreInfo:
-        return self.inner.describe()
-
-    def data_version(self) -> object:
-        """Return the store's data version."""
-        return self.inner.data_version()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def _count(self, verb: str, request: Any) -> int:
         with self._guard:
