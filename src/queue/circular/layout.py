@@ -175,9 +175,7 @@ def checked_count(name: str, count: int) -> int:
 
 def checked_offset(offset: int) -> int:
     """Return an offset if it is 0 or more. Raises `InvalidRequest`."""
-    if not is_int(offset) or not 0 <= offset < MAX_INT:
-        raise InvalidRequest(f"offset is {shown(offset)}; it must be an integer, 0 or more")
-    return offset
+    return checked_whole("offset", offset, 0, MAX_INT - 1)
 
 
 def total_bound(values: Sequence[Any]) -> int:

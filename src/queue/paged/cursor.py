@@ -9,7 +9,7 @@ from sys import maxsize
 
 from ...errors import Corrupt, InvalidRequest, Unreadable
 from ...forks import reset_in_child
-from ...inputs import checked_switch, checked_timeout, is_int
+from ...inputs import checked_count, checked_switch, checked_timeout
 from ...plain import shown
 from ...seams import Lock
 from .backlog import Backlog, backlog, distance
@@ -83,8 +83,7 @@ class Cursor:
         the codec cannot decode it, `Expired` if its page was deleted by another program; messages before a damaged or
         undecodable one are returned first.
         """
-        if not is_int(n) or n < 1:
-            raise InvalidRequest(f"n is {shown(n)}; it must be a whole number from 1")
+        checked_count("n", n)
         checked_switch("skip_corrupt", skip_corrupt)
         deadline = self._deadline(checked_timeout(timeout))
         while True:

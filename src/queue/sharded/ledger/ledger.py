@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from ....errors import InvalidRequest, NonDeterministicInput
-from ....inputs import is_int
+from ....inputs import checked_whole
 from ....plain import shown
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
 from ..transfer import CHUNK, CHUNK_BYTES
@@ -63,8 +63,8 @@ class Ledger:
     def __init__(self, queue: Target, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {shown(scope)}: it must be text of 1 to {MAX_SCOPE} bytes")
-        if batch is not None and not (is_int(batch) and 1 <= batch <= CHUNK):
-            raise InvalidRequest(f"batch is {shown(batch)}; it must be a whole number from 1 to {CHUNK}, or None")
+        if batch is not None:
+            checked_whole("batch", batch, 1, CHUNK)
         self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
     def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:

@@ -20,7 +20,7 @@ from weakref import WeakMethod
 from ....background import Activity, FailureLog
 from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
-from ....inputs import checked_timeout, checked_whole
+from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
 from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import Span
@@ -371,10 +371,7 @@ class Publisher(Unpicklable):
 
 
 def _checked_linger(linger: Span) -> float:
-    seconds = linger.total_seconds() if isinstance(linger, timedelta) else linger
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LINGER:
-        raise InvalidRequest(f"linger is {shown(linger)}; it must be 0 to {MAX_LINGER:g} s: choose one in that range")
-    return seconds
+    return checked_number("linger (seconds)", seconds_of(linger), 0, MAX_LINGER)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import is_int, seconds_of
+from ....inputs import checked_whole, is_int, seconds_of
 from ....plain import shown
 from ....store import Bin, Param, Put, Record, Update, exists, missing
 from ....store.model.expr import SINCE_UPDATE, Bound
@@ -85,8 +85,7 @@ class Criteria:
     def __init__(
         self, reason: str | None, header: Mapping[str, str] | None, older_than: timedelta | float | None, limit: int
     ) -> None:
-        if not is_int(limit) or not 1 <= limit <= MOST:
-            raise InvalidRequest(f"limit is {shown(limit)}; it must be a whole number from 1 to {MOST}")
+        checked_whole("limit", limit, 1, MOST)
         seconds = seconds_of(older_than)
         if seconds is not None and (
             isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0  # NaN, too

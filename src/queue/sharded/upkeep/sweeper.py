@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
-from ....inputs import is_int
+from ....inputs import checked_whole
 from ....plain import shown
 from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
@@ -129,8 +129,7 @@ class Sweeper:
         if not isinstance(registry, QueueRegistry) or not hasattr(election, "leadership"):
             kinds = f"{type(registry).__name__} and {type(election).__name__}"
             raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
-        if not is_int(parallelism) or not 1 <= parallelism <= PARALLELISM:
-            raise InvalidRequest(f"parallelism is {shown(parallelism)}; it must be 1 to {PARALLELISM}")
+        checked_whole("parallelism", parallelism, 1, PARALLELISM)
         _check_pause("initial_delay", initial_delay, 0)
         _check_pause("interval", interval, SHORTEST)
         self.registry, self.election, self.parallelism = registry, election, parallelism
