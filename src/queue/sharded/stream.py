@@ -37,6 +37,7 @@ EPOCH = "stream-epoch"
 STEP = 1_000
 """Records read, or deleted, in one call."""
 GRACE_POLL = 0.05
+"""Seconds between two looks at empty slots: longer than a consumer's, since each look reads up to 1,000 records."""
 TAKEOVERS = 5
 EPOCHS = 2**20
 """An epoch is the last one plus a random number up to this: two processes that take over at once do not choose one

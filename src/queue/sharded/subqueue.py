@@ -32,6 +32,7 @@ from .transfer import CHUNK, move
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
 GRACE_POLL = 0.02
+"""Seconds between two looks at such a slot; a consumer waits for it, so it is short. Streams look less often."""
 MAX_RECEIVE = 1_000
 """Messages that are claimed, stamped and read at once."""
 
