@@ -253,10 +253,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         mark: leave marks, so that a party that releases lets this one go first.
         """
         watch = self._watch = self._contender.watch(poll, self._worth, alone=self.alone, mark=mark)
-
-        def look() -> Claim | None:
-            saw_release, watch.saw_release = watch.saw_release, False
-            return (saw_release and self.take()) or self.look(waiting=mark)
+        look = partial(self._look_or_take, watch, mark=mark)
 
         def probe() -> tuple[Claim | None] | None:
             if stop is not None and stop.is_set():
@@ -270,6 +267,11 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         finally:
             self._watch = None
         return None if found is None else found[0]
+
+    def _look_or_take(self, watch: Watch, *, mark: bool) -> Claim | None:
+        """Take the lease, if the watch saw its release; else look at it."""
+        saw_release, watch.saw_release = watch.saw_release, False
+        return (saw_release and self.take()) or self.look(waiting=mark)
 
     alone = False
     """Whether only one can take the lease at a time, so that one waiting thread is woken and not all."""
