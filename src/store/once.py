@@ -112,7 +112,7 @@ class TokenClock:
         """Return a token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
         offset = self._offset
         now = int(seams.wall() * 1_000_000) if offset is None else offset + int(seams.boottime() * 1_000_000)
-        time = min(max(now, self._floors.get(key, 0), 0), _LAST)
+        time = min(max(now, self._floors.get(key, 0)), _LAST)
         return time.to_bytes(_TIME, "big") + bytes.fromhex(seams.unique())
 
     def outrank(self, key: Key, token: bytes) -> None:

@@ -261,6 +261,7 @@ def expected_parties(names: Iterable[str | int]) -> set[str | int]:
     return set(parties)
 
 
+@lru_cache(maxsize=1024)
 def token_capacity(nonce: str | None) -> int:
     """Return how many tokens a farm's `ops#` bin keeps: fixed at creation, and part of the nonce."""
     return int(nonce.rpartition("/")[2]) if nonce else MAX_TOKENS

@@ -138,12 +138,15 @@ def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
 
 def map_key(key: Any) -> Any:
     """Return the key, where a map can have it. Raises `InvalidRequest`."""
-    if not isinstance(key, str | int | bytes) or isinstance(key, bool):
+    if not isinstance(key, _KEYS) or isinstance(key, bool):
         raise InvalidRequest(f"{shown(key)} cannot be a map key; use str, int or bytes")
     return taken(key)
 
 
 # ---- checking
+
+_KEYS = (str, int, bytes)
+"""The types of map keys. Named here, since `str | int` would make an object for each call."""
 
 
 def checked_bin(name: str) -> str:
