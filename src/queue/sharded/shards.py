@@ -62,6 +62,7 @@ _IN_TURN = {
     for more in (False, True)
 }
 
+_TEXT_OR_NONE = (str, type(None))
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
 _ALONE = all_of(Bin("delivery", str).eq(Param("me", str)), ALONE)
 """This delivery's, and no group's. Only a removal that keeps the id takes the payload from a message that a delivery
@@ -161,7 +162,9 @@ class PointerQueue:
                 firsts[shard] = self._not_reserved(shard, row)
                 continue
             load, fire, stream, groups = row
-            if not (0 <= fire <= load <= MAX_COUNTER and load - fire <= MAX_UNFIRED and isinstance(stream, str | None)):
+            if not (
+                0 <= fire <= load <= MAX_COUNTER and load - fire <= MAX_UNFIRED and isinstance(stream, _TEXT_OR_NONE)
+            ):
                 wrong = f"{LOAD} is {load}, {FIRE} is {fire}, and {STREAM} is a {type(stream).__name__}"
                 firsts[shard] = damaged(self.pointers_key(shard), wrong)
                 continue

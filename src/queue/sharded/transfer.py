@@ -165,6 +165,8 @@ class _Loading(Struct, eq=False):
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
+            if not late and written.count(Written.DONE) == len(outcomes):  # all at the first try, as nearly always
+                return list(slots.values())
             again: list[int] = []
             for (place, slot), result in zip(slots.items(), written, strict=True):
                 if isinstance(result, LatchworkError):
