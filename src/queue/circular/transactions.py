@@ -92,20 +92,15 @@ def checked_new(txn_id: str | int | None) -> str | None:
 
 def trimmed(due: Mapping[str, Any], kept: Collection[str]) -> list[Op]:
     """Return operations that forget all but the newest transactions, and note up to which fence."""
+    ages: dict[str, list[tuple[int, str]]] = {key: [] for key in REMEMBERED}
+    for txn, entry in due.items():
+        sound = isinstance(txn, str) and isinstance(entry, list) and len(entry) == 3 and is_int(entry[2])
+        if sound and txn not in kept:
+            ages[forgotten_of(txn)].append((entry[2], txn))
     ops: list[Op] = []
     for key, count in REMEMBERED.items():
-        ages = sorted(
-            (entry[2], txn)
-            for txn, entry in due.items()
-            if isinstance(txn, str)
-            and isinstance(entry, list)
-            and len(entry) == 3
-            and is_int(entry[2])
-            and forgotten_of(txn) == key
-            and txn not in kept
-        )
-        if len(ages) > count and is_int(due.get(key)):
-            oldest = ages[:-count]
+        if len(ages[key]) > count and is_int(due.get(key)):
+            oldest = sorted(ages[key])[:-count]
             ops.append(MapRemove(TXNS, tuple(txn for _, txn in oldest)))
             ops.append(MapPut(TXNS, key, max(oldest[-1][0], due[key])))
     return ops
