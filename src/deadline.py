@@ -14,8 +14,7 @@ that is started within does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 
 from .errors import Unavailable
@@ -98,17 +97,23 @@ def within_call(lock: Lock, what: str) -> AbstractContextManager[object]:
     what: is named by `Unavailable`, which `with` raises if that takes too long.
     """
     time = call_time()
-    return lock if time is None else _within(lock, time, what)
+    return lock if time is None else _Within(lock, time, what)
 
 
-@contextmanager
-def _within(lock: Lock, time: float, what: str) -> Iterator[None]:
-    if not lock.acquire(timeout=time):
-        raise Unavailable(f"{what}: another thread of this process waits for the store; try again")
-    try:
-        yield
-    finally:
-        lock.release()
+class _Within:
+    """A lock that is waited for no longer than this number of seconds."""
+
+    __slots__ = ("_lock", "_time", "_what")
+
+    def __init__(self, lock: Lock, time: float, what: str) -> None:
+        self._lock, self._time, self._what = lock, time, what
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=self._time):
+            raise Unavailable(f"{self._what}: another thread of this process waits for the store; try again")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 _present: ContextVar[Deadline | None] = ContextVar("latchwork_deadline", default=None)

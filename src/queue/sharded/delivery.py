@@ -221,6 +221,8 @@ def failed(queue: PointerQueue, held: Held, backoff: Poll | None, reason: str, e
 
 def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
     """Raise the error of the first delivery that was not settled, if there is one."""
+    if outcomes.count(True) == len(outcomes):  # as nearly always
+        return
     for outcome in outcomes:
         if isinstance(outcome, LatchworkError):
             raise outcome

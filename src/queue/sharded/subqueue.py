@@ -310,11 +310,12 @@ class QueueView(Unpicklable, ABC):
         failure: LatchworkError | None = None
         behind: set[int] = set()
         for entry, what in zip(claimed, found, strict=True):
-            if isinstance(what, LatchworkError):
-                failure = failure or what
             if isinstance(what, Envelope) and entry.slot.shard not in behind:
                 held.append(Held(entry.slot, entry.me, what))
-            elif isinstance(what, Envelope) or self._waits(entry, what):
+                continue
+            if isinstance(what, LatchworkError):
+                failure = failure or what
+            if isinstance(what, Envelope) or self._waits(entry, what):
                 again.append(entry)
                 if ask.shards is not None:
                     behind.add(entry.slot.shard)
