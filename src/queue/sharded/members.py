@@ -61,9 +61,11 @@ class Members:
         damaged = self._look(unknown) if unknown else {}
         found: list[tuple[str, ...] | Corrupt | Unreadable] = []
         for shard, pointer in slots:
-            groups = _NO_GROUPS if shard in damaged else self._seen[shard].groups
-            tags = tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ()
-            found.append(damaged.get(shard) or tags)
+            if shard in damaged:
+                found.append(damaged[shard])
+                continue
+            groups = self._seen[shard].groups
+            found.append(tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ())
         return found
 
     def _look(self, shards: Sequence[int]) -> dict[int, Corrupt | Unreadable]:

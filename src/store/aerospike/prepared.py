@@ -52,7 +52,8 @@ class Ready:
         built, guard = self._built + self._more, self._guard
         try:
             for place, name, param, check in self._values:
-                built[place] = {**built[place], name: check(params[param])}
+                changed = built[place] = built[place].copy()  # quicker than a display with `**`
+                changed[name] = check(params[param])
         except KeyError as missing:
             raise _not_filled_in(missing) from None
         for place, template in self._computed:
@@ -67,12 +68,13 @@ class Ready:
         before: the values of the row before, and its operations: those whose value is the same object stay.
         """
         known, built = before or (_NO_VALUES, self._built)
-        built, guard = built.copy(), self._guard
+        built, guard, value_before = built.copy(), self._guard, known.get
         try:
             for place, name, param, check in self._values:
                 value = params[param]
-                if value is not known.get(param, _NO_VALUES):
-                    built[place] = {**built[place], name: check(value)}
+                if value is not value_before(param, _NO_VALUES):
+                    changed = built[place] = built[place].copy()
+                    changed[name] = check(value)
         except KeyError as missing:
             raise _not_filled_in(missing) from None
         for place, template in self._computed:
