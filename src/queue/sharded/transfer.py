@@ -151,12 +151,12 @@ class _Loading(Struct, eq=False):
         queue, seams = self.queue, self.queue.store.seams
         outcomes: list[Loaded | None] = [None] * len(self.envelopes)
         pending: Sequence[int] = range(len(self.envelopes))
+        wanted = self.shards
         doubtful: set[int] = set()
         avoided: set[int] = set()
         for _ in range(ROUNDS):
             # 1. Reserve. The clock begins before that, and counts suspended time, as a consumer may wait from then on.
             sent = seams.boottime()
-            wanted = [self._sound(self.shards[place], avoided) if avoided else self.shards[place] for place in pending]
             slots, failures = reserve_slots(queue, dict(zip(pending, wanted, strict=True)))
             for place, failure in failures.items():
                 outcomes[place] = failure
@@ -165,8 +165,8 @@ class _Loading(Struct, eq=False):
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
-            if not late and written.count(Written.DONE) == len(outcomes):  # all at the first try, as nearly always
-                return list(slots.values())
+            if not late and written.count(Written.DONE) == len(outcomes):  # all in one round, as nearly always
+                return [slots[place] for place in range(len(outcomes))]
             again: list[int] = []
             for (place, slot), result in zip(slots.items(), written, strict=True):
                 if isinstance(result, LatchworkError):
@@ -185,7 +185,7 @@ class _Loading(Struct, eq=False):
                     avoided.add(shard)
             if not again:
                 break
-            pending = again
+            pending, wanted = again, [self._sound(self.shards[place], avoided) for place in again]
         return [
             at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in enumerate(outcomes)
         ]

@@ -11,15 +11,17 @@ import pytest
 from latchwork.errors import Corrupt
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
 from latchwork.queue.sharded.slots import Slot, Turn
 from latchwork.queue.sharded.stats import facts_of
+from latchwork.queue.sharded.transfer import load
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.queue.sharded.upkeep.report import Kind, Stop
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.spark.offsets import pointers_of
-from latchwork.store import MapPut, MemoryStore, Put
+from latchwork.store import Exists, MapPut, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 
 KINDS = ("text", b"bytes", -1, -(2**63), 2**62 + 1, 2**63 - 1, 1.5, True, [1], {"a": 1})
@@ -354,3 +356,13 @@ def test_a_group_is_dropped_though_the_pointers_of_a_shard_are_damaged(load):
     store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", load))
     group.drop()
     assert queue.groups() == []
+
+
+def test_each_message_gets_the_place_of_its_own_record_where_all_need_another_slot():
+    """Spent slots and a damaged shard are found in one round, so the next one stores the messages in another order."""
+    store = MemoryStore()
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=3)).pointers
+    queue.write_tombstones([Slot(0, 1), Slot(0, 2)])
+    store.operate(queue.pointers_key(1), Put("LOAD_POINTER", "damaged"), exists=Exists.ANY)
+    places = load(queue, [Envelope("data", f"id{n}") for n in range(3)], [0, 1, 0])
+    assert [found.msg_id for found in queue.look(places)] == ["id0", "id1", "id2"]
