@@ -14,25 +14,28 @@ import pytest
 from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "docs" / "getting-started.md",
-    ROOT / "docs" / "fencing.md",
-    *sorted((ROOT / "docs" / "guide").glob("*.md")),
-    ROOT / "docs" / "operations.md",
-    ROOT / "docs" / "paged-queue.md",
-]
+DOCS = ROOT / "docs"
+TEXTS = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+IN_SPARK = DOCS / "spark.md"  # its code runs in tests/spark/test_first_steps.py
+FRONT = [ROOT / "README.md", DOCS / "getting-started.md", DOCS / "fencing.md"]
+
+
+def blocks(page, language):
+    """The blocks of code of a page that are marked as written in this language."""
+    return [code for marked, code in BLOCK.findall(page.read_text()) if marked == language]
+
+
+PAGES = [page for page in TEXTS if page != IN_SPARK and blocks(page, "python")]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def code_of(page, folder):
-    """The page's Python, in a folder of its own; what needs Spark runs in tests/spark.
+    """The page's Python, in a folder of its own.
 
     After each block comes an empty line: at a prompt, Enter ends a block whose last line is indented.
     """
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    code = "\n".join(block for block in blocks if "pyspark" not in block)
-    return code.replace("/tmp/", f"{folder}/").replace("9_000", "0")
+    return "\n".join(blocks(page, "python")).replace("/tmp/", f"{folder}/").replace("9_000", "0")
 
 
 def run(code, folder, *arguments):
@@ -54,7 +57,7 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
 
 
 def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_path):
-    for page in PAGES[:3]:
+    for page in FRONT:
         done = run(code_of(page, tmp_path), tmp_path, "-")
         assert done.returncode == 0, f"{page.name}: {done.stderr}"
 
@@ -73,9 +76,24 @@ def test_the_code_of_a_page_can_be_typed_into_an_interactive_session(page, tmp_p
     assert "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
+def test_what_is_marked_as_code_of_another_library_is_at_least_python(page):
+    """It is marked `py`. What is only notation, such as a list of signatures, is marked `text`."""
+    for code in blocks(page, "py"):
+        compile(code, str(page), "exec")
+
+
+def test_no_code_escapes():
+    assert set(FRONT) <= set(PAGES)
+    assert len(PAGES) >= 20
+    marks = {mark for page in TEXTS for mark, _ in BLOCK.findall(page.read_text())}
+    assert marks <= {"", "text", "python", "py", "java", "sql", "mermaid"}, "marks that a test or a reader knows"
+    assert '"spark.md"' in (ROOT / "tests" / "spark" / "test_first_steps.py").read_text()
+
+
 def test_every_link_of_the_docs_leads_to_a_page():
     checked = 0
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in TEXTS:
         for target in LINK.findall(page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
@@ -94,9 +112,8 @@ def lists_in_running_text(text):
 
 
 def test_every_list_of_the_docs_is_a_list_on_the_site():
-    pages = [*(ROOT / "docs").rglob("*.md")]
-    assert len(pages) > 50, "the pages are found"
-    assert {page.name: found for page in pages if (found := lists_in_running_text(page.read_text()))} == {}
+    assert len(TEXTS) > 50, "the pages are found"
+    assert {page.name: found for page in TEXTS if (found := lists_in_running_text(page.read_text()))} == {}
     assert lists_in_running_text("These:\n- one\n- two\n") == ["- one", "- two"]
 
 
