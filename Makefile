@@ -17,7 +17,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test long quick lint coverage soak replay bench docs clean
+.PHONY: help install java demo test long quick changed server lint coverage soak replay bench docs clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -63,6 +63,12 @@ QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/
 quick: $(STAMP) ## lint, types, and the tests that find most mistakes soonest
 	@$(MAKE) --no-print-directory lint
 	@$(PYTHON) -m pytest -n 2 -k "not aerospike" $(QUICK)
+
+changed: $(STAMP) ## the tests of the files that you have changed; make changed SINCE=origin/main
+	@$(PYTHON) -m tools.changed $(if $(SINCE),--since "$(SINCE)")
+
+server: $(STAMP) ## an Aerospike to try things on, until Ctrl-C: an asd on the PATH, or Docker
+	@$(PYTHON) -m tools.server
 
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .

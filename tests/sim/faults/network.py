@@ -327,7 +327,7 @@ def describe(value: Any) -> str:
 
 def _bin(op: Any) -> str:
     name = getattr(op, "bin", "")
-    return f" {name}" if name else ""
+    return f" {name}" if isinstance(name, str) else ""  # a computed value is in no bin
 
 
 def _caught(call: Callable[[], Any]) -> Any:

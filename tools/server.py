@@ -1,0 +1,35 @@
+"""Starts an Aerospike for development and keeps it until Ctrl-C: `make server`.
+
+It is the server that the tests use: an `asd` on the PATH, else a container of Docker. It begins empty, and keeps
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from tests.support import servers
+
+
+def main() -> int:
+    """Start it, say how to use it, and wait. The exit status is 1 where there is none to start."""
+    os.environ.pop(servers.VARIABLE, None)
+    try:
+        server = servers.start_aerospike()
+    except servers.Unreachable as reason:
+        print(reason, file=sys.stderr)
+        return 1
+    try:
+        print(f"export LATCHWORK_STORE={server.url}\nCtrl-C ends it", flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+    finally:
+        server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
