@@ -1,4 +1,4 @@
-"""Seeded bugs, each a patch of one step of the queue, that the checkers must catch."""
+"""Seeded bugs that the checkers must catch: each breaks the rule that it names (docs/protocols/paged-queue.md)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,15 @@ from .recording import RecordingFile, RecordingFiles
 
 
 def checksum_not_checked(patch) -> None:
+    """P22.3"""
+
     patch.setattr(pages, "value", lambda data: 0)
     patch.setattr(pages, "extend", lambda crc, data: 0)
 
 
 def checksum_without_place(patch) -> None:
+    """P22.3"""
+
     class Unplaced:
         size = pages._CHECKED.size
 
@@ -32,6 +36,8 @@ def checksum_without_place(patch) -> None:
 
 
 def length_written_first(patch) -> None:
+    """P22.1"""
+
     def put(self, frames, entries):
         page, position = self.tail
         self._page.write(frames[:4], position)
@@ -45,6 +51,8 @@ def length_written_first(patch) -> None:
 
 
 def no_zero_length_after_the_record(patch) -> None:
+    """P22.2"""
+
     def put(self, frames, entries):
         page, position = self.tail
         self._page.write(frames, position)
@@ -60,6 +68,8 @@ def _is_page_sync(step) -> bool:
 
 
 def failed_sync_swallowed(patch) -> None:
+    """P22.5"""
+
     original = PageWriter._guarded
 
     def guarded(self, *steps):
@@ -73,6 +83,8 @@ def failed_sync_swallowed(patch) -> None:
 
 
 def failed_sync_tried_again(patch) -> None:
+    """P22.5"""
+
     original = PageWriter._guarded
 
     def guarded(self, *steps):
@@ -88,10 +100,14 @@ def failed_sync_tried_again(patch) -> None:
 
 
 def acknowledged_before_the_sync(patch) -> None:
+    """P22.4"""
+
     patch.setattr(PageWriter, "_sync", lambda self: None)
 
 
 def no_sync_before_a_new_page(patch) -> None:
+    """P22.6"""
+
     original = PageWriter._roll
 
     def roll(self):
@@ -105,6 +121,8 @@ def no_sync_before_a_new_page(patch) -> None:
 
 
 def new_page_not_in_the_directory(patch) -> None:
+    """P22.7"""
+
     original = PageWriter._create
 
     def create(self, number):
@@ -118,6 +136,8 @@ def new_page_not_in_the_directory(patch) -> None:
 
 
 def recovery_trusts_write_meta(patch) -> None:
+    """P22.8"""
+
     original = PageWriter._put
 
     def put(self, frames, entries):
@@ -138,10 +158,14 @@ def recovery_trusts_write_meta(patch) -> None:
 
 
 def recovery_leaves_the_tail(patch) -> None:
+    """P22.9"""
+
     patch.setattr(page_recovery, "_zero", lambda *_: None)
 
 
 def recovery_does_not_sync(patch) -> None:
+    """P22.10"""
+
     original = page_recovery._recover_page
 
     def recover(*args):
@@ -155,16 +179,22 @@ def recovery_does_not_sync(patch) -> None:
 
 
 def recovery_does_not_write_again(patch) -> None:
+    """P22.10"""
+
     patch.setattr(page_recovery, "_rewrite", lambda *_: None)
 
 
 def recovery_keeps_the_old_index(patch) -> None:
+    """P22.11"""
+
     patch.setattr(
         page_recovery, "_repair_index", lambda layout, number, _: layout.files.open(layout.index(number), create=True)
     )
 
 
 def meta_renamed_before_it_is_synced(patch) -> None:
+    """P22.12"""
+
     original = Layout._replace
 
     def replace(self, rest, data):
@@ -178,11 +208,15 @@ def meta_renamed_before_it_is_synced(patch) -> None:
 
 
 def cursor_stored_before_the_messages(patch) -> None:
+    """P22.13"""
+
     original = PageWriter.force
     patch.setattr(PageWriter, "force", lambda self, upto=None: None if upto else original(self))
 
 
 def page_deleted_before_read_meta(patch) -> None:
+    """P22.14"""
+
     original = Layout.store_first_page
 
     def store(self, number):

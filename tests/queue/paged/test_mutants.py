@@ -1,10 +1,25 @@
 """The checkers can fail: each seeded bug is caught."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from . import mutants
 from .crashes import SHAPES, Violation, explore
 from .promises import acknowledged_survive_a_failed_sync, copied_records_are_not_data, length_comes_last
+
+PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "paged-queue.md"
+ALL = (
+    *mutants.CAUGHT_BY_CRASHES, *mutants.CAUGHT_BY_FAILED_SYNCS, *mutants.CAUGHT_BY_THE_ORDER_OF_WRITES,
+    mutants.checksum_without_place,
+)  # fmt: skip
+
+
+def test_each_rule_of_the_protocol_has_a_mutant():
+    rules = re.findall(r"^\| (P22\.\d+) \|", PAGE.read_text(), re.MULTILINE)
+    assert rules == [f"P22.{n}" for n in range(1, 15)]
+    assert {mutant.__doc__ for mutant in ALL} == set(rules)
 
 
 def explore_all():
