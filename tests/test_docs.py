@@ -52,8 +52,14 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
     assert "import" in code, "the blocks are found"
     done = run(code, tmp_path, "-")
     assert done.returncode == 0, done.stderr
-    if page.stem == "README":
-        assert "[{'order': 7}]" in done.stdout, "the message is handed out"
+
+
+def test_the_program_of_the_readme_is_short_and_can_be_run_again(tmp_path):
+    (block,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in block.splitlines() if line.strip()]) == 12
+    for _ in range(2):
+        done = run(code_of(ROOT / "README.md", tmp_path), tmp_path, "-")
+        assert done.stdout == "[{'order': 7}]\n", done.stderr
 
 
 def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_path):
