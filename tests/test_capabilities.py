@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import re
+import pickle
 import threading
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from latchwork.coord import (
     ReadWriteLock,
     Semaphore,
 )
-from latchwork.errors import FencedOut, OutcomeUnknown
+from latchwork.errors import FencedOut, InvalidRequest, LeaseLost, OutcomeUnknown
 from latchwork.queue import (
     Consumer,
     LargeQueue,
@@ -33,9 +33,12 @@ from latchwork.queue import (
     QueueConfig,
     QueueRegistry,
     Schedule,
+    Shovel,
 )
 from latchwork.seams import SYSTEM
 from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store.model.ops import writes
+from latchwork.testing import ManualClock, bring_back
 from latchwork.testing.stores import FaultyStore
 from tests.sim.workload import SCENARIOS
 from tests.support.backends import store as backend  # noqa: F401 - a fixture
@@ -264,13 +267,11 @@ def test_each_row_runs_on_every_backend(primitive, backend, tmp_path):  # noqa: 
 def test_a_lost_reply_counts_once_or_is_said_to_be_unknown(primitive, tmp_path):
     counted = FaultyStore(MemoryStore(), {})
     assert run(primitive, counted, tmp_path / "whole")
-    (row,) = [row for row in ROWS if row["primitive"] == primitive]
     for call in range(1, counted._number + 1):
         try:
             assert run(primitive, FaultyStore(MemoryStore(), {call: "reply_lost"}), tmp_path / str(call)), call
         except OutcomeUnknown:
             continue
-    assert row["lost reply"] in ("once", "at least once")
 
 
 def test_every_row_is_run_here_or_where_its_servers_are():
@@ -306,7 +307,170 @@ def test_each_row_names_a_command_and_a_simulation_that_are_there():
     assert set(SCENARIOS) - simulated == shared, "each other simulation is that of a row"
 
 
-def test_fences_are_of_what_has_a_grant():
-    """What is said to have a fence is refused in its program or in its own tests; what has none has no `operate`."""
+# ---- what the columns say
+
+
+def rows_that_say(column, *values):
+    return {row["primitive"] for row in ROWS if row[column] in values}
+
+
+def refused(work):
+    """Whether the work is refused, as that of a former holder is."""
+    try:
+        work()
+    except (FencedOut, LeaseLost):
+        return True
+    return False
+
+
+def stale_member():
+    store = MemoryStore()
+    made, resource = Group(store, "g", farm_id="a"), Key("capabilities", "member")
+    store.operate(resource, Put("n", 0), exists=Exists.ANY)
+    former, newer = (made.join("p", keep_alive=False) for _ in range(2))
+    newer.operate(resource, Put("n", 1))
+    return refused(lambda: former.operate(resource, Put("n", 2)))
+
+
+def stale_leader():
+    store = MemoryStore()
+    made, resource = LeaseElection(store, "e"), Key("capabilities", "leader")
+    store.operate(resource, Put("n", 0), exists=Exists.ANY)
+    former = made.run(lambda term: term, timeout=20)
+    made.run(lambda term: term.operate(resource, Put("n", 1)), timeout=20)
+    former.check = lambda: None  # as one that was paused just after it had asked
+    return refused(lambda: former.operate(resource, Put("n", 2)))
+
+
+def stale_delivery(publish=lambda queue: queue.publish("m"), group=None):
+    """A consumer dies with a message, which is handed out again: what the former one acknowledges is refused."""
+    queue = queue_on(MemoryStore(ManualClock()), "stale")
+    reader = queue if group is None else queue.group(group)
+    publish(queue)
+    (former,) = reader.receive()
+    bring_back(queue)
+    (newer,) = reader.receive()
+    assert (newer.message_id, newer.attempts) == (former.message_id, former.attempts + 1)
+    return refused(former.ack) and newer.ack() is None
+
+
+def published_by_a_publisher(queue):
+    with queue.publisher() as publisher:
+        publisher.publish("m")
+
+
+def handled_again(**options):
+    """A handler has worked on a message, and then fails: it gets the message again."""
+    queue, seen, over = queue_on(MemoryStore(), "again"), [], threading.Event()
+    queue.publish("m", key="k")
+
+    def handle(delivery):
+        seen.append(delivery.message_id)
+        if len(seen) == 1:
+            raise ValueError
+        over.set()
+
+    with Consumer(queue, handle, upkeep=False, **options):
+        while not over.wait(0.05):
+            Shovel(queue).run_once()
+    return len(seen) == 2 and len(set(seen)) == 1
+
+
+HANDED_OUT_AGAIN = {
+    "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
+    "publisher for threads": lambda: stale_delivery(published_by_a_publisher),
+    "handlers, several messages at a time": handled_again,
+    "order within a key": lambda: handled_again(ordered=True),
+}  # fmt: skip
+FENCED = {
+    "presence": stale_member, "fenced lock": lambda: lock(MemoryStore(), "n"),
+    "semaphore": lambda: semaphore(MemoryStore(), "n"), "read-write lock": lambda: rwlock(MemoryStore(), "n"),
+    "election by lease": stale_leader, "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
+    "handlers, several messages at a time": stale_delivery,
+}  # fmt: skip
+FENCED_ELSEWHERE = {
+    "election by ZooKeeper": (
+        ELSEWHERE["election by ZooKeeper"],
+        "leadership_ends_when_the_connection_is_suspended_before_the_session_does",
+    ),
+    "one leader over all farms": (
+        ELSEWHERE["one leader over all farms"],
+        "a_deposed_farm_is_refused_by_its_own_store",
+    ),
+    "circular queue": (
+        "tests/queue/circular/test_counterexamples.py",
+        "not_committed_is_final_for_a_dead_holder_whose_commit_is_on_its_way",
+    ),
+    "order within a key": (
+        "tests/queue/sharded/test_ordered.py",
+        "a_claim_of_a_former_holder_that_comes_late_claims_nothing",
+    ),
+    "once per micro-batch": (
+        ELSEWHERE["once per micro-batch"],
+        "a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_and_doubles_nothing",
+    ),
+}
+"""Rows whose fence needs more than a store, and the test that shows it."""
+
+
+@pytest.mark.parametrize("primitive", HANDED_OUT_AGAIN)
+def test_what_is_handed_out_at_least_once_may_be_handed_out_again(primitive):
+    assert HANDED_OUT_AGAIN[primitive]()
+
+
+def test_the_page_says_at_least_once_of_these_rows_and_once_of_all_others():
+    assert rows_that_say("lost reply", "at least once") == set(HANDED_OUT_AGAIN)
+    assert len(rows_that_say("lost reply", "once", "at least once")) == len(ROWS)
+
+
+@pytest.mark.parametrize("primitive", FENCED)
+def test_a_former_holder_is_refused_where_the_page_says_that_there_is_a_fence(primitive):
+    assert FENCED[primitive]()
+
+
+def test_the_page_says_so_of_these_rows_and_of_no_other():
+    assert {row["primitive"] for row in ROWS} - rows_that_say("fence", "-") == {*FENCED, *FENCED_ELSEWHERE}
+    for path, test in FENCED_ELSEWHERE.values():
+        assert f"def test_{test}(" in (PAGE.parents[1] / path).read_text()
     for row in ROWS:
-        assert re.fullmatch(r"-|[a-z ,']+", row["fence"]), row
+        assert row["fence"] != "-" or not hasattr(named_by(row), "operate"), row
+
+
+def named_by(row):
+    package, _, name = row["as"].strip("`").partition(".")
+    return getattr(importlib.import_module(f"latchwork.{package}"), name)
+
+
+def written_bins(primitive, folder):
+    store = FaultyStore(MemoryStore(), {})
+    run(primitive, store, folder)
+    updates = [one for call in store.history for one in (call.request if "many" in call.verb else [call.request])]
+    return {op.bin for update in updates for op in getattr(update, "ops", ()) if writes((op,))}
+
+
+@pytest.mark.parametrize("primitive", PROGRAMS)
+def test_what_works_over_farms_by_its_bins_writes_those_of_its_farm_alone(primitive, tmp_path):
+    """The programs are of the farm `a`, wherever they have one."""
+    bins = written_bins(primitive, tmp_path)
+    assert bins, "something is written"
+    by_bins = all(bin.endswith("#a") for bin in bins)
+    assert (primitive in rows_that_say("farms", "bins")) is by_bins
+
+
+def test_rows_that_need_a_server_or_files_beside_the_store_say_so():
+    for row in ROWS:
+        assert row["backends"] in ("all", "all, and ZooKeeper", "all, and files", "SQLite, Aerospike")
+        assert row["farms"] in ("bins", "no", "ZooKeeper")
+    assert rows_that_say("backends", "all, and files") == {one for one, run in PROGRAMS.items() if run is outbox}
+    needs_zookeeper = {row["primitive"] for row in ROWS if "zookeeper" in parameters_of(row)}
+    assert rows_that_say("backends", "all, and ZooKeeper") == {*needs_zookeeper, "election by ZooKeeper"}
+    assert rows_that_say("farms", "ZooKeeper") == needs_zookeeper
+    assert rows_that_say("backends", "SQLite, Aerospike") == {
+        row["primitive"] for row in ROWS if row["as"].startswith("`spark.")
+    }
+    with pytest.raises(InvalidRequest, match="lives in one process"):
+        pickle.dumps(MemoryStore())  # so what runs in Spark's processes cannot have it
+
+
+def parameters_of(row):
+    return getattr(getattr(named_by(row), "__init__", None), "__annotations__", {})
