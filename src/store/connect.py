@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]*)(:[0-9]{1,5})?")
+SQLITE_OPTIONS = {"synchronous", "busy_timeout"}
+"""All options of the URL of a SQLite file."""
 EXAMPLES = "memory:, sqlite:PATH or aerospike://HOST:PORT/NAMESPACE"
 
 
@@ -113,7 +115,7 @@ def _sqlite(url: str, rest: str) -> RecordStore:
         raise InvalidRequest(f"{shown(hidden(url))} names no file: write sqlite:PATH, or memory: for a store in memory")
     if re.match("//[^/]", path):
         raise InvalidRequest(f"{shown(hidden(url))} names a host: write sqlite:/absolute/path or sqlite:relative/path")
-    options = options_of(url, query, {"synchronous", "busy_timeout"})
+    options = options_of(url, query, SQLITE_OPTIONS)
     return SQLiteStore(
         unquote(path, errors="surrogateescape"),  # bytes that are no UTF-8, which the store refuses
         synchronous=options.get("synchronous", "full").lower(),
