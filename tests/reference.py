@@ -21,6 +21,14 @@ PACKAGES = (
 VALUES = ("Enum", "NamedTuple", "Protocol", "Exception", "Error", "Struct")
 
 
+SHARING = re.compile(
+    r"safe\s+to\s+share\s+between\s+(its\s+)?threads|[Tt]hreads\s+may\s+share|in\s+one\s+thread\s+at\s+a\s+time|"
+    r"one\s+thread\s+in\s+it",
+    re.IGNORECASE,
+)
+"""How a docstring says who may share a handle."""
+
+
 class Documented(NamedTuple):
     """A class, a function or a constant of the reference, and which of its members its page leaves out."""
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("griffe")
 pytest.importorskip("yaml")
 
-from tests.reference import PACKAGES, documented, load, public, returned, target
+from tests.reference import PACKAGES, SHARING, docstring, documented, is_value, load, public, returned, target
 
 UNEXPLAINED = {
     "latchwork.queue.sharded.envelope.Codec": "a setting of the queue is its name, and nobody calls it",
@@ -17,6 +17,15 @@ UNEXPLAINED = {
     "latchwork.spark.batches.OncePerBatch": "stands in a `with` statement alone, which `once_per_batch` explains",
 }
 """Classes that a reader needs not know, with the reason."""
+
+UNSHARED = {
+    "latchwork.queue.circular.groups.Batch": "a list, as one read returned it",
+    "latchwork.seams.Seams": "the clocks of the machine",
+    "latchwork.store.contract.StoreContract": "a class of tests",
+    "latchwork.testing.stores.Call": "an entry of a history",
+    "latchwork.testing.stores.Outage": "the plan of a store",
+}
+"""Classes that are no handles, with what they are instead."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,14 @@ def test_every_class_that_a_public_verb_returns_is_in_the_reference(package):
     assert len(met) > 50, "the annotations are read"
     assert {path: by for path, by in met.items() if path not in {*known, *UNEXPLAINED}} == {}
     assert set(UNEXPLAINED) <= set(met), "no reason outlives its class"
+
+
+def test_the_docstring_of_every_handle_says_which_threads_may_share_it(package):
+    things = [each.thing for each in documented(package).values()]
+    handles = {thing.path: docstring(thing) for thing in things if thing.is_class and not is_value(thing)}
+    handles["latchwork.queue.sharded.delivery.Delivery"] = docstring(package["queue.sharded.delivery.Delivery"])
+    assert len(handles) > 40, "the handles are found"
+    assert {path for path, text in handles.items() if not SHARING.search(text)} == set(UNSHARED)
 
 
 def test_a_class_that_no_page_shows_is_noticed(package, tmp_path):

@@ -177,6 +177,8 @@ class Grant(Fenced):
 
     `lost` is an event that is set as soon as the lease can no longer be relied on: it has run out by this process's own
     clock, another party has taken it, or it was released. You can wait for it; it needs no background thread.
+
+    Safe to share between threads: any of them may renew or release it.
     """
 
     def __init__(self, name: str, leased: Leased, claim: Claim) -> None:

@@ -97,7 +97,8 @@ class _Use(Grant):
 
 
 class ReadGrant(_Use):
-    """One acquisition for reading. Leaving its `with` block releases it. See `Grant` for the rest.
+    """One acquisition for reading. Leaving its `with` block releases it. Safe to share between threads. See `Grant` for
+    the rest.
 
     `operate` is refused once a later writer has written to the resource, or sealed it: so a reader never overwrites
     newer data with results of older data.
@@ -112,7 +113,9 @@ class ReadGrant(_Use):
 
 
 class WriteGrant(_Use):
-    """The only acquisition for writing. Leaving its `with` block releases it. See `Grant` for the rest."""
+    """The only acquisition for writing. Leaving its `with` block releases it. Safe to share between threads. See
+    `Grant` for the rest.
+    """
 
     mode = Mode.WRITE
 

@@ -178,7 +178,9 @@ class Semaphore:
 
 
 class Permits(Grant):
-    """Permits taken together, with one fence. Leaving the `with` block releases them. See `Grant` for the rest."""
+    """Permits taken together, with one fence. Leaving the `with` block releases them. Safe to share between threads.
+    See `Grant` for the rest.
+    """
 
     def __init__(self, name: str, held: HolderLease, claim: Claim, slots: tuple[int, ...]) -> None:
         super().__init__(name, held, claim)

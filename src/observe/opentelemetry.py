@@ -28,7 +28,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class OpenTelemetry(Telemetry):
-    """Reports to a meter and a tracer; by default the API's global ones.
+    """An adapter that reports to a meter and a tracer; by default the API's global ones. Safe to share between threads.
 
     A handler's span is a child of the publish; the span of a batch from several publishes is linked to them. No span
     contains a payload or the text of an error: a failed one has the error's type.

@@ -23,6 +23,7 @@ Tell = Callable[[float], None]
 
 class PrometheusTelemetry(Telemetry):
     """An adapter that keeps the metrics of `registry`. One is enough for all stores of a process.
+    Safe to share between threads.
 
     No endpoint is opened: the application's own does it, or `prometheus_client.start_http_server(port,
     registry=registry)`. Raises `InvalidRequest` where the registry has these metrics already.

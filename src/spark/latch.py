@@ -47,6 +47,7 @@ def _farm_of(name: str) -> str:
 
 class SparkLatch:
     """A counter of the partitions of one job phase, each once. Ships to executors by the URL of its store.
+    Safe to share between threads.
 
     Count a partition after its output is visible. With Spark's own writers (`df.write`) that is after the *job*,
     because a committer publishes the files at its end: counting in a stage before the write would release a waiter that

@@ -39,7 +39,7 @@ class ManualClock(Seams):
     max_sleeps: after this number of sleeps `sleep` raises `AssertionError`, because the program seems to run without
         end.
 
-    `slept` holds the seconds of every sleep.
+    `slept` holds the seconds of every sleep. Safe to share between threads; a sleep moves the clock for all of them.
     """
 
     def __init__(self, *, seed: float | str | None = None, max_sleeps: int = 100_000) -> None:
@@ -66,7 +66,8 @@ class ManualClock(Seams):
 
     def step(self, seconds: float) -> None:
         """Set the wall clock forward or back; the monotonic clocks do not notice."""
-        self._stepped += checked_number("seconds", seconds, -MOST, MOST)
+        with self._guard:
+            self._stepped += checked_number("seconds", seconds, -MOST, MOST)
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
         """Do something after this number of seconds from now."""
@@ -109,7 +110,7 @@ class ManualClock(Seams):
 
 
 class SkewedClock(Seams):
-    """Another machine's view of a manual clock: only its wall clock differs."""
+    """Another machine's view of a manual clock: only its wall clock differs. Safe to share between threads."""
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
         self.clock, self.seconds = clock, checked_number("seconds", seconds, -MOST, MOST)
@@ -137,7 +138,9 @@ class SkewedClock(Seams):
 
 
 class InlineClock(ManualClock):
-    """A manual clock whose background tasks run inside `spawn`, in the caller's thread, to their end."""
+    """A manual clock whose background tasks run inside `spawn`, in the caller's thread, to their end. Safe to share
+    between threads.
+    """
 
     def spawn(self, run: Callable[[], None], name: str) -> Task:  # noqa: ARG002 - the seams' signature
         run()

@@ -118,7 +118,8 @@ class Outage(dict[int, Planned]):
 
 
 class CountingStore(DelegatingStore):
-    """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`).
+    """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`). Safe to share
+    between threads.
 
     seams: those of the client that uses it; None = the seams of the store.
     """
@@ -192,6 +193,8 @@ class FaultyStore(CountingStore):
     seams: those of the client that uses it; None = the seams of the store.
 
     Kinds of faults, and what happens to batches: see the module `latchwork.testing.stores`.
+
+    Safe to share between threads. Which call of which thread then has which number differs from run to run.
     """
 
     def __init__(
@@ -271,7 +274,8 @@ class FaultyStore(CountingStore):
         fault = call.fault
         if fault is None:
             return send(call.request, *rest)
-        self.fired[fault.kind] += 1
+        with self._guard:
+            self.fired[fault.kind] += 1
         if fault.kind == "crash_before":
             self._die(call, fault)
         if fault.kind == "crash_after":

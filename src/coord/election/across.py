@@ -40,6 +40,8 @@ _BELOW = missing(FENCE) | (Bin(FENCE) < Param("epoch")) | (Bin(FENCE).eq(Param("
 class GlobalElection(ZooKeeperElection):
     """An election of one leader over all farms, by one line in ZooKeeper. This handle is one candidate of one farm.
 
+    Safe to share between threads; it cannot be pickled, and must not be used in a forked process.
+
     store_of_each_farm: farm id -> the store of that farm; each candidate is given all farms.
     name: the election; all its candidates use one name, and no lock or other election in any farm has it.
     zookeeper: a kazoo client or hosts, as `client_or_hosts` of `ZooKeeperElection`; one ensemble over all farms.

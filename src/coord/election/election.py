@@ -368,6 +368,9 @@ class Election(Unpicklable, ABC):
 class LeaseElection(Election):
     """An election by a lease in the store: the holder of the lock with the election's name leads.
 
+    A handle is one candidate. Safe to share between threads; it cannot be pickled, and must not be used in a forked
+    process.
+
     store, name: the election; all its candidates use one store and one name.
     candidate: a name for people and logs; default `host:pid:unique`.
     lease: seconds, 0.05 to 86,400, after which a leader that has died may be replaced.

@@ -18,7 +18,8 @@ from ..waits.watch import read
 
 
 class Leadership(Fenced):
-    """One leader's term. `lost` is set when the term can no longer be relied on, and is never cleared.
+    """One leader's term. `lost` is set when the term can no longer be relied on, and is never cleared. Safe to share
+    between threads.
 
     Check it before every batch of work: nothing stops the leader's function from outside. What protects a resource is
     `operate`, which is refused once the resource has seen a later epoch.

@@ -77,6 +77,9 @@ def _connecting(hosts: str, lease: float) -> Any:
 class ZooKeeperElection(Election):
     """An election by a line of ephemeral nodes in ZooKeeper.
 
+    A handle is one candidate. Safe to share between threads; it cannot be pickled, and must not be used in a forked
+    process.
+
     store, name: the election's record, from which the epochs come. Every candidate of one election uses one store and
         one name, whether it is elected by ZooKeeper or by a lease.
     client_or_hosts: a kazoo client, which the caller starts and stops, or the hosts to connect to while this candidate

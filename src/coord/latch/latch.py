@@ -18,12 +18,14 @@ __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
 
 class CountDownLatch(Latch):
     """A latch that only counts down. It also reads and writes the records of the Java library, without changing their
-    layout.
+    layout. Handles are cheap, safe to share between threads, and pickle with their store.
     """
 
 
 class CountUpDownLatch(Latch):
-    """A latch that also counts up, while work is still being found."""
+    """A latch that also counts up, while work is still being found. Handles are cheap, safe to share between threads,
+    and pickle with their store.
+    """
 
     _least = 0
 

@@ -172,6 +172,8 @@ class Membership(Grant):
     `lost` is an event that is set as soon as the membership can no longer be relied on: it has run out, another process
     has joined under its name, or it has left. Use `operate` and `seal` for resources that only this member writes:
     they refuse a former member of this name.
+
+    Safe to share between threads: any of them may leave.
     """
 
     _leased: _Membership

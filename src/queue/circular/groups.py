@@ -57,7 +57,8 @@ class ConsumerGroup:
     """One group's position in a queue; `LargeQueue.group` makes it. Groups are independent of each other.
 
     At least once: entries that were read and not committed are read again. Not for several readers of one group at a
-    time: all would read equal entries. Split the work behind one reader, or use a sharded queue.
+    time: all would read equal entries. Split the work behind one reader, or use a sharded queue. Safe to share between
+    threads, so that one may read and another commit.
     """
 
     def __init__(self, store: RecordStore, layout: Layout, buffer: Buffer, name: str) -> None:

@@ -84,7 +84,8 @@ class UnopenedQueue:
 
 
 class Outbox(Unpicklable):
-    """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6).
+    """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6). Safe to
+    share between threads; call `start` in one of them.
 
     pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
         forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.

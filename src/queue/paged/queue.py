@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class PagedQueue(Unpicklable):
-    """A queue in the files of one directory, for one process at a time and any number of its threads.
+    """A queue in the files of one directory, for one process at a time. Safe to share between its threads.
 
     Promises: an acknowledged message survives a crash of the process, and of the machine once it was synced
     (`force_every`); after a crash the queue holds a prefix of what was appended; bytes that fail their checks are never

@@ -44,6 +44,9 @@ class Delivery(Struct, frozen=True, eq=False):
     It must be acknowledged, or extended, within the queue's sweep duration; else the sweeper hands it to another
     consumer. A message may be delivered more than once (at least once delivery); `attempts` counts how often, this time
     included.
+
+    Safe to share between threads: any of them may acknowledge, fail or extend it. The second one to acknowledge or fail
+    it gets `LeaseLost`.
     """
 
     payload: Any

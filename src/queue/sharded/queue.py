@@ -383,7 +383,7 @@ OF = "@"
 
 class QueueGroup(ShardedQueue):
     """A group of a queue, made by `ShardedQueue.group`. Groups, and the queue's own consumers, are independent of each
-    other.
+    other. Safe to share between threads; share it, as they look for messages together.
 
     It has the verbs of a queue, except publishing: `receive`, `ack_many`, `depth`, `peek`, `sideline`, `parked`,
     `redrive`, `pause`, `scale`, and a `Consumer` or a `Worker` of it. `QueueRegistry.get` and the command find it as

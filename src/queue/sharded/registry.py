@@ -46,7 +46,7 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 
 
 class QueueRegistry:
-    """The way to the sharded queues of `client_id` in a farm.
+    """The way to the sharded queues of `client_id` in a farm. Safe to share between threads.
 
     farm_id: None = `$LATCHWORK_FARM`, else "local".
     idle_look: seconds, 0.05 to 60, after which consumers of an idle queue look at its pointers though its bell was not

@@ -39,7 +39,7 @@ _ANY = Exists.ANY
 
 
 class AerospikeStore(RecordStore):
-    """Records of one namespace, through a client that the caller made, owns and closes.
+    """Records of one namespace, through a client that the caller made, owns and closes. Safe to share between threads.
 
     Such a store cannot be pickled and does not survive a fork; `from_url` makes one that does both.
     """

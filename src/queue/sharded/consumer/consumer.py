@@ -71,7 +71,8 @@ class Consumer(Unpicklable):
         not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
         waits with its shard.
 
-    `with` starts and stops the consumer.
+    `with` starts and stops the consumer. Call `start` in one thread; after that it is safe to share between threads, and
+    any of them may stop it. The handler runs in several threads at a time unless `concurrency` is 1.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, is delivered
     again; so are messages that were handled in the last 20 ms before the process died. Each message that the process

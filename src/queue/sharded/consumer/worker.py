@@ -58,7 +58,7 @@ class Handled:
 
 
 class Worker(Unpicklable):
-    """Runs a handler for each of several queues, in one process that needs nothing else beside it.
+    """A runner of handlers, one for each of several queues, in a process that needs nothing else beside it.
 
     registry: where the queues are; they must have been created when the worker starts.
     weights: for each queue an integer from 1 to 1,000. `concurrency` threads are divided among the queues that have
@@ -67,6 +67,9 @@ class Worker(Unpicklable):
     concurrency: threads in all, at least one for each queue; default the sum of the weights.
     grace: seconds that `stop` gives handlers to finish.
     upkeep: whether this process takes part in the upkeep of the client's queues.
+
+    Register the handlers and start it in one thread; after that it is safe to share between threads, and any of them may
+    stop it.
     """
 
     _INSTEAD = "pickle the QueueRegistry and the handlers, and make a worker there"

@@ -36,7 +36,7 @@ class Elsewhere(Protocol):
 
 
 class DelayedView(DelayedMessages):
-    """The delayed messages of a queue; each can be discarded, redriven or moved alone.
+    """The delayed messages of a queue; each can be discarded, redriven or moved alone. Safe to share between threads.
 
     Their ids are the ones that they were published with; a message that was put off by `nack(delay=)` has an id of its
     own here, which `search` returns.

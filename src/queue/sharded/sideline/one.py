@@ -155,7 +155,9 @@ def outcomes_of(
 
 
 class SideView(QueueView):
-    """The sideline of a queue, or its parked messages: a `QueueView` in which each message can be dealt with alone."""
+    """The sideline of a queue, or its parked messages. Its messages can be received, and each can be discarded, redriven
+    or moved alone. Safe to share between threads.
+    """
 
     def __init__(self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, main: Main) -> None:
         super().__init__(pointers, codec, failure_policy)

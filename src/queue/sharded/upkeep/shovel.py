@@ -31,7 +31,7 @@ class Shovel:
 
     Messages whose `not_before` has not come are put at the sideline's tail again; parked ones are never touched. Any
     number of processes may run one; each message is moved by one of them. A message moved while its mover dies comes
-    twice, never not at all.
+    twice, never not at all. Safe to share between threads; call `start` in one of them.
     """
 
     def __init__(self, queue: ShardedQueue) -> None:

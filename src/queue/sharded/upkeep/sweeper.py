@@ -114,7 +114,8 @@ class Sweeper:
     initial_delay, interval: seconds before the first sweep of `start`, and between two sweeps.
 
     Any number of processes may run a sweeper; only the leader's does anything. If two processes both believe that they
-    lead, no message is lost.
+    lead, no message is lost. Sweep in one thread at a time: call `start`, or `run_once` yourself. Any thread may call
+    `stop`.
     """
 
     def __init__(
