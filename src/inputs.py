@@ -88,7 +88,7 @@ def checked_each(what: str, values: Sequence[T] | None, count: int) -> Sequence[
 
 
 def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None:
-    """Whether it is some of the numbers from 0 to below `count`, or None, for all. Raises `InvalidRequest`."""
+    """Raise `InvalidRequest` unless it is some of the numbers from 0 to below `count`, or None, for all."""
     if numbers is None:
         return
     if isinstance(numbers, str | bytes) or not isinstance(numbers, Collection):

@@ -77,7 +77,7 @@ _BRACKETS: dict[type, tuple[str, str]] = {list: ("[", "]"), tuple: ("(", ")"), s
 
 
 class PlainFormatter(logging.Formatter):
-    """Formats log records so: a record is one line, and each line of its traceback is one."""
+    """A formatter that prints a log record on one line, and each line of its traceback on one."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
         record.message = one_line(record.message)

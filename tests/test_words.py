@@ -1,4 +1,4 @@
-"""Docstrings are plain English that stands by itself (docs/glossary.md)."""
+"""Docstrings, comments, errors and pages are plain English that stands by itself (docs/glossary.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parents[1]
+SRC = ROOT / "src"
+PAGES = [*(ROOT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # A docstring that opens so sends the reader to another one, or begins in the middle of a sentence. Begin a function's
 # with a verb ("Return the ..."), a class's or a property's with the thing ("The result of ..."), a predicate's with
@@ -21,6 +24,13 @@ NOUNS = re.compile(
     r"(The|An?|One|All|Every|Each|How|Up to|At|On|Only|After|Before|About|Both|More|Some|Something|Another|Under|While|"
     r"True|False|Raises|Refuses|Refused|Reads|Says|Keeps|Seconds|Messages|Slots|Our)\b"
 )
+# A class is a thing: it does not open with what it does.
+THIRD_PERSONS = re.compile(
+    r"(Appends|Asks|Calls|Checks|Copies|Counts|Decides|Draws|Formats|Gives|Handles|Holds|Keeps|Looks|Makes|Moves|Puts|"
+    r"Reads|Removes|Renews|Reports|Returns|Runs|Sends|Shortens|Sweeps|Takes|Tries|Waits|Watches|Wraps|Writes)\b"
+)
+# What "Whether" describes is a question with an answer: a truth value, or an expression of one.
+PREDICATES = ("bool", "bool | None", "Expr", "list[bool]")
 # No metaphor stands for the field's term, and one word for one thing. Write: candidates (roster), attempt or
 # acquisition (wish to have), remove (strike off), take part in an election (stand for), no limit (for ever, of a wait),
 # result or outcome (what came of it), another process (somebody else), again (anew), release (let go of).
@@ -66,6 +76,19 @@ def test_a_docstring_of_a_function_opens_with_a_verb():
     assert [f"{where}: {text[:80]}" for where, text in found if NOUNS.match(text)] == []
 
 
+def test_a_docstring_of_a_class_opens_with_a_noun():
+    found = [(where, text) for where, node, text in docstrings(SRC) if isinstance(node, ast.ClassDef)]
+    assert len(found) > 300, "classes were found at all"
+    assert [f"{where}: {text[:80]}" for where, text in found if THIRD_PERSONS.match(text)] == []
+
+
+def test_only_a_predicate_is_described_by_whether():
+    functions = [each for each in docstrings(SRC) if isinstance(each[1], ast.FunctionDef)]
+    found = [(where, node) for where, node, text in functions if text.startswith("Whether")]
+    assert len(found) > 100, "predicates were found at all"
+    assert [where for where, node in found if node.returns and ast.unparse(node.returns) not in PREDICATES] == []
+
+
 def test_no_docstring_speaks_in_metaphors():
     found = list(docstrings(SRC))
     assert [f"{where}: {word[0]}" for where, _, text in found for word in METAPHORS.finditer(text)] == []
@@ -105,6 +128,34 @@ def test_no_comment_speaks_in_metaphors():
     found = list(comments(SRC))
     assert len(found) > 500, "comments were found at all"
     assert [f"{where}: {word[0]}" for where, text in found for word in METAPHORS.finditer(text)] == []
+
+
+def test_no_page_speaks_in_metaphors():
+    assert len(PAGES) > 50, "the pages are found"
+    lines = [(page, n, line) for page in PAGES for n, line in enumerate(page.read_text().splitlines(), 1)]
+    assert [f"{page.name}:{n}: {word[0]}" for page, n, line in lines for word in METAPHORS.finditer(line)] == []
+
+
+def errors(tree: ast.AST):
+    """The line and the text of each string of a `raise` statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc:
+            for part in ast.walk(node.exc):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.lineno, part.value
+
+
+def test_no_error_speaks_in_metaphors_or_of_those():
+    found = [(path, *each) for path in sorted(SRC.rglob("*.py")) for each in errors(ast.parse(path.read_text()))]
+    assert len(found) > 800, "errors were found at all"
+    bad = re.compile(f"{METAPHORS.pattern}|\\bthose\\b", re.IGNORECASE)
+    assert [f"{path.relative_to(SRC)}:{n}: {word[0]}" for path, n, text in found for word in bad.finditer(text)] == []
+
+
+@pytest.mark.parametrize("text", ["Whoever may write.", "It waits for ever.", "the wish that others let go first"])
+def test_a_metaphor_on_a_page_and_in_an_error_is_noticed(text):
+    ((_, found),) = errors(ast.parse(f"raise ValueError({text!r})"))
+    assert METAPHORS.search(found)
 
 
 @pytest.mark.parametrize("text", ["Those of one queue.", "What came of it.", "The same for headers."])

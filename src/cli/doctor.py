@@ -64,7 +64,7 @@ def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Findin
 
 
 def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Whether the names of sets and bins that are made of these ids fit."""
+    """Yield the names of sets and bins that are made of these ids and are too long."""
     if client is None and farm is None:
         return
     try:
@@ -207,7 +207,7 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
 
 
 def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Whether the records of each queue, and the pointers of its shards, are as their writers leave them."""
+    """Yield the damaged records of queues, and the damaged pointers of their shards."""
     if client is None:
         return
     registry = QueueRegistry(store, client, farm_id=farm)

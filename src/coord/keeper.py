@@ -45,7 +45,7 @@ class Kept(Protocol):
 
 
 class Keeper:
-    """Renews one grant three times a lease, until it is released or lost, or nothing refers to it any more.
+    """The renewal of one grant, three times a lease, until it is released or lost, or nothing refers to it any more.
 
     leased: the record with the lease.
     name: the name of the lock, for logs.

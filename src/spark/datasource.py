@@ -60,8 +60,8 @@ class LatchworkSource(DataSource):
         options = self._options()
         if not options.stream_id:
             raise InvalidRequest(
-                "the option 'streamId' is missing: a name for this stream, the same when it is started again; the "
-                "queue is its own while it runs"
+                "the option 'streamId' is missing: give the stream a name, and start it again under that name; while "
+                "it runs, no other consumer gets messages of the queue"
             )
         if options.shards is not None:
             raise InvalidRequest("the option 'shards' is for batch reads: a stream owns all shards of its queue")
@@ -78,8 +78,8 @@ class LatchworkSource(DataSource):
             raise InvalidRequest("a queue cannot be overwritten: write with .mode('append')")
         if not options.job_id:
             raise InvalidRequest(
-                "the option 'jobId' is missing: a name for this very write, the same when it is run again, as Spark "
-                "gives a batch write no identity"
+                "the option 'jobId' is missing: Spark gives a batch write no identity, so give each write a name, and "
+                "run it again under that name"
             )
         return BatchWriter(options, rows_of(schema, options))
 

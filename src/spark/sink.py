@@ -185,7 +185,7 @@ class _Publisher:
 
 
 class BatchWriter(_Publisher, DataSourceArrowWriter):
-    """Writes a frame under the option `jobId`, because Spark gives a batch write no identity of its own."""
+    """The writer of a frame. The option `jobId` identifies the write, because Spark gives a batch write no identity."""
 
     @property
     def _scope(self) -> str:
@@ -201,7 +201,9 @@ class BatchWriter(_Publisher, DataSourceArrowWriter):
 
 
 class StreamWriter(_Publisher, DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query, under its id and theirs, which a restart from the checkpoint keeps."""
+    """The writer of a stream's batches. The ids of the query and of the batch identify each write; both stay the same
+    after a restart from the checkpoint.
+    """
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Publish the rows of one task of a micro-batch, each once."""

@@ -1,4 +1,4 @@
-"""A fault at every store call of a piece of work: where does it lose something, where does it do it twice?
+"""A fault at every store call of a piece of work, to find the calls at which it loses something or does it twice.
 
     def work(store, done):                                   # as one process would do it
         queue = QueueRegistry(store, "shop").get("orders")
@@ -44,7 +44,8 @@ WIDTH = 100
 class Trouble:
     """One run that went wrong.
 
-    call, verb, where: the call of the work that failed, counted from 1, what it was, and its record, or the first.
+    call: the number of the call that failed, counted from 1.
+    verb, where: the verb of that call, and its record; of a batch, the first record.
     fault: how it failed, one of `FAULTS`.
     lost: what was expected and never done.
     doubled: what was done more often than expected.
@@ -104,18 +105,22 @@ def inject_everywhere(
     faults: Sequence[str] = FAULTS,
     make_store: Callable[[], RecordStore] | None = None,
 ) -> Report:
-    """Run the work again and again, each time with another of its store calls failing in another way.
+    """Run the work many times: once for each of its store calls and each kind of fault, with that fault at that call.
 
-    Each run has a store of its own. `prepare` fills it, without faults. Then `work` runs, and one of its calls fails:
-    the process dies there, or the call, or each from there on, is lost before or after the store has done it. A call is
-    one attempt; the work does not notice what the store repeats by itself. Then `recover` runs on that store as another
-    process would, without faults, and finishes what was begun. At the end, what was done is compared with what is
-    expected.
+    Each run has a new store, and three steps:
+
+    1. `prepare` fills the store, without faults.
+    2. `work` runs. At the call in question the process dies, or the call fails before or after the store has done it.
+       With a lasting fault, all later calls fail too. A call is one attempt, so the work does not see a fault that a
+       retry of the store hides.
+    3. `recover` runs on that store, without faults, as another process would, and finishes the work.
+
+    Then the run compares what both steps did with what is expected.
 
     work: the code to try. It may raise an error of Latchwork if a call fails; `recover` then runs as after a crash.
     prepare: fills the store; None = the work needs nothing there.
     recover: what another process, or the next attempt, does; None = the work itself once more.
-    expected: what both together append to their list, in any order, each as often as it is listed here.
+    expected: what `work` and `recover` together must append to their list, in any order, each as often as listed here.
     check: looks at the store at the end, and raises `AssertionError` if something is wrong.
     faults: how calls fail: `latchwork.testing.KINDS`, explained in `latchwork.testing.stores`; `no_server`, where no
         call from there on arrives; `no_replies`, where each is done and no reply comes.

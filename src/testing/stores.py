@@ -118,8 +118,8 @@ class Outage(dict[int, Planned]):
 
 
 class CountingStore(DelegatingStore):
-    """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`). Safe to share
-    between threads.
+    """Any store, with its attempts counted by verb (`calls`), rows of batches counted one by one (`rows`). Safe to
+    share between threads.
 
     seams: those of the client that uses it; None = the seams of the store.
     """

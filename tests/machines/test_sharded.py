@@ -1,7 +1,7 @@
 """A sharded queue with its sideline, parked messages, sweeper, shovel and registry over two stores.
 
 The model is what is owed: until it is acknowledged or has expired, every published message is in the queue, in the
-sideline, parked, or in somebody's hands.
+sideline, parked, or held by a consumer.
 """
 
 from __future__ import annotations

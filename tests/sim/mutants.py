@@ -291,7 +291,7 @@ def _broken_by(guard: Any) -> Callable[[], Any]:
 
 LOCK_RULES = (
     ("owner-only release", "P2: release guarded by the fence", _released_by(lambda self: OWN.bind(owner=self.owner))),
-    ("release by anybody", "P2: release guarded by the fence", _released_by(lambda self: LOCKED.bind())),
+    ("release by any party", "P2: release guarded by the fence", _released_by(lambda self: LOCKED.bind())),
     ("broken before it was seen to stand still", "P2: seen standing still for a lease",
      _swap(contender.Contender, "may_break", lambda self, seen: True)),
     ("broken though it was renewed", "P2: fence, renewals and time in the guard",
@@ -460,7 +460,7 @@ SHARDED_RULES = (
      _written(lambda outcome: outcome is pointers.Written.SPENT)),
     ("a write in doubt counts as done", "P5: acknowledged only when created",
      _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
-    ("the sweep takes what is in somebody's hands", "P5: since-update exceeds the duration",
+    ("the sweep takes what a consumer holds", "P5: since-update exceeds the duration",
      _hands(abandoned=exists("data") & exists("delivery"))),
     ("only what the server's clock says is abandoned", "P5: or left alone for a duration by the leader's clock",
      _swap(sweeper.Sweeper, "_abandoned", lambda self, *args: frozenset())),

@@ -244,7 +244,7 @@ GROUP_RULES = (
     ("the queue's own acknowledgement deletes", "P17: a delete whose guard says that there is no groups",
      _deleted_by_its_own),
     ("the first acknowledgement deletes", "P17: the last one deletes", _deleted_by_the_first),
-    ("the sweep takes what is in somebody's hands", "P17: groupStamp by the server's clock",
+    ("the sweep takes what a consumer holds", "P17: groupStamp by the server's clock",
      _hands(abandoned=lambda tag: has(GROUPS, tag) & MapValue(GROUPS, Const(tag), str).ne(""))),
     ("what was acknowledged is taken again", "P17: not acked[tag]",
      _hands(

@@ -154,7 +154,7 @@ def test_the_report_is_that_of_the_local_sweeper(spark, simulated, elect):
     here, there = (registry_of(simulated, client) for client in ("local", "spark"))
     queues = [abandon(simulated, registry, 40, name=name)[0] for registry in (here, there) for name in ("a", "b")]
     for queue in queues:
-        queue.publish_many(range(10), key="k")  # these are in somebody's hands
+        queue.publish_many(range(10), key="k")  # a consumer holds these
         assert len(queue.receive(100)) == 10
     for registry in (here, there):
         registry.create(config(simulated, "idle"))

@@ -87,10 +87,11 @@ class BarrierRecord:
             if not isinstance(said, Mapping):
                 raise damaged(key, f"bin {SAID}{shown(farm)} is no map")
             if turn not in said and farm == self.farm:
-                raise NotFound(f"all arrived at {self}, and what {name} brought has expired or was deleted: wait again")
+                raise NotFound(f"all arrived at {self}, but the value of {name} has expired or was deleted: wait again")
             if turn not in said:  # records are shipped in no order
                 raise OutcomeUnknown(
-                    f"all arrived at {self}, and what {name} brought has not come here yet: wait again with this handle"
+                    f"all arrived at {self}, but the value of {name} is not in this farm's store yet: wait again with "
+                    "this handle"
                 )
             try:
                 found[name] = json.loads(said[turn])
@@ -119,9 +120,7 @@ class Meeting:
         """Return how the meeting ended; None if it has not. Arrives if that was not done yet."""
         record, now = self._record, self._record.look(self.watch)
         if now.names not in (None, record.digest):
-            raise InvalidRequest(
-                f"{record} is used for other parties: name the same ones in all handles, or delete it first"
-            )
+            raise InvalidRequest(f"{record} has other parties: name equal parties in all handles, or delete it first")
         if now.turn is None or now.turn < (self.turn or 0):
             self._open()
             return None

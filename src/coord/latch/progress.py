@@ -26,7 +26,7 @@ class NamesMissing(Protocol):
 
 
 class ProgressBar:
-    """Draws `[####----] 12 of 20, waiting for ...` in one line, over and over."""
+    """A progress bar, drawn again and again in one line: `[####----] 12 of 20, waiting for ...`."""
 
     def __init__(self, latch: NamesMissing, seams: Seams) -> None:
         self._latch, self._seams = latch, seams

@@ -70,7 +70,7 @@ class Plan(Struct):
 
 
 class Planner:
-    """Makes the plans of one queue, and carries them out."""
+    """The planner of one queue: it makes a plan for each hold of the lock, and carries it out."""
 
     def __init__(self, lock: QueueLock, buffer: Buffer) -> None:
         self._lock, self._buffer = lock, buffer

@@ -84,7 +84,7 @@ class UnopenedQueue:
 
 
 class Outbox(Unpicklable):
-    """Puts messages into a local queue at once, and forwards them to a sharded queue, each exactly once (P6). Safe to
+    """A local queue in front of a sharded one: it takes messages at once, and forwards each exactly once (P6). Safe to
     share between threads; call `start` in one of them.
 
     pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was

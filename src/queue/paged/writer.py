@@ -22,7 +22,7 @@ _BATCH = 1024 * 1024
 
 
 class PageWriter:
-    """Appends to the last page. `tail` is where the next record goes: everything before it may be read.
+    """A writer at the end of the last page. `tail` is where the next record goes: everything before it may be read.
 
     After a write or a sync that failed it refuses everything with `StorageFailed`: it is not known then what the disk
     holds of the page, and another try could take a lost page for a good one. Opening the queue again checks the page.

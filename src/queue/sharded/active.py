@@ -38,8 +38,9 @@ looks."""
 FREE_GLANCES = Poll(low=0.002, high=0.004, factor=1.2, jitter=0.0)
 """As `GLANCES`, on a store that tells of writes without a read."""
 LOOKING, LEFT_ALONE = 20, 0.05
-"""On such a store each write may be one to this queue. Looks that find nothing are followed by pauses, which grow to
-`LOOKING` times a look, at most `LEFT_ALONE` seconds: other writers cost a waiting thread a twentieth of a core."""
+"""Such a store tells of every write, also of one to another queue. So a thread pauses after each look that finds
+nothing. Its pauses grow up to `LOOKING` times as long as the look took, and to `LEFT_ALONE` seconds at most. While
+others write, a waiting thread then needs a twentieth of a core."""
 LISTENS, LATE = 5.0, 0.5
 """Seconds for which one thread listens for all; after that another thread may replace it."""
 

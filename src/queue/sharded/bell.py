@@ -103,9 +103,10 @@ def _may_pass(outcome: Any) -> bool:
 
 
 def limits(store: RecordStore, queue: str, shards: int) -> tuple[float, float]:
-    """Return the limits of a process that waits for this queue now, and lately for others.
+    """Return how far a process that waits for several queues has to slow down.
 
-    Returns the least seconds between two glances at a bell, and by which factor the interval of late looks is longer.
+    Two numbers: the least seconds between two glances at this queue's bell, and the factor by which its late looks are
+    rarer. The queues that it waited for lately count too.
     """
     queues, all_shards = poller_of(store).share(queue, shards)
     return queues / GLANCES, max(1.0, all_shards / SHARDS)

@@ -116,8 +116,8 @@ class QueueRegistry:
         unequal = differences(config, config_of(config.name, bins))
         if unequal:
             raise AlreadyExists(
-                f"there is a queue {config.name!r} with other settings ({'; '.join(unequal)}): use those, or another "
-                "name",
+                f"there is a queue {config.name!r} with other settings ({'; '.join(unequal)}): use its settings, or "
+                "another name",
                 queue=config.name,
             )
         if bins.get("active") != "true":

@@ -157,7 +157,7 @@ def fault_of(failure: BaseException) -> Fault:
 
 
 def verdict_of(fault: Fault, *, write: bool) -> Verdict:
-    """Whether the failed request was applied, was not, or may have been."""
+    """Return the verdict about a failed request: it was applied, was not, or may have been."""
     if not write:
         verdict = VERDICTS.get(fault.code, Verdict.NEVER_APPLIED)
         return Verdict.NEVER_APPLIED if verdict in (Verdict.IN_DOUBT, Verdict.READS_ONLY) else verdict

@@ -12,7 +12,7 @@ Policy = dict[str, Any]
 
 
 class CallTimes:
-    """Shortens the client's policies to what is left of the present `Deadline`; without one they stay as they are.
+    """The client's policies, shortened to what is left of the present `Deadline`; without one they stay as they are.
 
     options: of the store's URL, with the times in milliseconds; the defaults where a client was given ready-made.
     """

@@ -155,7 +155,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
         pass
     for op in checked_many("ops", ops):
         if not isinstance(op, Op):
-            raise InvalidRequest(f"{shown(op)} is no operation: use those of latchwork.store.model.ops")
+            raise InvalidRequest(f"{shown(op)} is no operation: use one of latchwork.store.model.ops")
         if op.bin is not NO_BIN:
             checked_bin(op.bin)
 
@@ -169,7 +169,7 @@ def checked_bins(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_guard(when: Any) -> None:
-    """Whether a store can evaluate it. Raises `InvalidRequest`."""
+    """Raise `InvalidRequest` for a guard that no store can evaluate."""
     if when is not None and not isinstance(when, EXPRESSIONS):
         raise InvalidRequest(f"when is {shown(when)}; it must be an expression of latchwork.store.model.expr")
 

@@ -209,8 +209,8 @@ def _nested(value: Any, room: int) -> Any:
         return taken(_plain(value), room)
     if not room:
         raise InvalidRequest(
-            f"lists and maps nested too deeply: a bin holds {MAX_DEPTH} levels of them, with those that a queue puts "
-            "around a value; store it as JSON text or bytes"
+            f"lists and maps nested too deeply: a bin holds {MAX_DEPTH} levels of them, including the ones that "
+            "a queue adds around a value; store it as JSON text or bytes"
         )
     if type(value) is list:
         return [taken(item, room - 1) for item in value]

@@ -32,7 +32,7 @@ FORK_PATIENCE = 1.0
 
 
 class SQLitePool:
-    """Runs reads and writes over connections that it makes when they are needed."""
+    """A pool of connections, made when they are needed, over which it runs reads and writes."""
 
     def __init__(self, path: Path, synchronous: str, busy_timeout: float, seams: Seams) -> None:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams

@@ -25,7 +25,8 @@ _LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? A
 
 
 class Sweep:
-    """Removes expired records, in transactions of its own: a writer never fails because of what the removal finds.
+    """The removal of expired records, in transactions of its own: a writer never fails because of what the removal
+    finds.
 
     A record is removed if it is sound and says itself that it has expired, whatever the index says. Whether a damaged
     one has expired is not known; it stays, and reading it fails. It is logged once, and not tried again.

@@ -282,7 +282,7 @@ _EXPIRED = SERVER_NOW - Bin(lease.TIME) > Bin(lease.LEASE)
 CASES = [
     (a_release_never_frees_another_acquisition_of_the_same_owner, {
         "owner-only release": _owner_only,
-        "release by anybody": swap(lease, "held", lambda fence: _LOCKED.bind()),
+        "release by any party": swap(lease, "held", lambda fence: _LOCKED.bind()),
     }),
     (a_server_clock_stepped_forward_frees_nobodys_lock, {
         "no observation before a break": swap(contender.Contender, "may_break", lambda self, seen: True),

@@ -54,7 +54,7 @@ def believe_the_server_clock(patch) -> None:
 
 
 def pass_what_is_live(patch) -> None:
-    """The sweep pointer does not stop at messages that are still in somebody's hands."""
+    """The sweep pointer does not stop at messages that a consumer still holds."""
     keep = sweeping._Progress.keep
 
     def careless(self, pointer, stop, what=None):

@@ -47,7 +47,7 @@ def tokens_go_up_for_ever(run: Any) -> None:
     for change in run.changes:
         if _acquired(change):
             fence = change.after[bins.FENCE]
-            run.require(fence > highest, "fences strictly increase for ever", f"{fence} after {highest}")
+            run.require(fence > highest, "fences strictly increase without end", f"{fence} after {highest}")
             highest = max(highest, fence)
 
 

@@ -55,7 +55,7 @@ def fences_go_up_with_each_writer(run: ReadWrite) -> None:
         for id in arrivals(change):
             fence, mode = holders(change.after)[id][0], holders(change.after)[id][4]
             if mode == "write":
-                run.require(fence > highest, "fences strictly increase for ever", f"{fence} after {highest}")
+                run.require(fence > highest, "fences strictly increase without end", f"{fence} after {highest}")
                 highest = fence
             elif not run.happened(*FORGETFUL):
                 run.require(fence >= highest, "a reader has the generation of the last writer", f"{fence}, {highest}")

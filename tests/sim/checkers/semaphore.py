@@ -53,7 +53,7 @@ def fences_go_up_for_ever(run: Any) -> None:
     for change in run.changes:
         for id in arrivals(change):
             fence = holders(change.after)[id][0]
-            run.require(fence > highest, "fences strictly increase for ever", f"{fence} after {highest}")
+            run.require(fence > highest, "fences strictly increase without end", f"{fence} after {highest}")
             highest = max(highest, fence)
 
 

@@ -125,7 +125,7 @@ def consumer_dies_while_it_rejects():
     return all(kept(call) for call in range(3, 10))
 
 
-def swept_while_in_somebodys_hands():
+def swept_while_a_consumer_holds_it():
     """P5: a consumer takes less than the sweep duration; meanwhile a sweep goes by."""
     stage = Stage()
 
@@ -346,7 +346,7 @@ RULES = [
     ("P5 claim", claim_whose_reply_is_lost, rule("store", "retry of an in-doubt add")),
     ("P5 tombstone", producer_slower_than_the_consumers_grace, no_tombstones),
     ("P5 fail", consumer_dies_while_it_rejects, rule("sharded", "deleted before it is loaded")),
-    ("P5 abandoned", swept_while_in_somebodys_hands, rule("sharded", "the sweep takes what is in somebody's hands")),
+    ("P5 abandoned", swept_while_a_consumer_holds_it, rule("sharded", "the sweep takes what a consumer holds")),
     (
         "P5 left alone",
         consumer_that_died_before_the_servers_clock_went_back,

@@ -38,8 +38,8 @@ SIGNAL_POLL = 0.1
 
 
 class Consumer(Unpicklable):
-    """Calls `handler(delivery)` for each message, in up to `concurrency` threads; with the queue's `batching`, calls
-    `handler([delivery, ...])` for each batch.
+    """A pool of up to `concurrency` threads that call `handler(delivery)` for each message, or, if the queue has
+    `batching`, `handler([delivery, ...])` for each batch.
 
     The handler's result decides, unless it has acknowledged or failed the delivery itself: True or None = done,
     acknowledged; False or any other value = rejected: into the sideline, with the value as its `last_error`. For a
@@ -71,8 +71,8 @@ class Consumer(Unpicklable):
         not begin yet waits for up to a second, else it comes again later, without counting an attempt; in order it
         waits with its shard.
 
-    `with` starts and stops the consumer. Call `start` in one thread; after that it is safe to share between threads, and
-    any of them may stop it. The handler runs in several threads at a time unless `concurrency` is 1.
+    `with` starts and stops the consumer. Call `start` in one thread; after that it is safe to share between threads,
+    and any of them may stop it. The handler runs in several threads at a time unless `concurrency` is 1.
 
     Not promised: exactly once. A message whose handler outlives the sweep duration, or whose process dies, is delivered
     again; so are messages that were handled in the last 20 ms before the process died. Each message that the process

@@ -84,7 +84,7 @@ class Counters:
 
 
 class Invoker:
-    """Calls a consumer's handler, and decides from its answers which messages are done."""
+    """The calls of a consumer's handler. It decides from its answers which messages are done."""
 
     def __init__(
         self,

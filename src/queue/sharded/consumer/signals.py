@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Signals:
-    """Handles both signals while it is entered, if that is in the main thread; in another it does nothing.
+    """A handler of both signals while it is entered, if that is in the main thread; in another it does nothing.
 
     drains: a signal has come: take no more work.
     forced: one has come while the program was ending already: do not wait. Plain flags, as a signal may interrupt the

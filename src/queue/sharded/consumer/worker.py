@@ -68,8 +68,8 @@ class Worker(Unpicklable):
     grace: seconds that `stop` gives handlers to finish.
     upkeep: whether this process takes part in the upkeep of the client's queues.
 
-    Register the handlers and start it in one thread; after that it is safe to share between threads, and any of them may
-    stop it.
+    Register the handlers and start it in one thread; after that it is safe to share between threads, and any of them
+    may stop it.
     """
 
     _INSTEAD = "pickle the QueueRegistry and the handlers, and make a worker there"

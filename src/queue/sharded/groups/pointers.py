@@ -47,9 +47,12 @@ _CLAIMING = {turn: _claiming(turn) for turn in (None, False, True)}
 
 
 class SharedPointers(PointerQueue):
-    """A group's pointers in the slots of the queue that it reads: messages there are the queue's, pointers its own.
+    """The pointers with which a group reads the slots of its queue.
 
-    of, tag: the queue's name, and the group's tag.
+    The group has fire and load pointers of its own. The messages stay in the queue's slots, and are stored once.
+
+    of: the queue's name.
+    tag: the group's tag.
     """
 
     def __init__(

@@ -155,8 +155,8 @@ def outcomes_of(
 
 
 class SideView(QueueView):
-    """The sideline of a queue, or its parked messages. Its messages can be received, and each can be discarded, redriven
-    or moved alone. Safe to share between threads.
+    """The sideline of a queue, or its parked messages. Its messages can be received, and each can be discarded,
+    redriven or moved alone. Safe to share between threads.
     """
 
     def __init__(self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, main: Main) -> None:

@@ -316,10 +316,10 @@ class Sweeper:
         return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
     def _rescue(self, queue: ShardedQueue, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
-        """Move the messages of a shard that cannot be received from to the sideline, also the ones that were not handed
-        out.
+        """Return the task that moves all messages of a shard to the sideline, because its pointers are damaged and
+        nothing can be received from it.
 
-        Leaves the shard of a stream unchanged.
+        It moves nothing in the shard of a stream.
         """
         place, limit = (queue.name, mark_name(*at.place)), swept if at.is_streamed else swept + RESCUE
         known = self._known(*place, mark[0]) if mark else 0.0

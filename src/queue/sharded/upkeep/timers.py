@@ -287,8 +287,9 @@ class QueueTimers:
         return len(over) == len(set(ids))
 
     def _leave_batches(self, cancelled: Sequence[str]) -> bool:
-        """Whether no batch waits for these messages any more: the process that cancelled them may have died before it
-        updated their batches. If the store fails, they stay here for the next look.
+        """Take cancelled messages out of their batches. False if the store failed: the next look tries it again.
+
+        The process that cancelled them may have died before it did this.
         """
         records = readable(read_each(self._store, [self._delayed.entry(one) for one in cancelled], "batch"))
         try:
@@ -300,9 +301,9 @@ class QueueTimers:
         return True
 
     def _put_off(self, failures: Mapping[str, LatchworkError]) -> set[str]:
-        """Let messages that cannot be moved be tried again later, so that they hold up no others; the ids of these.
+        """Postpone messages that cannot be moved, so that the others do not wait for them; return their ids.
 
-        Anything that failed in the store is tried again at the next look.
+        A message is not postponed if only the store failed: the next look tries it again.
         """
         bad = {one: failure for one, failure in failures.items() if is_for_good(failure)}
         if not bad:

@@ -69,7 +69,7 @@ def test_discard_leaves_the_others_and_says_of_each_what_came_to_it(world):
     assert waiting(side) == set(ids[1:])
     assert side.discard([ids[0]]) == {ids[0]: NOT_THERE}
     assert {delivery.message_id for delivery in side.receive(10)} == set(ids[1:]), "the tombstone is passed"
-    assert side.discard(ids) == dict.fromkeys(ids, NOT_THERE), "they are in somebody's hands"
+    assert side.discard(ids) == dict.fromkeys(ids, NOT_THERE), "a consumer holds them"
 
 
 def test_a_message_that_search_has_found_stands_for_just_itself(sim):

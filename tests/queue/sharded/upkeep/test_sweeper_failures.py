@@ -155,7 +155,7 @@ class Unmarkable(MemoryStore):
 
 
 def extended_and_abandoned(store):
-    """A world in which the first message of the shard is in somebody's hands, and two behind it are abandoned."""
+    """A world in which the first message of the shard is held by a consumer, and two behind it are abandoned."""
     sim = World(store, store.seams, shards=1)
     queue = sim.process().queue
     queue.publish_many(range(3))
