@@ -227,7 +227,7 @@ def test_a_record_that_is_lost_or_deleted_is_said_so_and_the_next_wait_begins_an
         one.wait("p", "p", 60)
     clock.at(1.0, lambda: memory.inner.delete(Key(PAYLOADS, "shop#b#a/p")))
     clock.at(2.0, lambda: said(lambda: barrier(memory).wait("q", "q", 60)))
-    with pytest.raises(NotFound, match="what p brought"):
+    with pytest.raises(NotFound, match="the value of p has expired"):
         one.wait("p", "p", 60)
 
 
