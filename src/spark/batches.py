@@ -227,8 +227,8 @@ class Batch:
     """A batch that was begun: whether it is done already, and its version.
 
     done: an earlier attempt has ended without an error; skip the work.
-    version: larger for each batch than for every one before, also after the checkpoint was lost, and equal however
-        often the batch comes.
+    version: larger than that of every earlier batch, also after the checkpoint was lost. If the batch is repeated, its
+        version does not change.
     """
 
     query_id: str

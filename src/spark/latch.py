@@ -49,14 +49,14 @@ class SparkLatch:
     """A counter of the partitions of one job phase, each once. Ships to executors by the URL of its store.
     Safe to share between threads.
 
-    Count a partition after its output is visible. With Spark's own writers (`df.write`) that is after the *job*,
-    because a committer publishes the files at its end: counting in a stage before the write would release a waiter that
-    finds nothing. So let a task write its own file, rename it and count then, or write first and count in a second pass
-    over what was written.
+    Count a partition after its output is visible. With Spark's own writers (`df.write`) the output is visible after the
+    *job*, because a committer publishes the files at its end. If a stage before the write counts, waiters are released
+    and find nothing. So let each task write its own file, rename it, and then count. Or write first, and count in a
+    second pass over the output.
 
-    Nothing that merges partitions may follow in the stage that counts (`coalesce`; use `repartition`): there Spark runs
-    the function once for each partition that it merges, and all of them are the task's one partition. The first that
-    ends counts for the rest, so waiters are released early; no latch can notice that.
+    Use no `coalesce` in the stage that counts; use `repartition`. In a `coalesce` Spark runs the function once for each
+    partition that it merges, and all of them have the number of one task. The first that ends counts for the rest, so
+    waiters are released too early; no latch can notice that.
 
     Not promised: that a partition whose output is not read to the end counts (`take`, `limit`, a cached part), and that
     the number of partitions stays what it was (adaptive execution merges them, unless they come from `repartition(n)`).

@@ -53,12 +53,12 @@ DOUBTS = ("request_lost", "reply_lost", "late")
 
 
 class Crash(BaseException):
-    """The process died here. Not an Exception, so that no handler continues as if nothing had happened."""
+    """The death of the process at this call. It is no `Exception`, so that no handler catches it and continues."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
+    """One planned fault.
 
     kind: one of `KINDS`.
     rows: which rows of a batch fail; None = all.

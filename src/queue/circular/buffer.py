@@ -35,7 +35,7 @@ def _writing(guard: Expr) -> Form:
 
 
 class Entry(Struct, frozen=True):
-    """One entry of a queue: its offset, one more than that of the entry before, and its value."""
+    """One entry of a queue: its offset and its value. Offsets are consecutive numbers."""
 
     offset: int
     value: Any

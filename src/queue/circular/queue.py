@@ -60,15 +60,15 @@ class LargeQueue:
     it pickles with its stores.
 
     Promised: first in, first out; no committed change is lost, doubled or half applied; never more than `capacity`
-    entries. Not promised: that a dequeued entry is processed, since it is deleted from the queue when it is handed out;
-    a consumer group reads first and commits afterwards.
+    entries. Not promised: that a dequeued entry is processed, because it is deleted from the queue when it is handed
+    out. For that use a consumer group, which reads first and commits afterwards.
 
-    Every change takes three store calls if no other process holds the queue's lock, and else waits for the lock.
-    `timeout` is in seconds, None = no limit. If the holder died, the lock can be taken after its lease. With a timeout
-    a change also waits for a store that is unavailable.
+    A change takes three store calls if no other process holds the queue's lock; otherwise it waits for the lock. If the
+    holder died, the lock can be taken after its lease. `timeout` is in seconds, None = no limit. With a timeout a
+    change also waits for a store that is unavailable.
 
-    After `LockUnavailable` and `Unavailable` nothing was added or taken; an overwrite that failed may have dropped the
-    oldest entries (see `enqueue_many`). `OutcomeUnknown` means that a commit could not be confirmed: ask
+    After `LockUnavailable` and `Unavailable` nothing was added or taken. Only an overwrite that failed may have dropped
+    the oldest entries (see `enqueue_many`). `OutcomeUnknown` means that a commit could not be confirmed: ask
     `transaction(error.details["txn_id"])`.
     """
 

@@ -87,8 +87,8 @@ class Outbox(Unpicklable):
     """A local queue in front of a sharded one: it takes messages at once, and forwards each exactly once (P6). Safe to
     share between threads; call `start` in one of them.
 
-    pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`, or it keeps what was
-        forwarded. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
+    pq: a local queue that nothing else appends to, with the codec `bytes`. Give it a `lifetime`; without one it keeps
+        forwarded messages too. Its `force_every` may be 0: `put` syncs by itself, and threads share a sync.
     queue: where the messages go; an `UnopenedQueue` if the store may be unavailable when the producer starts.
     name: distinguishes several outboxes over one local queue; each forwards all messages, to a queue of its own.
     disk_budget: bytes of messages that may wait, None = no limit. Files have whole pages, so the disk may hold up to
@@ -96,9 +96,9 @@ class Outbox(Unpicklable):
     ledger_ttl: seconds that the ledger is kept.
 
     Messages of one key go to one shard in the order in which they were put, each when the one before it is safe there.
-    Exactly once holds as long as one batch, from its first attempt to its last, takes no longer than `ledger_ttl`. If
-    the store is unavailable for longer in between, the messages of that batch may be published twice. Not promised: an
-    order among messages without a key.
+    Forwarding is exactly once as long as a batch takes no longer than `ledger_ttl`, from its first attempt to its last.
+    If the store is unavailable for longer in between, the messages of that batch may be published twice. Not promised:
+    an order among messages without a key.
     """
 
     _INSTEAD = "pickle the QueueRegistry, and make an outbox over another directory there"

@@ -353,8 +353,12 @@ def _new_decoder(codec: Any) -> msgspec.json.Decoder[Any]:
 class Message:
     """A message as people see it.
 
-    payload: None where `unreadable`; then `raw` is what is stored.  attempts: how often it was handed out.
-    enqueued_at, not_before: UTC; not_before None = due.  reason, last_error: why it was sidelined or parked last.
+    payload: None where `unreadable`; then `raw` is what is stored.
+    attempts: how often it was handed out.
+    enqueued_at: UTC.
+    not_before: UTC, None = due.
+    reason, last_error: why it was sidelined or parked last.
+
     The repr leaves out what may be confidential: payload, headers and errors.
     """
 

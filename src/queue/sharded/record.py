@@ -56,8 +56,8 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class LastSweep:
-    """The times of the last sweep with success, and of the last one without, in ms since the epoch by the server; 0 =
-    never.
+    """The times of the last successful sweep and of the last failed one, in ms since the epoch by the server's clock;
+    0 = never.
     """
 
     success: int = 0

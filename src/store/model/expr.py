@@ -29,9 +29,10 @@ Kind = type
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """One node. Compared by identity, so that compiled forms can be kept by it.
+    """An expression over the bins of a record, for a guard or for a value that the store computes.
 
-    Raises `InvalidRequest` where it is made of what no store takes.
+    Two expressions are equal only if they are one object. Raises `InvalidRequest` if a part of it is nothing that a
+    store can evaluate.
     """
 
     def __post_init__(self) -> None:

@@ -63,10 +63,10 @@ NO_PARAMS: dict[str, Any] = {}
 class Update(Struct, frozen=True, gc=False):
     """One row of `operate_many`; the fields are the arguments of `operate`.
 
-    form, params: where it was filled in (`form.py`), and with what; its operations then have parameters in them.
-    gc=False: nothing refers back to it, and a batch makes thousands, which Python's collector need not look at.
+    form, params: of an update that was made by a form (`form.py`): the form, and the values of its parameters.
     """
 
+    # gc=False: nothing refers back to an update, and a batch makes thousands: Python's collector need not see them.
     key: Key
     ops: tuple[Op, ...]
     when: Guard | None = None

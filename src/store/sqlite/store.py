@@ -46,9 +46,10 @@ class SQLiteStore(RecordStore):
     """Records in the file `path`, which is made, readable by its owner only, at the first call; its directory must be
     there. Safe to share between threads. Pickles as its URL; every process makes its own connections.
 
-    synchronous: `full` survives a power cut with every acknowledged write, `normal` may lose the newest, `off` may
-    lose the file. All survive the death of the process. busy_timeout: seconds that one attempt waits for other
-    writers before it raises `Unavailable`; the retry policy may make several attempts.
+    synchronous: `full` survives a power cut with every acknowledged write, `normal` may lose the newest, `off` may lose
+        the file. All survive the death of the process.
+    busy_timeout: seconds that one attempt waits for other writers before it raises `Unavailable`; the retry policy may
+        make several attempts.
     """
 
     tells_of_writes = True

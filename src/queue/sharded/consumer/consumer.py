@@ -41,24 +41,24 @@ class Consumer(Unpicklable):
     """A pool of up to `concurrency` threads that call `handler(delivery)` for each message, or, if the queue has
     `batching`, `handler([delivery, ...])` for each batch.
 
-    The handler's result decides, unless it has acknowledged or failed the delivery itself: True or None = done,
-    acknowledged; False or any other value = rejected: into the sideline, with the value as its `last_error`. For a
-    batch the result may also be a sequence of these, one for each message. An exception, even `SystemExit`, puts the
-    message into the sideline too; an `ignorable` one (a type, or several) acknowledges it.
+    The handler's result decides, unless it has acknowledged or failed the delivery itself. True or None: the message is
+    acknowledged. False or any other value: it is rejected, and goes into the sideline with the value as its
+    `last_error`. For a batch the result may also be a sequence of these, one for each message. An exception, even
+    `SystemExit`, puts the message into the sideline too; an `ignorable` one (a type, or several) acknowledges it.
 
     While a handler runs, its messages are extended. After the queue's `handler_timeout` they go to the sideline as
     `timeout`, and a later result of the handler is ignored. Python cannot end the thread, so another thread takes its
-    place, up to `concurrency` of them. Once the handlers of these threads hang too, twice `concurrency` in all, the
-    consumer is `saturated`: it logs that, and takes no more messages until one returns; messages that were not begun go
-    back to the queue, in batches and in order to the sideline, as `saturated`.
+    place, up to `concurrency` of them. If the handlers of these threads hang too, twice `concurrency` in all, the
+    consumer is `saturated`: it logs that, and takes no more messages until a handler returns. Messages that were not
+    begun go back to the queue. With `batching` and with `ordered` they go to the sideline, as `saturated`.
 
     concurrency: threads; None = as the queue's record says, followed at run time (0 = paused).
     ordered: take a fenced lock on a shard and work it alone, so that messages of one `key` are handled in the order in
-        which they were published. Exceptions: a message that fails or is given up, and one that reaches the store more
-        than 250 ms later than one behind it, as a row of `publish_many` that has to be sent again may. Another consumer
-        of the queue that is not `ordered` breaks the order. The messages that a consumer held when it died, or lost its
-        lock, are handled first by the next one, perhaps once more: after 10 s if anything is behind them, else after
-        the sweep.
+        which they were published. Exceptions: a message that fails or is given up; and one that reaches the store more
+        than 250 ms after the message behind it, for example because a row of `publish_many` was sent again. Another
+        consumer of the queue that is not `ordered` breaks the order. The messages that a consumer held when it died,
+        or lost its lock, are handled first by the next one, perhaps once more: after 10 s if anything is behind them,
+        else after the sweep.
     grace: seconds that `stop` gives handlers to finish.
     upkeep: whether this process takes part in the upkeep of its client's queues while the consumer runs: one elected
         process sweeps what dead consumers held, and moves failed messages back.

@@ -38,8 +38,8 @@ class Elsewhere(Protocol):
 class DelayedView(DelayedMessages):
     """The delayed messages of a queue; each can be discarded, redriven or moved alone. Safe to share between threads.
 
-    Their ids are the ones that they were published with; a message that was put off by `nack(delay=)` has an id of its
-    own here, which `search` returns.
+    A message has the id with which it was published. Only a message that was failed with `nack(delay=)` has another id
+    here, which `search` returns.
     """
 
     def search(

@@ -44,9 +44,10 @@ LOOKS = Poll(low=0.02, high=2.0, factor=1.5)
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message that is published once a batch has ended.
+    """The follow-up of a batch: a message that is published when the batch has ended.
 
-    queue: the name of the queue, None = that of the batch.  key, headers: as of `ShardedQueue.publish`.
+    queue: the name of the queue, None = the batch's own.
+    key, headers: as of `ShardedQueue.publish`.
     """
 
     payload: Any = field(repr=False)

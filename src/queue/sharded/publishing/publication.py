@@ -17,9 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Publication:
-    """The outcome of one message: a future, as `concurrent.futures.Future` is one. Safe to share between threads.
+    """The outcome of one message: a future like `concurrent.futures.Future`. Safe to share between threads.
 
-    message_id: the id that the message has where it is published; with `dedup` it may turn out to be that of the first.
+    message_id: the id of the message if it is published. With `dedup`, the result is the id of the first message with
+        that key, which may be another one.
     """
 
     __slots__ = ("_callbacks", "_done", "_lock", "_outcome", "_seams", "message_id")

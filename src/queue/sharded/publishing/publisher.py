@@ -46,19 +46,17 @@ EXIT = 30.0
 
 
 class Publisher(Unpicklable):
-    """A publisher to one queue for the threads of this process, which stores in groups; `ShardedQueue.publisher` makes
-    it.
+    """A publisher to one queue, which stores the messages of all threads together; `ShardedQueue.publisher` makes it.
 
-    After a pause in publishing a message waits for `linger` seconds, and while a group is being stored the next one
-    gathers: two store calls for up to 1,000 messages, where one `publish` each takes two. Messages of one `delay`, or
-    of one `dedup_for`, form a group of their own. Messages of one key that one thread publishes are stored in that
-    order.
+    It stores a group of up to 1,000 messages with two calls; `publish` takes two calls for each message. The first
+    message after a pause waits for `linger` seconds for others. While a group is being stored, the next one collects.
+    Messages of one `delay`, or of one `dedup_for`, form a group of their own. If one thread publishes several messages
+    of one key, they are stored in that order.
 
     Promised: a publication is only done once the store has answered for its message; the publisher publishes nothing
     twice, and reports what is in doubt. Not promised: that messages that wait in memory outlive the process. They are
     stored when the interpreter ends, for up to 30 s, but not if it is killed, or ended by `os._exit` or by a signal
-    without a handler. A message that must not be lost counts as published once its publication says so, or goes through
-    an `Outbox`.
+    without a handler. So count a message as published only when its publication says so, or use an `Outbox`.
 
     Safe to share between threads: share one. A forked child begins with an empty one.
     """

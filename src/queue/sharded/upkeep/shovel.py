@@ -27,11 +27,12 @@ LONGEST = milliseconds(2 * MAX_EXPIRY)
 
 
 class Shovel:
-    """A mover of what is due from the sideline back to its queue, with its attempts, reason and headers.
+    """A shovel: it moves the messages that are due from the sideline back to the queue, with their attempts, reason and
+    headers.
 
-    Messages whose `not_before` has not come are put at the sideline's tail again; parked ones are never touched. Any
-    number of processes may run one; each message is moved by one of them. A message moved while its mover dies comes
-    twice, never not at all. Safe to share between threads; call `start` in one of them.
+    A message whose `not_before` has not come is put at the sideline's tail again. Parked messages stay. Any number of
+    processes may run a shovel; each message is moved by one of them. If a process dies while it moves a message, the
+    message may be delivered twice, and is never lost. Safe to share between threads; call `start` in one of them.
     """
 
     def __init__(self, queue: ShardedQueue) -> None:
