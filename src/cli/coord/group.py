@@ -37,7 +37,7 @@ def watch(
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
     farm: Farm = None,
 ) -> None:
-    """Print who joins, leaves and is lost, until Ctrl-C. It begins with those who are there; one line for each.
+    """Print who joins, leaves and is lost, until Ctrl-C. One line for each; first come the present members.
 
     Example: latchwork group watch nightly --timeout 60
     """

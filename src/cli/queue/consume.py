@@ -53,13 +53,16 @@ def consume(
     """Take messages, and print them or run a command for each. A message is acknowledged once it is
     printed, or its command has exited with 0.
 
-    With --json the messages are printed together before they are acknowledged, with --follow one a line; a command then
-    prints to stderr. If the command fails, the message goes into the sideline, and the exit code is 1, except with
-    --follow. Messages taken when Ctrl-C or an error comes go there too; at SIGTERM they are finished, and no more are
-    taken. With --follow they are finished at the first Ctrl-C too, and a second signal ends the command. --follow ends
-    if it cannot print or run the command any more. Processes that the command has started and left running are ended
-    before its message is settled, and until then no sweep takes it away. A paused queue gives no messages; stderr then
-    says so.
+    If the command fails, the message goes into the sideline, and the exit code is 1 (except with --follow). Processes
+    that the command has started and left running are ended before its message is acknowledged or fails; until then no
+    sweep takes the message away.
+
+    SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go into the
+    sideline. With --follow the first Ctrl-C does what SIGTERM does, and a second signal ends the command. --follow also
+    ends if it cannot print or run the command any more.
+
+    With --json the messages are printed together, before they are acknowledged; with --follow, one a line. The output
+    of a command then goes to stderr. A paused queue gives no messages; stderr says so.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """

@@ -43,8 +43,8 @@ def search(
     limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
     farm: Farm = None,
 ) -> None:
-    """Find messages that were not received yet; changes nothing. Of the delayed ones: those that are due within the
-    hour.
+    """Find messages that were not received yet; changes nothing. Of the delayed messages it finds only the ones that
+    are due within the hour.
 
     Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
     """
