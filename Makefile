@@ -68,7 +68,7 @@ changed: $(STAMP) ## the tests of the files that you have changed; make changed 
 	@$(PYTHON) -m tools.changed $(if $(SINCE),--since "$(SINCE)")
 
 server: $(STAMP) ## an Aerospike to try things on, until Ctrl-C: an asd on the PATH, or Docker
-	@$(PYTHON) -m tools.server
+	@$(PYTHON) -m tools.start_server
 
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tools.changed import tests_of as own_tests
 
 ROOT = Path(__file__).parents[1]

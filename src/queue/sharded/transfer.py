@@ -149,8 +149,8 @@ class _Loading(Struct, eq=False):
     def run(self) -> list[Loaded]:
         """Return where each message now is, or why it is not."""
         queue, seams = self.queue, self.queue.store.seams
-        outcomes: list[Loaded | None] = [None] * len(self.envelopes)
         pending: Sequence[int] = range(len(self.envelopes))
+        outcomes: dict[int, Loaded | None] = dict.fromkeys(pending)
         wanted = self.shards
         doubtful: set[int] = set()
         avoided: set[int] = set()
@@ -158,8 +158,7 @@ class _Loading(Struct, eq=False):
             # 1. Reserve. The clock begins before that, and counts suspended time, as a consumer may wait from then on.
             sent = seams.boottime()
             slots, failures = reserve_slots(queue, dict(zip(pending, wanted, strict=True)))
-            for place, failure in failures.items():
-                outcomes[place] = failure
+            outcomes.update(failures)
             # 2. Write.
             envelopes = [self.envelopes[place] for place in slots]
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
@@ -186,9 +185,7 @@ class _Loading(Struct, eq=False):
             if not again:
                 break
             pending, wanted = again, [self._sound(self.shards[place], avoided) for place in again]
-        return [
-            at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in enumerate(outcomes)
-        ]
+        return [at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in outcomes.items()]
 
     def _sound(self, shard: int, damaged: Collection[int]) -> int:
         """Return the shard, or the next one that is not damaged; the shard itself where all are."""

@@ -11,7 +11,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from tests.support import servers
+from tools import servers
 
 
 def main() -> int:
