@@ -1,6 +1,6 @@
 """The claim of the sharded queue as the client's own call: what no Python around it can be faster than.
 
-The same guard, operations and durability as `PointerQueue.claim` (docs/protocols P1, P5), every expression compiled
+The same guard, operations and durability as `Shards.claim` (docs/protocols P1, P5), every expression compiled
 once and its token put in for each call.
 """
 

@@ -11,8 +11,8 @@ from tests.reference import PACKAGES, SHARING, docstring, documented, is_value, 
 
 UNEXPLAINED = {
     "latchwork.queue.sharded.envelope.Codec": "a setting of the queue is its name, and nobody calls it",
-    "latchwork.queue.sharded.delivery.View": "a delivery settles itself through it",
-    "latchwork.queue.sharded.slots.Held": "a delivery shows what is in it by properties of its own",
+    "latchwork.queue.sharded.delivery.Source": "a delivery settles itself through it",
+    "latchwork.queue.sharded.slots.Stamped": "a delivery shows what is in it by properties of its own",
     "latchwork.store.model.expr.Bound": "made by `Once.result` and by the backends",
     "latchwork.spark.batches.OncePerBatch": "stands in a `with` statement alone, which `once_per_batch` explains",
 }

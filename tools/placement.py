@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.shards import Shards
 from latchwork.store import MemoryStore
 from latchwork.store.aerospike.info import PARTITIONS, partition_of
 from latchwork.store.aerospike.store import AerospikeStore
@@ -19,7 +19,7 @@ SHARDS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 
 def shard_partitions(name: str, shards: int, namespace: str = "test", client_id: str = "shop") -> list[int]:
     """Return the partitions of a queue's pointer records, by shard."""
-    queue = PointerQueue(MemoryStore(), client_id, name, shards, ttl=1, sweep=1)
+    queue = Shards(MemoryStore(), client_id, name, shards, ttl=1, sweep=1)
     return [partition_of(namespace, queue.pointers_key(shard)) for shard in range(shards)]
 
 
@@ -45,7 +45,7 @@ def check(url: str, names: int = 200) -> int:
     client, namespace = store._link.connect(), store.namespace
     for number in range(names):
         name = f"queue-{number}"
-        queue = PointerQueue(store, "shop", name, 32, ttl=1, sweep=1)
+        queue = Shards(store, "shop", name, 32, ttl=1, sweep=1)
         for shard, partition in enumerate(shard_partitions(name, 32, namespace)):
             key = queue.pointers_key(shard)
             answer = client.get_key_partition_id(namespace, key.set, key.name)

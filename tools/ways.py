@@ -1,8 +1,8 @@
 """Counts the functions and files that a public verb enters: how far a reader has to walk to follow it.
 
 Run it as `python -m tools.ways` from the project's root; with `--all` it names them. Counted are warm calls over the
-memory store, each function once, comprehensions not. "Above the store" leaves out `store/`, `seams`, `errors`,
-`inputs`, `retry` and `deadline`.
+memory store, each function once, comprehensions not. "Above the store" leaves out `store/`, `seams`, `instrumentation`,
+`errors`, `inputs`, `retry` and `deadline`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 
 ROOT = str(Path(latchwork.__file__).parent)
-BELOW = ("store/", "seams.py", "errors.py", "inputs.py", "retry.py", "deadline.py")
+BELOW = ("store/", "seams.py", "instrumentation.py", "errors.py", "inputs.py", "retry.py", "deadline.py")
 
 Entered = dict[tuple[str, str], None]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Place(NamedTuple):
+class CommandModule(NamedTuple):
     """The module and name of a command, or of a group of commands; `help` is its line in the list of commands."""
 
     module: str
@@ -29,22 +29,22 @@ class Place(NamedTuple):
 
 
 COMMANDS = {
-    "worker": Place("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
-    "stats": Place("stats", "stats", "Depth, rates and reasons of every queue."),
-    "doctor": Place("doctor", "doctor", "Find what will cause trouble, and the remedy."),
-    "demo": Place("demo", "demo", "A tour of every primitive, on a temporary store."),
-    "latch": Place("coord.latch", "app", "Count down to zero, and wait for that."),
-    "barrier": Place("coord.barrier", "app", "Wait until all parties are there, and exchange values."),
-    "lock": Place("coord.lock", "app", "Take turns, with fences."),
-    "group": Place("coord.group", "app", "Who is there, and who died."),
-    "semaphore": Place("coord.semaphore", "app", "Limit how many run at a time, with fences."),
-    "rwlock": Place("coord.rwlock", "app", "Many readers or one writer, with fences."),
-    "limit": Place("coord.limit", "app", "Limit how often something happens."),
-    "leader": Place("coord.leader", "app", "Choose one of many."),
-    "queue": Place("queue.one", "app", "Hand work to others: sharded queues, at least once."),
-    "schedule": Place("queue.schedule", "app", "Publish messages again and again, each tick once."),
-    "large": Place("large", "app", "A circular queue larger than a record."),
-    "outbox": Place("outbox", "app", "Messages that a producer keeps until the store is available."),
+    "worker": CommandModule("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
+    "stats": CommandModule("stats", "stats", "Depth, rates and reasons of every queue."),
+    "doctor": CommandModule("doctor", "doctor", "Find what will cause trouble, and the remedy."),
+    "demo": CommandModule("demo", "demo", "A tour of every primitive, on a temporary store."),
+    "latch": CommandModule("coord.latch", "app", "Count down to zero, and wait for that."),
+    "barrier": CommandModule("coord.barrier", "app", "Wait until all parties are there, and exchange values."),
+    "lock": CommandModule("coord.lock", "app", "Take turns, with fences."),
+    "group": CommandModule("coord.group", "app", "Who is there, and who died."),
+    "semaphore": CommandModule("coord.semaphore", "app", "Limit how many run at a time, with fences."),
+    "rwlock": CommandModule("coord.rwlock", "app", "Many readers or one writer, with fences."),
+    "limit": CommandModule("coord.limit", "app", "Limit how often something happens."),
+    "leader": CommandModule("coord.leader", "app", "Choose one of many."),
+    "queue": CommandModule("queue.one", "app", "Hand work to others: sharded queues, at least once."),
+    "schedule": CommandModule("queue.schedule", "app", "Publish messages again and again, each tick once."),
+    "large": CommandModule("large", "app", "A circular queue larger than a record."),
+    "outbox": CommandModule("outbox", "app", "Messages that a producer keeps until the store is available."),
 }
 """All commands, in the order of the help."""
 

@@ -27,7 +27,7 @@ from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.elections import lease_of
 from .coord.farms import Elections, FarmStores, urls_of
-from .coord.state import Barriers, Groups, Limiters, RWLocks, Semaphores, Wanted, findings
+from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .findings import OK, PROBLEM, WARNING, Finding
 from .session import Session
 
@@ -306,7 +306,7 @@ def doctor(
     """
     session: Session = context.obj
     farms = session.stores_of(urls_of(context, farm_store))
-    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
+    wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     names = list(_names(session.store, client, farm))
     found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found + names):

@@ -14,7 +14,7 @@ from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..inputs import is_int
 from ..plain import shown
 from ..queue import Worker
-from ..queue.sharded.stats import QueueFacts, facts_of
+from ..queue.sharded.stats import QueueStats, stats_of
 
 FRESH = 1.0
 """Seconds for which the figures of a queue are given again without asking the store."""
@@ -89,7 +89,7 @@ class Probe:
         now = self._seams.monotonic()
         if now >= scale.at + FRESH:
             try:
-                scale.update(now, facts_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
+                scale.update(now, stats_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
             except LatchworkError as failure:
                 return 503, JSON, _json({"error": failure.code, "message": str(failure)})
         return 200, JSON, _json({"queue": name, "client": self._worker.registry.client_id, **scale.figures})
@@ -103,7 +103,7 @@ class _Scale:
         self.figures: dict[str, Any] = {}
         self._fired = self._handled = 0
 
-    def update(self, now: float, facts: QueueFacts, handled: int, threads: int) -> None:
+    def update(self, now: float, facts: QueueStats, handled: int, threads: int) -> None:
         """Take a new look."""
         seconds = now - self.at
         rate = (facts.depth.fired - self._fired) / seconds if math.isfinite(seconds) else None

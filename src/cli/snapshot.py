@@ -9,7 +9,7 @@ from ..errors import LatchworkError
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..queue.sharded.peek import sample
 from ..queue.sharded.slots import Slot
-from ..queue.sharded.stats import QueueFacts, facts_of, of_each
+from ..queue.sharded.stats import QueueStats, of_each, stats_of
 from ..store import Update
 
 SAMPLE = 200
@@ -22,15 +22,15 @@ def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
     """Return depth, reasons, the oldest message, the balance of shards and the last sweep. A few calls, whatever the
     queue's size.
     """
-    return _row(queue, facts_of(queue))
+    return _row(queue, stats_of(queue))
 
 
 def all_rows(registry: QueueRegistry) -> list[dict[str, Any]]:
     """Return these facts of every queue of the client."""
-    return of_each(registry, lambda queue, bins: _row(queue, facts_of(queue, bins)))
+    return of_each(registry, lambda queue, bins: _row(queue, stats_of(queue, bins)))
 
 
-def _row(queue: ShardedQueue, facts: QueueFacts) -> dict[str, Any]:
+def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
     failed = last.failure if last.failure >= last.success else 0  # a sweep notes its failure last

@@ -16,7 +16,7 @@ from ..queue.sharded.upkeep.upkeep import election_name
 from ..queue.sharded.upkeep.worker_group import queues_of, workers_of
 from .coord.elections import lease_of
 from .coord.farms import Elections, FarmStores, urls_of
-from .coord.state import Barriers, Groups, Limiters, RWLocks, Semaphores, State, Wanted, states
+from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
 from .options import Client, Farm, checked_every
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
@@ -69,7 +69,7 @@ def stats(
     session: Session = context.obj
     checked_every(every, least=0)
     farms = session.stores_of(urls_of(context, farm_store))
-    wanted = Wanted.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
+    wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
         _show(session, watcher, client)
@@ -107,7 +107,7 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
 class _Watcher:
     """A reader of all queues, which computes rates from one look to the next."""
 
-    def __init__(self, registry: QueueRegistry, wanted: Wanted) -> None:
+    def __init__(self, registry: QueueRegistry, wanted: AskedNames) -> None:
         self._registry, self._wanted, self.seams = registry, wanted, registry.store.seams
         self._before: dict[str, tuple[float, int, int]] = {}
 

@@ -39,7 +39,7 @@ TURN = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TakenLease:
     """A lease that was taken.
 
     fence: its fence.
@@ -144,11 +144,11 @@ class Contender(BaseContender):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), extra=self.extra), (self.store, self.key, self.owner, self.lease)
 
-    def renew(self, fence: int) -> Claim:
+    def renew(self, fence: int) -> TakenLease:
         """Renew the lease. Raises `Refused` or `NotFound` if it is not held under this fence any more."""
         began = self.store.seams.boottime()
         self.store.operate(self.key, *rules.RENEW, when=rules.held(fence), ttl=NEVER, repeatable=True)
-        return Claim(fence, rules.believed_until(began, self.lease))
+        return TakenLease(fence, rules.believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:
         """Release the lease. False if it was not held under this fence any more."""
@@ -206,7 +206,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
     # ---- implemented by each kind of lease
 
     @abstractmethod
-    def look(self, *, waiting: bool = False) -> Claim | None:
+    def look(self, *, waiting: bool = False) -> TakenLease | None:
         """Read the record, and take the lease if that is possible; None if not."""
 
     @abstractmethod
@@ -222,12 +222,12 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         """Return the fence of the lease that was taken under this id; None if there is none."""
 
     @abstractmethod
-    def _renew(self, fence: int) -> Claim:
+    def _renew(self, fence: int) -> TakenLease:
         """Renew the lease that was taken. Raises `Refused` or `NotFound` if it is not held any more."""
 
     # ---- common to all kinds
 
-    def take(self, way: Way | None = None) -> Claim | None:
+    def take(self, way: Way | None = None) -> TakenLease | None:
         """Try once to take the lease, in this way or as if it were free. One store call; None if it is not free."""
         if not self.doubt:
             self._began = self._seams.boottime()
@@ -242,11 +242,11 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         if self._seams.boottime() >= until:
             return self._confirm(fence)
         self._contender.took()
-        return Claim(fence, until, self._breaks)
+        return TakenLease(fence, until, self._breaks)
 
     def wait(
         self, poll: Poll, *, deadline: Deadline | None = None, stop: Event | None = None, mark: bool = True
-    ) -> Claim | None:
+    ) -> TakenLease | None:
         """Call `look` until it succeeds; None once the deadline is over or `stop` is set.
 
         deadline: until then, an unavailable store is asked again; without a deadline its error is raised.
@@ -255,7 +255,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         watch = self._watch = self._contender.watch(poll, self._worth, alone=self.alone, mark=mark)
         look = partial(self._look_or_take, watch, mark=mark)
 
-        def probe() -> tuple[Claim | None] | None:
+        def probe() -> tuple[TakenLease | None] | None:
             if stop is not None and stop.is_set():
                 return (None,)
             claim = look() if deadline is None else outlive(self._seams, deadline, look, passing=may_pass)
@@ -268,7 +268,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
             self._watch = None
         return None if found is None else found[0]
 
-    def _look_or_take(self, watch: Watch, *, mark: bool) -> Claim | None:
+    def _look_or_take(self, watch: Watch, *, mark: bool) -> TakenLease | None:
         """Take the lease, if the watch saw its release; else look at it."""
         saw_release, watch.saw_release = watch.saw_release, False
         return (saw_release and self.take()) or self.look(waiting=mark)
@@ -283,7 +283,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
     _worth: Callable[[Answer], bool] | None = None
     """Whether an answer is worth a look; default: if the record has changed."""
 
-    def _recognised(self) -> Claim | None:
+    def _recognised(self) -> TakenLease | None:
         """Return the lease if an attempt in doubt has taken it, else None."""
         seen = self._look()
         fence = None if seen is None else self._mine(seen)
@@ -297,7 +297,7 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
                 raise
             raise self._unknown() from failure
 
-    def _confirm(self, fence: int) -> Claim | None:
+    def _confirm(self, fence: int) -> TakenLease | None:
         """Renew a lease whose reply was late or lost, and return it; None if it is not held any more."""
         try:
             claim = replace(self._renew(fence), broken=self._breaks)
@@ -326,7 +326,7 @@ class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
 
     alone = True
 
-    def look(self, *, waiting: bool = False) -> Claim | None:
+    def look(self, *, waiting: bool = False) -> TakenLease | None:
         """Read the lease, and take it if it is free or may be broken; None if another party holds it."""
         seen = self._look(waiting=waiting)
         if seen is None or not seen.view.locked:
@@ -370,5 +370,5 @@ class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
     def _is_mine(self, view: LeaseView) -> bool:
         return view.locked and view.grant == self.id
 
-    def _renew(self, fence: int) -> Claim:
+    def _renew(self, fence: int) -> TakenLease:
         return self._contender.renew(fence)

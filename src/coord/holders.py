@@ -23,7 +23,7 @@ from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
 from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
-from .contender import BaseAcquisition, BaseContender, Claim, Way
+from .contender import BaseAcquisition, BaseContender, TakenLease, Way
 from .lease import Standstill
 from .waits.metrics import measured
 from .waits.poller import INFINITY, SOON
@@ -48,7 +48,7 @@ _IS_WISH = Bin(WISH, str).eq(ME)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class HolderEntry:
     """One holder, as it was read.
 
     lease: seconds.
@@ -74,7 +74,7 @@ class Holders:
     bins: all bins of the record.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, HolderEntry]
     wish: str | None
     wished: int
     bins: Mapping[str, Any]
@@ -85,7 +85,7 @@ class Holders:
         try:
             stamps = bins.get(RENEWED) or {}
             entries = {
-                id: Entry(id, fence, lease / 1000, since, owner, held, stamps.get(id, 0))
+                id: HolderEntry(id, fence, lease / 1000, since, owner, held, stamps.get(id, 0))
                 for id, (fence, lease, since, owner, held) in (bins.get(HOLDERS) or {}).items()
             }
         except (AttributeError, TypeError, ValueError):
@@ -99,7 +99,7 @@ def _damaged() -> Corrupt:
     return Corrupt(f"a record whose {HOLDERS!r} are none: delete it while nothing is held")
 
 
-def _is_sound(entry: Entry) -> bool:
+def _is_sound(entry: HolderEntry) -> bool:
     """Whether it has the types that an acquisition leaves; what is held is for each kind of record to check."""
     kinds = type(entry.fence), type(entry.since), type(entry.stamp), type(entry.id), type(entry.owner)
     return kinds == (int, int, int, str, str)
@@ -148,16 +148,16 @@ class SharedContender(BaseContender, ABC):
             dead = min(dead, self._looked + WISH_LASTS / 4)
         return dead + SOON
 
-    def dead(self, seen: Holders) -> list[Entry]:
+    def dead(self, seen: Holders) -> list[HolderEntry]:
         """Return the holders that were seen unchanged for their whole lease."""
         now = self.store.seams.monotonic()
         return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
 
     @abstractmethod
-    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
         """Return the further operations that remove a dead holder."""
 
-    def remove(self, entry: Entry, *ops: Op) -> bool:
+    def remove(self, entry: HolderEntry, *ops: Op) -> bool:
         """Remove a dead holder, together with `ops`. False if it has renewed, or is gone already."""
         removal = (MapRemove(HOLDERS, (entry.id,)), MapRemove(RENEWED, (entry.id,)), *ops)
         guard = _STILL.bind(id=entry.id, beat=entry.stamp)
@@ -167,11 +167,11 @@ class SharedContender(BaseContender, ABC):
             return bool(refusal.details["doubt"])
         return True
 
-    def renew(self, id: str, fence: int) -> Claim:
+    def renew(self, id: str, fence: int) -> TakenLease:
         """Renew a lease. Raises `Refused` or `NotFound` if nothing is held under this id any more."""
         began = self.store.seams.boottime()
         self.store.repeat(_RENEW.fill(self.key, id=id))
-        return Claim(fence, rules.believed_until(began, self.lease))
+        return TakenLease(fence, rules.believed_until(began, self.lease))
 
     def release(self, id: str, *ops: Op) -> bool:
         """Release what is held under this id, together with `ops`. False if it was not held any more."""
@@ -219,11 +219,11 @@ class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
         self._me = self._seams.unique()
         self._wished: float | None = None
 
-    def at_once(self) -> Claim | None:
+    def at_once(self) -> TakenLease | None:
         """Try to enter as if there were room, then read the record; None if there is no room now."""
         return self.take() or self.look()
 
-    def enter(self, poll: Poll, timeout: float | None, kind: str) -> Claim | None:
+    def enter(self, poll: Poll, timeout: float | None, kind: str) -> TakenLease | None:
         """Enter at once, or wait for up to `timeout` seconds; None if that was not enough.
 
         kind: of the primitive, for the metrics.
@@ -269,7 +269,7 @@ class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
     def _mine(self, seen: Holders) -> int | None:
         return seen.entries[self.id].fence if self.id in seen.entries else None
 
-    def _renew(self, fence: int) -> Claim:
+    def _renew(self, fence: int) -> TakenLease:
         return self._contender.renew(self.id, fence)
 
 
@@ -289,7 +289,7 @@ class HolderLease:
         self.store, self.owner, self.lease = contender.store, contender.owner, contender.lease
         self._contender, self._id, self._release_ops = contender, id, release_ops
 
-    def renew(self, fence: int) -> Claim:
+    def renew(self, fence: int) -> TakenLease:
         """Renew the lease. Raises `Refused` or `NotFound` if it is not held any more."""
         return self._contender.renew(self._id, fence)
 

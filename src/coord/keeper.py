@@ -17,7 +17,7 @@ from weakref import ref
 from ..background import FailureLog
 from ..errors import FencedOut, LatchworkError
 from ..store.port import RecordStore
-from .contender import Claim
+from .contender import TakenLease
 from .fencing import Lost
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Leased(Protocol):
     owner: str
     lease: float
 
-    def renew(self, fence: int) -> Claim: ...
+    def renew(self, fence: int) -> TakenLease: ...
     def release(self, fence: int) -> bool: ...
 
 

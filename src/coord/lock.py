@@ -21,7 +21,7 @@ from ..inputs import checked_kind, checked_switch, checked_timeout
 from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
 from ..store.port import Key, RecordStore
-from .contender import Acquisition, Claim, Contender
+from .contender import Acquisition, Contender, TakenLease
 from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
@@ -103,7 +103,7 @@ class FencedLock:
             claim = acquisition.take() or acquisition.look()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
 
-    def _wait(self, timeout: float | None) -> Claim | None:
+    def _wait(self, timeout: float | None) -> TakenLease | None:
         seams = self._store.seams
         with Deadline(seams, timeout) as deadline:
             self._contender.yield_to_waiters(self._poll, timeout)
@@ -113,7 +113,7 @@ class FencedLock:
                 return claim or acquisition.look()
             return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
-    def _granted(self, claim: Claim, *, keep_alive: bool) -> Grant:
+    def _granted(self, claim: TakenLease, *, keep_alive: bool) -> Grant:
         return granted(partial(Grant, self.name, self._contender, claim), keep_alive=keep_alive)
 
     @property
@@ -181,7 +181,7 @@ class Grant(Fenced):
     Safe to share between threads: any of them may renew or release it.
     """
 
-    def __init__(self, name: str, leased: Leased, claim: Claim) -> None:
+    def __init__(self, name: str, leased: Leased, claim: TakenLease) -> None:
         super().__init__(leased.store, name, claim.fence, Lost(leased.store.seams, claim.until))
         self._leased = leased
         self._freed = False

@@ -27,13 +27,13 @@ from ..store.model.expr import Bin, Const, Expr, If, MapSize, Param, all_of, any
 from ..store.model.form import Form
 from ..store.model.ops import Op, Put, Read
 from ..store.port import NEVER, Exists, Key, RecordStore
-from .contender import Claim
+from .contender import TakenLease
 from .holders import (
     HOLDERS,
     ID,
     NOT_HELD_OFF,
     WISH,
-    Entry,
+    HolderEntry,
     HolderLease,
     Holders,
     SharedAcquisition,
@@ -80,7 +80,7 @@ class _Use(Grant):
 
     mode: ClassVar[Mode]
 
-    def __init__(self, name: str, held: HolderLease, claim: Claim, abandoned: int | None) -> None:
+    def __init__(self, name: str, held: HolderLease, claim: TakenLease, abandoned: int | None) -> None:
         super().__init__(name, held, claim)
         self._held, self._abandoned = held, abandoned
 
@@ -214,7 +214,7 @@ class ReadWriteLock:
             )
         return self._kept(kind, acquisition, claim, keep_alive=keep_alive)
 
-    def _kept(self, kind: type[U], acquisition: _RWAcquisition, claim: Claim, *, keep_alive: bool) -> U:
+    def _kept(self, kind: type[U], acquisition: _RWAcquisition, claim: TakenLease, *, keep_alive: bool) -> U:
         held = HolderLease(self._contender, acquisition.id, *_release_ops(kind.mode))
         return granted(partial(kind, self.name, held, claim, acquisition.abandoned), keep_alive=keep_alive)
 
@@ -225,7 +225,7 @@ class ReadWriteLock:
 class _RWContender(SharedContender):
     """One party on the record of a read-write lock."""
 
-    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
         """Return the further operations that remove a dead holder; for a writer, `abandoned` is set."""
         if entry.held == Mode.READ.value:
             return ()
@@ -250,7 +250,7 @@ class _RWAcquisition(SharedAcquisition[_RWContender, None]):
         self._mode, self._since = mode, NOT_WAITED
         self.abandoned: int | None = None
 
-    def look(self, *, waiting: bool = False) -> Claim | None:
+    def look(self, *, waiting: bool = False) -> TakenLease | None:
         """Read the record, and enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
         seen = self._look(waiting=waiting)
         fence = None if seen is None else self._mine(seen)

@@ -39,8 +39,18 @@ from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ..store.once import Once
 from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
-from .contender import Claim
-from .holders import ID, NOT_HELD_OFF, WISH, Entry, HolderLease, Holders, SharedAcquisition, SharedContender, add_holder
+from .contender import TakenLease
+from .holders import (
+    ID,
+    NOT_HELD_OFF,
+    WISH,
+    HolderEntry,
+    HolderLease,
+    Holders,
+    SharedAcquisition,
+    SharedContender,
+    add_holder,
+)
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, granted
@@ -172,7 +182,7 @@ class Semaphore:
     def _acquisition(self, n: int) -> _SlotAcquisition:
         return _SlotAcquisition(self._contender, checked_whole("n", n, 1, MAX_PERMITS))
 
-    def _granted(self, acquisition: _SlotAcquisition, claim: Claim, *, keep_alive: bool) -> Permits:
+    def _granted(self, acquisition: _SlotAcquisition, claim: TakenLease, *, keep_alive: bool) -> Permits:
         held = HolderLease(self._contender, acquisition.id, *free_slots(acquisition.slots))
         return granted(partial(Permits, self.name, held, claim, acquisition.slots), keep_alive=keep_alive)
 
@@ -182,7 +192,7 @@ class Permits(Grant):
     See `Grant` for the rest.
     """
 
-    def __init__(self, name: str, held: HolderLease, claim: Claim, slots: tuple[int, ...]) -> None:
+    def __init__(self, name: str, held: HolderLease, claim: TakenLease, slots: tuple[int, ...]) -> None:
         super().__init__(name, held, claim)
         self._slots = slots
 
@@ -245,7 +255,7 @@ def _fenced(bin: str, slots: tuple[int, ...], when: Expr | None) -> Expr:
     return all_of(*unseen) if when is None else all_of(*unseen, when)
 
 
-def _holder(entry: Entry) -> Holder:
+def _holder(entry: HolderEntry) -> Holder:
     return Holder(entry.owner, tuple(entry.held), entry.fence, entry.lease, entry.since / 1000)
 
 
@@ -287,7 +297,7 @@ class _SemaphoreContender(SharedContender):
         self.size = size
         return seen
 
-    def removal_ops(self, entry: Entry) -> tuple[Op, ...]:
+    def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
         """Return the operations that free the slots of a dead holder."""
         return free_slots(entry.held)
 
@@ -314,11 +324,11 @@ class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
         self._named: tuple[int, ...] | None = None
         self.slots: tuple[int, ...] = ()
 
-    def at_once(self) -> Claim | None:
+    def at_once(self) -> TakenLease | None:
         """Try slots as if they were free, then read the record; None if not enough are free now."""
         return (self.take() if self._n <= self._contender.size else None) or self.look()
 
-    def look(self, *, waiting: bool = False) -> Claim | None:
+    def look(self, *, waiting: bool = False) -> TakenLease | None:
         """Read the record, and take slots if enough are free and no other party goes first.
 
         If not, and `waiting` for several, ask to go first.

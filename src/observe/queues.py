@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_kind, checked_number
 from ..queue.sharded.registry import QueueRegistry
-from ..queue.sharded.stats import QueueFacts, all_facts
+from ..queue.sharded.stats import QueueStats, all_stats
 from .base import Sample, Telemetry
 from .events import GAUGES
 
@@ -51,14 +51,14 @@ class _Snapshot:
 
     def _look(self) -> list[Sample]:
         try:
-            facts = all_facts(self._registry)
+            facts = all_stats(self._registry)
         except LatchworkError as failure:
             log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
             return [Sample(GAUGES["queues_readable"], (), 0)]
         return [Sample(GAUGES["queues_readable"], (), 1), *(sample for queue in facts for sample in _of(queue))]
 
 
-def _of(facts: QueueFacts) -> Iterator[Sample]:
+def _of(facts: QueueStats) -> Iterator[Sample]:
     depth = facts.depth
     for part, messages in (("ready", depth.ready), ("sideline", depth.sideline), ("parked", depth.parked)):
         yield Sample(GAUGES["queue_depth"], (facts.name, part), messages)

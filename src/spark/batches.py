@@ -93,7 +93,7 @@ def once_per_batch(
     name = _checked_name("query_id", query_id)
     number = checked_whole("batch_id", batch_id, 0, MAX_BATCH)
     query, group = _of_this_thread()
-    turn = Turn(
+    turn = BatchRun(
         name,
         number,
         _checked_name("checkpoint", checkpoint or query or _own_checkpoint(name)),
@@ -103,7 +103,7 @@ def once_per_batch(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class BatchRun:
     """A batch, the checkpoint of the query that it belongs to, and the run of the query."""
 
     query: str
@@ -153,7 +153,7 @@ class Turn:
 class OncePerBatch:
     """The block of one batch; see `once_per_batch`."""
 
-    def __init__(self, store: RecordStore, turn: Turn) -> None:
+    def __init__(self, store: RecordStore, turn: BatchRun) -> None:
         self._store, self._turn = store, turn
         self._batch: Batch | None = None
 
@@ -290,7 +290,7 @@ def _unseen(bin: str) -> Expr:
     return missing(bin) | (Bin(bin) < Param("version"))
 
 
-def _successor(bins: Mapping[str, Any], turn: Turn) -> list[Op] | None:
+def _successor(bins: Mapping[str, Any], turn: BatchRun) -> list[Op] | None:
     """Return the operations that make this run the present one; None if it is already. Raises `FencedOut` if a later
     one took over.
     """
@@ -324,7 +324,7 @@ def _newest(seen: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(seen.items(), key=lambda one: one[1])[-REMEMBERED:])
 
 
-def _succeeded(turn: Turn, how: str) -> FencedOut:
+def _succeeded(turn: BatchRun, how: str) -> FencedOut:
     return FencedOut(
         f"another run of the query {turn.query!r} has taken over {how}: this driver was considered dead, or two "
         "queries have one query_id; stop this one, or give it a name of its own"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..plain import shown
-from ..queue.sharded.pointers import ShardState
+from ..queue.sharded.pointers import ShardPointers
 from ..queue.sharded.queue import ShardedQueue
 from .options import Options
 
@@ -39,7 +39,7 @@ class Offsets:
         """Return the offset for the last pointer read of each shard."""
         return self._names | {"shards": {str(shard): pointer for shard, pointer in enumerate(pointers)}}
 
-    def read(self, offset: dict[str, Any], states: Sequence[ShardState]) -> list[int]:
+    def read(self, offset: dict[str, Any], states: Sequence[ShardPointers]) -> list[int]:
         """Return the last pointer read of each shard. Raises `InvalidRequest` for the checkpoint of another queue."""
         for name in ("queue", "clientId", "streamId"):
             if offset.get(name) != self._names[name]:
@@ -56,7 +56,7 @@ def created(queue: ShardedQueue) -> int:
     return at
 
 
-def pointers_of(offset: dict[str, Any], created: int, states: Sequence[ShardState]) -> list[int]:
+def pointers_of(offset: dict[str, Any], created: int, states: Sequence[ShardPointers]) -> list[int]:
     """Return the last pointer read of each shard. Raises `InvalidRequest` if the queue in the store is not
     that one.
     """

@@ -32,7 +32,7 @@ _BESIDES: dict[str, DataType] = {"key": StringType(), "message_id": StringType()
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """The result of one task: its messages, and how many of them no attempt had published before."""
 
     partition: int
@@ -150,7 +150,7 @@ class _Publisher:
     def __init__(self, options: Options, rows: Rows) -> None:
         self._options, self._rows = options, rows
 
-    def _publish(self, scope: str, batches: Iterator[pa.RecordBatch]) -> Written:
+    def _publish(self, scope: str, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark calls this in a task
         partition = context.partitionId()
@@ -166,7 +166,7 @@ class _Publisher:
                 "same input again under the same id completes it, and publishes nothing twice]",
                 **failure.details,
             ) from failure
-        return Written(partition, done.messages, done.new)
+        return TaskResult(partition, done.messages, done.new)
 
     def _ledger(self, scope: str) -> Ledger:
         return Ledger(self._options.open(), scope, batch=self._options.publish_batch or None)
@@ -175,7 +175,7 @@ class _Publisher:
         """Return what an aborted write has published, from the ledger."""
         ledger = self._ledger(scope)
         left = {n: ledger.published(n) for n, message in enumerate(messages) if message is None}
-        whole = sum(message.messages for message in messages if isinstance(message, Written))
+        whole = sum(message.messages for message in messages if isinstance(message, TaskResult))
         some = ", ".join(f"{n}: {count}" for n, count in left.items())
         return (
             f"the write {scope} was aborted. It has left {whole} messages of {len(messages) - len(left)} complete "
@@ -191,7 +191,7 @@ class BatchWriter(_Publisher, DataSourceArrowWriter):
     def _scope(self) -> str:
         return f"job/{quote(self._options.job_id or '', safe='')}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Publish the rows of one task, each once."""
         return self._publish(self._scope, iterator)
 
@@ -205,7 +205,7 @@ class StreamWriter(_Publisher, DataSourceStreamArrowWriter):
     after a restart from the checkpoint.
     """
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Publish the rows of one task of a micro-batch, each once."""
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark calls this in a task

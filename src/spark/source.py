@@ -11,7 +11,7 @@ from pyspark.sql import datasource as api
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.pointers import ShardState
+from ..queue.sharded.pointers import ShardPointers
 from .admission import Admission
 from .offsets import Offsets, created
 from .options import Options
@@ -36,7 +36,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share(api.InputPartition):
+class TaskShare(api.InputPartition):
     """The part of a batch that one task reads: pieces of one or several shards.
 
     done: the shards, and up to which pointer, that the task acknowledges first, as `owner`; only of a stream.
@@ -58,14 +58,14 @@ class BatchReader(api.DataSourceReader):
     def __init__(self, options: Options, table: Table) -> None:
         self._options, self._table = options, table
 
-    def partitions(self) -> Sequence[Share]:
+    def partitions(self) -> Sequence[TaskShare]:
         """Return the unread pointers of the shards, at most 50,000 in a task."""
         states = [state.checked() for state in self._options.open().pointers.states(self._options.shards)]
-        return [Share(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
+        return [TaskShare(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a share, in batches."""
-        assert isinstance(partition, Share)  # noqa: S101 - they are ours
+        assert isinstance(partition, TaskShare)  # noqa: S101 - they are ours
         pointers = self._options.open().pointers
         make_ready()
         for shard, after, last in partition.pieces:
@@ -126,13 +126,13 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return self._latest
 
-    def _acknowledge(self, owner: ranges.Owner, states: Sequence[ShardState], done: Sequence[int]) -> None:
+    def _acknowledge(self, owner: ranges.Owner, states: Sequence[ShardPointers], done: Sequence[int]) -> None:
         pointers, left = self._options.open().pointers, IDLE
         for state, boundary in zip(states, done, strict=True):
             if state.fired < boundary and left > 0:
                 left -= ranges.acknowledge(pointers, owner, state.shard, min(boundary, state.fired + left))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskShare]:
         """Return the shares of a batch; its tasks first acknowledge what is before `start`, which is done.
 
         Each share follows from the two offsets alone, so a repeated batch has equal partitions, and a sink that relies
@@ -144,7 +144,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         done = [(state.shard, begin) for state, begin in zip(states, begins, strict=True) if state.fired < begin]
         fired = [state.fired for state in states]
         return [
-            Share(tuple(_unread(piece, fired) for piece in pieces), tuple(done[number :: len(shares)]), owner)
+            TaskShare(tuple(_unread(piece, fired) for piece in pieces), tuple(done[number :: len(shares)]), owner)
             for number, pieces in enumerate(shares)
         ]
 
@@ -158,7 +158,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises `FencedOut` if another query has taken the queue over and the share may no longer be whole.
         """
-        assert isinstance(partition, Share)  # noqa: S101 - they are ours
+        assert isinstance(partition, TaskShare)  # noqa: S101 - they are ours
         owner, pointers = partition.owner, self._options.open().pointers
         assert owner is not None  # noqa: S101 - a stream has one
         make_ready()
@@ -174,7 +174,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._made = Offsets(self._options, created(self._options.open()))
         return self._made
 
-    def _own(self) -> tuple[ranges.Owner, list[ShardState]]:
+    def _own(self) -> tuple[ranges.Owner, list[ShardPointers]]:
         """Return the owner of the queue, and its pointers. The first call takes the queue; later ones raise `FencedOut`
         if it is lost.
         """

@@ -44,7 +44,7 @@ Range = tuple[ShardTask, ...]
 """Shards of one queue that are swept together."""
 
 
-class Plan(NamedTuple):
+class QueueSweep(NamedTuple):
     """A queue and what there is to sweep in it."""
 
     queue: ShardedQueue
@@ -103,7 +103,7 @@ def _sweeper(registry: QueueRegistry) -> Sweeper:
     return sweeper
 
 
-def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[Plan], SweepReport]:
+def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[QueueSweep], SweepReport]:
     """Return what there is to sweep, and a report of the queues that could not be read."""
     listed, unreadable = registry.scan(active=None)
     plans, report = [], unread(leadership.epoch, unreadable)
@@ -114,7 +114,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
                 queue.drop()  # its creator has died, or still drops it
                 report += SweepReport(leadership.epoch, (queue.name,))
                 continue
-            plans.append(Plan(queue, sweeper.tasks(queue, bins, leadership.epoch)))
+            plans.append(QueueSweep(queue, sweeper.tasks(queue, bins, leadership.epoch)))
         except LatchworkError as failure:
             report += sweeper.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
         except Exception as failure:  # a defect in one queue must not stop the others' sweep
@@ -123,7 +123,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
     return plans, report
 
 
-def _finished(sweeper: Sweeper, epoch: int, plan: Plan, shards: Sequence[ShardReport]) -> SweepReport:
+def _finished(sweeper: Sweeper, epoch: int, plan: QueueSweep, shards: Sequence[ShardReport]) -> SweepReport:
     try:
         return sweeper.finish(plan.queue, epoch, plan.tasks, shards)
     except LatchworkError as failure:

@@ -519,7 +519,8 @@ def test_a_program_that_cannot_be_run_is_refused_before_a_message_is_taken(lw):
 
 
 @pytest.mark.parametrize(
-    ("more", "target"), [(("--", "true"), "latchwork.cli.run.supervise.Run.result"), (("--json",), "json.dumps")]
+    ("more", "target"),
+    [(("--", "true"), "latchwork.cli.run.supervise.SupervisedRun.result"), (("--json",), "json.dumps")],
 )
 def test_what_was_taken_when_ctrl_c_comes_is_in_the_sideline(lw, monkeypatch, more, target):
     lw("queue", "create", "q", *SHOP, "--shards", "1")

@@ -23,7 +23,7 @@ from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import InvalidRequest, LatchworkError
 from latchwork.plain import one_line
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
-from latchwork.queue.sharded.stats import all_facts
+from latchwork.queue.sharded.stats import all_stats
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
@@ -118,7 +118,7 @@ MORE: dict[str, Callable[[World], Any]] = {
     "queue.pause": lambda w: (w.queue.pause(), w.queue.resume()),
     "registry.refresh": lambda w: w.registry.refresh(),
     "registry.schedules": lambda w: w.registry.schedules(),
-    "facts": lambda w: all_facts(w.registry),
+    "facts": lambda w: all_stats(w.registry),
     "upkeep": upkeep,
     "worked": worked,
     "delivery.ack": lambda w: (w.delivery.extend(), w.delivery.ack()),

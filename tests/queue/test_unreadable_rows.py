@@ -11,13 +11,13 @@ from latchwork.errors import Corrupt, OutcomeUnknown, Unavailable
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.queue.rows import read_each
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.batches.blocks import BLOCK, Place
+from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace
 from latchwork.queue.sharded.envelope import BINS, Envelope
 from latchwork.queue.sharded.groups.making import forget_dead
 from latchwork.queue.sharded.groups.passing import passed_by_groups
 from latchwork.queue.sharded.shared_acks import _DROP
-from latchwork.queue.sharded.slots import Slot, Written
-from latchwork.queue.sharded.stats import all_facts
+from latchwork.queue.sharded.slots import Slot, WriteResult
+from latchwork.queue.sharded.stats import all_stats
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
@@ -80,7 +80,7 @@ def test_a_shard_that_cannot_be_read_keeps_no_message_of_the_others(store, queue
     damage_row(store, queue.pointers.pointers_key(1 - there))
     assert [one.payload for one in queue.receive(9)] == ["kept"] * 2
     assert queue.depth().damaged == 1
-    assert [facts.name for facts in all_facts(queue.registry)] == ["q"]
+    assert [facts.name for facts in all_stats(queue.registry)] == ["q"]
 
 
 def test_the_pointers_of_a_shard_that_cannot_be_read_are_named_by_who_needs_them(store, queue):
@@ -333,7 +333,7 @@ def test_nothing_is_written_where_nobody_can_tell_who_waits_and_all_others_are(s
     damage_row(store, queue.pointers.pointers_key(0))
     queue.pointers.members.forget()
     first, second = queue.pointers.write([Slot(0, 1), Slot(1, 1)], [Envelope("a", "m1"), Envelope("b", "m2")])
-    assert (type(first), second) == (Corrupt, Written.DONE)
+    assert (type(first), second) == (Corrupt, WriteResult.DONE)
     assert store.get(queue.pointers.key((0, 1))) is None
     assert store.get(queue.pointers.key((1, 1))).bins["groups"]
 
@@ -350,7 +350,7 @@ def test_messages_beside_one_that_cannot_be_read_are_finished_for_a_reader_that_
 
 def test_blocks_beside_one_that_cannot_be_read_are_taken_out_of_and_its_error_comes_after(store, queue):
     blocks = queue.batches.blocks
-    places = [Place("b", 60, n * BLOCK) for n in range(3)]
+    places = [BatchPlace("b", 60, n * BLOCK) for n in range(3)]
     blocks.mark([place._replace(ordinal=place.ordinal + 1) for place in places])
     damage_row(store, blocks.key("b", 0))
     with pytest.raises(Corrupt) as raised:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from latchwork.coord.election import across
 from latchwork.coord.election.across import GlobalElection
-from latchwork.coord.election.znodes import Line
+from latchwork.coord.election.znodes import CandidateNode
 from latchwork.coord.fencing import Fenced
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 
@@ -27,11 +27,11 @@ def _sealed_by_and_by(self: Any, grant: Any) -> Any:
     return frozenset()
 
 
-def _not_asked(self: Any, *, real: Any = Line.kept) -> Any:
+def _not_asked(self: Any, *, real: Any = CandidateNode.kept) -> Any:
     return 0, real(self)[1]
 
 
-def _whatever_was_kept(self: Any, epoch: int, _: int, *, real: Any = Line.keep) -> None:
+def _whatever_was_kept(self: Any, epoch: int, _: int, *, real: Any = CandidateNode.keep) -> None:
     real(self, epoch, -1)
 
 
@@ -68,9 +68,10 @@ ACROSS_RULES = (
     ("nobody gives way", "P21: fail-back between two works", _swap(GlobalElection, "gives_way_to", lambda self: None)),
     ("sealed fences may go back", "P21: on the guard no fence or fence < it",
      _swap(across, "_BELOW", across.missing("never"))),
-    ("what ZooKeeper has kept is not asked", "P21: read the kept epoch", _swap(Line, "kept", _not_asked), True),
-    ("kept, whatever was kept meanwhile", "P21: where its version is still v", _swap(Line, "keep", _whatever_was_kept),
-     True),
+    ("what ZooKeeper has kept is not asked", "P21: read the kept epoch",
+     _swap(CandidateNode, "kept", _not_asked), True),
+    ("kept, whatever was kept meanwhile", "P21: where its version is still v",
+     _swap(CandidateNode, "keep", _whatever_was_kept), True),
     ("a refused seal counts as made", "P21: a farm that has seen a later epoch refuses",
      _swap(GlobalElection, "_unreachable", _refused_counts_as_made), True),
     ("begins again no higher", "P21: begins again above what was seen",

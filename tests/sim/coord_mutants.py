@@ -43,7 +43,7 @@ def _lasts_a_moment(self: Any, key: Any, seconds: float, now: float) -> bool:
 
 
 def _believed_anew(self: Any, fence: int) -> Any:
-    return contender.Claim(fence, self._seams.boottime() + self._contender.lease)
+    return contender.TakenLease(fence, self._seams.boottime() + self._contender.lease)
 
 
 HELD_RULES: tuple[Rule, ...] = (

@@ -393,10 +393,10 @@ def _moved_by(move: Any) -> Iterator[None]:
 def _written(accept: Callable[[Any], bool]) -> Callable[[], Any]:
     """Writes whose other outcomes count as done as well."""
 
-    def write(self: Any, *args: Any, real: Any = pointers.PointerQueue.write, **rest: Any) -> Any:
-        return [pointers.Written.DONE if accept(outcome) else outcome for outcome in real(self, *args, **rest)]
+    def write(self: Any, *args: Any, real: Any = pointers.Shards.write, **rest: Any) -> Any:
+        return [pointers.WriteResult.DONE if accept(outcome) else outcome for outcome in real(self, *args, **rest)]
 
-    return _swap(pointers.PointerQueue, "write", write)
+    return _swap(pointers.Shards, "write", write)
 
 
 def _passing_everything(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
@@ -411,7 +411,7 @@ def _marks_aged_by_the_server(self: Any, *args: Any, real: Any = sweeper.Sweeper
     return task
 
 
-def _never_late(self: Any, *args: Any, real: Any = pointers.PointerQueue.__init__, **rest: Any) -> None:
+def _never_late(self: Any, *args: Any, real: Any = pointers.Shards.__init__, **rest: Any) -> None:
     real(self, *args, **rest)
     self.sweep = 1e9
 
@@ -429,7 +429,7 @@ def _any_epoch() -> Any:
 
 
 def _hands(**changes: Any) -> Callable[[], Any]:
-    return _swap(pointers.PointerQueue, "stamp_rules", replace(pointers.PointerQueue.stamp_rules, **changes))
+    return _swap(pointers.Shards, "stamp_rules", replace(pointers.Shards.stamp_rules, **changes))
 
 
 def _settled_at_fire(self: Any) -> list[int]:
@@ -442,7 +442,7 @@ def _nothing_begins_again(*_: object) -> None: ...
 def _lost_unnoticed() -> Any:
     """A queue whose record was lost, or whose pointers were, as it was before there were rules for that."""
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(pointers.PointerQueue, "settled", _settled_at_fire))
+    stack.enter_context(mock.patch.object(pointers.Shards, "settled", _settled_at_fire))
     stack.enter_context(mock.patch.object(sweeper, "begin_again", _nothing_begins_again))
     return stack
 
@@ -455,9 +455,9 @@ SHARDED_RULES = (
      _swap(sweeper.Sweeper, "_plan", _passing_everything)),
     ("sweep pointers ignore the epoch", "P5: guarded by epoch <= mine and by not going backwards", _any_epoch),
     ("a late create is acknowledged", "P5: later than sweep_duration / 2 is spent",
-     _swap(pointers.PointerQueue, "__init__", _never_late)),
+     _swap(pointers.Shards, "__init__", _never_late)),
     ("a spent slot counts as written", "P5: EXISTS with another msgId is spent",
-     _written(lambda outcome: outcome is pointers.Written.SPENT)),
+     _written(lambda outcome: outcome is pointers.WriteResult.SPENT)),
     ("a write in doubt counts as done", "P5: acknowledged only when created",
      _written(lambda outcome: isinstance(outcome, OutcomeUnknown))),
     ("the sweep takes what a consumer holds", "P5: since-update exceeds the duration",
@@ -474,7 +474,7 @@ SHARDED_RULES = (
      _swap(bell.Bell, "ring_later", lambda self: None), True),
     ("what was lost with the store is not noticed", "P5: a lost shard is swept from its beginning", _lost_unnoticed),
     ("a queue made again is swept from FIRE", "P5: what is not certain to have expired is swept again",
-     _swap(pointers.PointerQueue, "settled", _settled_at_fire), True),
+     _swap(pointers.Shards, "settled", _settled_at_fire), True),
     ("lost pointers are not noticed", "P5: a shard that was lost begins again",
      _swap(sweeper, "begin_again", _nothing_begins_again), True),
 )  # fmt: skip
@@ -491,7 +491,7 @@ UPKEEP = tuple(Mutant("upkeep", *rule) for rule in UPKEEP_RULES)
 # ---- publishing by a ledger (P6)
 
 
-def _nothing_kept(self: Any, held: Any, real: Any = pointers.PointerQueue.remove) -> Any:
+def _nothing_kept(self: Any, held: Any, real: Any = pointers.Shards.remove) -> Any:
     return real(self, [one._replace(envelope=structs.replace(one.envelope, keep_id=0)) for one in held])
 
 
@@ -512,7 +512,7 @@ def _found_in_time(self: Any, *args: Any, real: Any = LedgerRecords.chunk) -> An
 
 LEDGER_RULES = (
     ("nothing is kept of what was deleted", "P6: a delete keeps msgId",
-     _swap(pointers.PointerQueue, "remove", _nothing_kept)),
+     _swap(pointers.Shards, "remove", _nothing_kept)),
     ("the first attempt's ledger is overwritten", "P6: the ledger record is create-only",
      _swap(ledger_chunk, "Exists", mock.Mock(CREATE=Exists.ANY))),
     ("a slot is left before it is closed", "P6: a late slot is examined and closed first",

@@ -24,10 +24,10 @@ from latchwork.queue.sharded.pending import PendingSlots
 from latchwork.queue.sharded.publishing.publication import Pending
 from latchwork.queue.sharded.publishing.publisher import Publisher
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
-from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.shards import Shards
 from latchwork.queue.sharded.sideline import one
 from latchwork.queue.sharded.stamps import GROUPS, SHARED, group_ack_of, stamp_rules_of
-from latchwork.queue.sharded.subqueue import QueueView
+from latchwork.queue.sharded.subqueue import Subqueue
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import NEVER, Bin, Param, exists, has
 from latchwork.store.model.expr import Const, MapValue
@@ -44,15 +44,15 @@ def _released_at_the_end(self: Any, shard: int, grant: Any) -> None:
             grant.release()
 
 
-def _claimed_anew(self: Any, *args: Any, real: Any = PointerQueue.claim, token: Any = None, **rest: Any) -> Any:
+def _claimed_anew(self: Any, *args: Any, real: Any = Shards.claim, token: Any = None, **rest: Any) -> Any:
     return real(self, *args, **rest)
 
 
-def _never_more(self: Any, shard: int, n: int, turn: Any = None, *, real: Any = PointerQueue.claim, **rest: Any) -> Any:
+def _never_more(self: Any, shard: int, n: int, turn: Any = None, *, real: Any = Shards.claim, **rest: Any) -> Any:
     return real(self, shard, n, turn and turn._replace(more=False), **rest)
 
 
-def _not_in_order(self: Any, claimed: Any, found: Any, ask: Any, *, real: Any = QueueView._classify) -> Any:
+def _not_in_order(self: Any, claimed: Any, found: Any, ask: Any, *, real: Any = Subqueue._classify) -> Any:
     return real(self, claimed, found, replace(ask, shards=None))
 
 
@@ -84,15 +84,15 @@ ORDERED_RULES = (
      _swap(ShardLocks, "_end", _released_at_the_end)),
     ("a claim in doubt is forgotten", "P5: a claim in doubt is gone on with",
      _swap(PendingSlots, "put_doubt", lambda self, *args: None)),
-    ("a claim in doubt is made anew", "P5: with its own token", _swap(PointerQueue, "claim", _claimed_anew)),
+    ("a claim in doubt is made anew", "P5: with its own token", _swap(Shards, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
-     _swap(QueueView, "take_over", lambda self, *args: None)),
+     _swap(Subqueue, "take_over", lambda self, *args: None)),
     ("claims of a former holder count", "P5: sealed by the fence", _swap(shards, "_IN_TURN", UNSEALED)),
     ("only the newest claim is taken over", "P5: claimed together, in hand together",
-     _swap(PointerQueue, "claim", _never_more)),
+     _swap(Shards, "claim", _never_more)),
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
     ("what is behind a message on its way is given out", "P5: nothing behind it",
-     _swap(QueueView, "_classify", _not_in_order), True),
+     _swap(Subqueue, "_classify", _not_in_order), True),
 )  # fmt: skip
 
 
@@ -213,14 +213,14 @@ def _by_anybody(tag: str) -> Form:
     return Form(*group_ack_of(tag).ops, when=has(GROUPS, tag))
 
 
-def _all_are_alone(self: Any, held: Any, *, real: Any = PointerQueue.remove) -> Any:
+def _all_are_alone(self: Any, held: Any, *, real: Any = Shards.remove) -> Any:
     return real(self, [h._replace(envelope=structs.replace(h.envelope, groups=None)) for h in held])
 
 
 def _deleted_by_its_own() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(PointerQueue, "remove", _all_are_alone))
-    stack.enter_context(mock.patch.object(PointerQueue, "_ack_shared", lambda self, held: [False] * len(held)))
+    stack.enter_context(mock.patch.object(Shards, "remove", _all_are_alone))
+    stack.enter_context(mock.patch.object(Shards, "_ack_shared", lambda self, held: [False] * len(held)))
     stack.enter_context(mock.patch.object(shards, "_ALONE", shards.QUEUE_STAMP_RULES.mine))
     return stack
 

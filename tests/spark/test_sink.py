@@ -183,9 +183,9 @@ def test_what_cannot_be_a_message_is_refused_at_planning(session, queue, options
 def test_an_aborted_write_says_exactly_what_it_has_left(queue, options, caplog):
     from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
     from latchwork.spark.options import parse
-    from latchwork.spark.sink import BatchWriter, Rows, Written
+    from latchwork.spark.sink import BatchWriter, Rows, TaskResult
 
     Ledger(queue, "job/load").publish(0, [Outgoing({"id": n}) for n in range(7)])
     Ledger(queue, "job/load").publish(2, [Outgoing({"id": n}) for n in range(4)])
-    BatchWriter(parse(options | {"jobId": "load"}), Rows(whole=True)).abort([Written(0, 7, 7), None, None])
+    BatchWriter(parse(options | {"jobId": "load"}), Rows(whole=True)).abort([TaskResult(0, 7, 7), None, None])
     assert "7 messages of 1 complete partitions and 4 of incomplete ones (1: 0, 2: 4)" in caplog.text

@@ -16,7 +16,7 @@ from pyspark import cloudpickle
 from latchwork.coord import LeaseElection
 from latchwork.errors import FencedOut, InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
-from latchwork.queue.sharded.upkeep.report import Kind, ShardReport, ShardTask, Stop
+from latchwork.queue.sharded.upkeep.report import ShardReport, ShardTask, Stop, SubqueueKind
 from latchwork.queue.sharded.upkeep.sweep import BATCH
 from latchwork.retry import Poll
 from latchwork.seams import SYSTEM, Seams
@@ -272,8 +272,10 @@ def test_damaged_sweep_pointers_are_put_right_before_the_tasks_begin(simulated, 
 def test_a_report_that_a_queue_cannot_take_fails_that_queue_alone(simulated):
     registry = registry_of(simulated)
     queue = registry.create(config(simulated, shards=1))
-    report = sweep._finished(sweep._sweeper(registry), 1, sweep.Plan(queue, []), [ShardReport("q", Kind.MAIN, 7)])
-    assert report.failures == (("q", "KeyError((<Kind.MAIN: 'main'>, 7))"),)
+    report = sweep._finished(
+        sweep._sweeper(registry), 1, sweep.QueueSweep(queue, []), [ShardReport("q", SubqueueKind.MAIN, 7)]
+    )
+    assert report.failures == (("q", "KeyError((<SubqueueKind.MAIN: 'main'>, 7))"),)
 
 
 def test_who_does_not_lead_sweeps_nothing():
@@ -292,7 +294,7 @@ def test_a_store_that_cannot_be_shipped_is_refused_before_any_call():
 
 
 def tasks_of(shards, slots):
-    return [ShardTask("c", "f", QueueConfig("q"), Kind.MAIN, n, 0, 0, slots, 0, 0, 1) for n in range(shards)]
+    return [ShardTask("c", "f", QueueConfig("q"), SubqueueKind.MAIN, n, 0, 0, slots, 0, 0, 1) for n in range(shards)]
 
 
 def test_ranges_hold_about_one_batch_and_every_shard_once():

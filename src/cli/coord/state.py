@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ...coord.barrier.layout import MET, BarrierState, barrier_key
-from ...coord.holders import Entry, Holders
+from ...coord.holders import HolderEntry, Holders
 from ...coord.limiter import CELLS, LIMITS
 from ...coord.presence.layout import GROUPS, Seen
 from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
@@ -33,7 +33,7 @@ Limiters = Annotated[list[str] | None, typer.Option("--limiter", help="a rate li
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AskedNames:
     """The names that were asked for."""
 
     client: str | None = None
@@ -47,7 +47,7 @@ class Wanted:
     """The stores of all farms, for the elections over them."""
 
     @classmethod
-    def of(cls, client: str | None, *names: list[str] | None, farms: Mapping[str, RecordStore]) -> Wanted:
+    def of(cls, client: str | None, *names: list[str] | None, farms: Mapping[str, RecordStore]) -> AskedNames:
         """Return the names of options, of which some were not given.
 
         Raises `InvalidRequest` for a barrier without client, and for an election without farms.
@@ -76,7 +76,7 @@ class State:
         return {"kind": self.kind, "name": self.name, "standing": self.standing, "wrong": "; ".join(wrong) or None}
 
 
-def findings(store: RecordStore, wanted: Wanted) -> Iterator[Finding]:
+def findings(store: RecordStore, wanted: AskedNames) -> Iterator[Finding]:
     """Yield what is wrong with each of them, and the remedy; if nothing is wrong, one line that says so."""
     for state in states(store, wanted):
         for finding in state.findings:
@@ -85,7 +85,7 @@ def findings(store: RecordStore, wanted: Wanted) -> Iterator[Finding]:
             yield Finding(OK, f"{state.kind} {state.name}: {state.standing}")
 
 
-def states(store: RecordStore, wanted: Wanted) -> Iterator[State]:
+def states(store: RecordStore, wanted: AskedNames) -> Iterator[State]:
     """Yield the state of each of them. Two calls each; of an election over all farms as many as there are, and one."""
     looks: list[tuple[str, Sequence[str], str, Look]] = [
         ("group", wanted.groups, GROUPS, _group),
@@ -190,12 +190,12 @@ def _rwlock(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     return f"{modes.count('read')} read, {modes.count('write')} write", found
 
 
-def _is_dead(entry: Entry, now: int) -> bool:
+def _is_dead(entry: HolderEntry, now: int) -> bool:
     """Whether it has not renewed for its whole lease, by the server's clock."""
     return now - entry.stamp > entry.lease * 1000
 
 
-def _silence(entry: Entry, now: int) -> str:
+def _silence(entry: HolderEntry, now: int) -> str:
     return f"and has not renewed for {(now - entry.stamp) / 1000:.0f} s; its lease is {entry.lease:g} s"
 
 

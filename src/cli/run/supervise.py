@@ -65,7 +65,7 @@ def run_under(
         raise InvalidRequest("no command to run: put it behind --, as in `latchwork lock run NAME -- ./job.sh`")
     variables = {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
     with Supervisor() as supervisor, Foreground() as foreground, _Signals() as signals:
-        run = Run(supervisor, grace, min(grace, lease / 2), lost, foreground, signals)
+        run = SupervisedRun(supervisor, grace, min(grace, lease / 2), lost, foreground, signals)
         return run.result(command, {**os.environ, **variables, **more})
 
 
@@ -173,12 +173,12 @@ class Supervisors:
         except IndexError:
             supervisor = Supervisor().start()
             self._all.append(supervisor)
-        code = Run(supervisor, foreground=self._foreground).result(command, environment, data, stdout)
+        code = SupervisedRun(supervisor, foreground=self._foreground).result(command, environment, data, stdout)
         self._idle.append(supervisor)
         return code
 
 
-class Run:
+class SupervisedRun:
     """One command that a supervisor runs.
 
     grace: seconds between the signal that asks the command to end and SIGKILL.

@@ -23,7 +23,7 @@ from ...store.connect import as_store
 from ...store.model.expr import Bin, Param, missing
 from ...store.model.ops import Put
 from ...store.port import NEVER, Exists, Key, RecordStore
-from ..contender import TRANSIENT, Claim
+from ..contender import TRANSIENT, TakenLease
 from ..fencing import Fenced
 from ..inputs import checked_farm, checked_owner
 from ..lease import FENCE, LOCKED
@@ -182,7 +182,7 @@ class GlobalElection(ZooKeeperElection):
             _raise_fence(self._store, self.name, max(kept, self._above))
         return True
 
-    def _confirmed(self, claim: Claim) -> Grant | None:
+    def _confirmed(self, claim: TakenLease) -> Grant | None:
         grant = super()._confirmed(claim)
         if grant is None:
             return None

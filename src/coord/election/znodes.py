@@ -27,7 +27,7 @@ def line_path(path: str, name: str) -> str:
     return whole
 
 
-class Line:
+class CandidateNode:
     """A candidate's place in the line: one ephemeral, numbered node, found by a prefix chosen before it is created.
 
     Each stay in the line has a number of its own, which is part of the prefix: so ending one stay never ends the next.

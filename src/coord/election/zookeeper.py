@@ -23,11 +23,11 @@ from ...store.model.expr import Bin, Param
 from ...store.model.ops import Put
 from ...store.port import Key, RecordStore
 from .. import lease as rules
-from ..contender import TRANSIENT, Acquisition, Claim, Contender
+from ..contender import TRANSIENT, Acquisition, Contender, TakenLease
 from ..keeper import Keeper
 from ..lock import LOCKS, Grant, kept_alive
 from .election import FOLLOW, STOP_TIMEOUT, Election
-from .znodes import Line, line_path
+from .znodes import CandidateNode, line_path
 
 log = logging.getLogger("latchwork.election")
 ELECTOR = "elector-fence"
@@ -42,9 +42,9 @@ LOOK = 1.0
 class _Candidate(Contender):
     """A contender whose lease counts only while it is first in the line."""
 
-    line: Line
+    line: CandidateNode
 
-    def renew(self, fence: int) -> Claim:
+    def renew(self, fence: int) -> TakenLease:
         claim = super().renew(fence)
         self.line.confirm()
         return claim
@@ -53,7 +53,7 @@ class _Candidate(Contender):
 class _Term(Grant):
     """A grant whose candidate leaves the line as soon as the grant is lost, even while the leader's function runs."""
 
-    def __init__(self, name: str, leased: _Candidate, claim: Claim) -> None:
+    def __init__(self, name: str, leased: _Candidate, claim: TakenLease) -> None:
         super().__init__(name, leased, claim)
         self._line, self._stay = leased.line, leased.line.stay
 
@@ -124,7 +124,9 @@ class ZooKeeperElection(Election):
         )
         self._hosts = client_or_hosts
         self._patience = min(max(self.lease, 1.0), 5.0)
-        self._line = self._contender.line = Line(self._client, self._path, self.candidate, self._seams, self._patience)
+        self._line = self._contender.line = CandidateNode(
+            self._client, self._path, self.candidate, self._seams, self._patience
+        )
         self._wake = self._seams.event()
         self._warned = False
 
@@ -143,7 +145,7 @@ class ZooKeeperElection(Election):
         client: Any = KazooClient(self._hosts, timeout=self.lease)
         try:
             client.start(timeout=self._patience)
-            return Line(client, self._path, self.candidate, self._seams, self._patience).names()
+            return CandidateNode(client, self._path, self.candidate, self._seams, self._patience).names()
         except client.handler.timeout_exception:
             raise Unavailable(f"ZooKeeper did not answer at {self._hosts}: check that it runs there") from None
         finally:
@@ -227,7 +229,7 @@ class ZooKeeperElection(Election):
             self._wake.wait(LOOK)
         return None
 
-    def _claim(self, acquisition: Acquisition) -> Claim | None:
+    def _claim(self, acquisition: Acquisition) -> TakenLease | None:
         """Take the next fence, if this candidate is first in the line.
 
         It ends a term that a ZooKeeper election has taken without waiting for its lease. The guard names that term, and
@@ -252,7 +254,7 @@ class ZooKeeperElection(Election):
         """Whether this candidate, the first in the line, becomes the leader now."""
         return True
 
-    def _confirmed(self, claim: Claim) -> Grant | None:
+    def _confirmed(self, claim: TakenLease) -> Grant | None:
         """Return the term if this candidate is still first in the line after it took the fence, else None."""
         grant = _Term(self.name, self._contender, claim)
         self._grant = grant

@@ -57,7 +57,7 @@ _LEAST: dict[type, Any] = {str: "", int: MIN_INT}
 
 
 @dataclass(frozen=True, slots=True)
-class FarmBins:
+class LatchBins:
     """The names of one farm's bins, with the guards and values that use them. Made once for each farm (`bins_of`)."""
 
     farm: str
@@ -76,10 +76,10 @@ class FarmBins:
 
 
 @lru_cache(maxsize=1024)
-def bins_of(farm: str) -> FarmBins:
+def bins_of(farm: str) -> LatchBins:
     """Return the bins of a farm. One cached object for each farm, so that its guards are compiled once."""
     count, ident = COUNT + farm, ID + farm
-    return FarmBins(
+    return LatchBins(
         farm,
         count,
         DONE + farm,
@@ -148,7 +148,7 @@ def counted_by_party(farm: str, by_java: bool, ttl: int, mode: CountMode, kind: 
     return Form(*ops, when=not_counted(farm, by_java, kind), ttl=ttl)
 
 
-def _change(bins: FarmBins, mode: CountMode) -> Op:
+def _change(bins: LatchBins, mode: CountMode) -> Op:
     return Put(bins.count, bins.floored) if mode is CountMode.FLOOR else Add(bins.count, Param("change"))
 
 

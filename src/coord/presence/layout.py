@@ -128,7 +128,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class FarmBins:
+class PresenceBins:
     """One farm's bins, and the updates and guards that use them. Made once for each farm and time to live."""
 
     farm: str
@@ -145,7 +145,7 @@ class FarmBins:
 
 
 @lru_cache(maxsize=1024)
-def bins_of(farm: str, ttl: int) -> FarmBins:
+def bins_of(farm: str, ttl: int) -> PresenceBins:
     """Return the bins of a farm. One cached object for each farm and `ttl`, so that its guards are compiled once.
 
     ttl: the record's time to live in seconds, set by every write.
@@ -168,7 +168,7 @@ def bins_of(farm: str, ttl: int) -> FarmBins:
         ttl=ttl,
     )
     heartbeat = Form(MapPut(beats, member, largest(MapValue(beats, member) + 1, SERVER_NOW)), when=held, ttl=ttl)
-    return FarmBins(farm, ttl, join, heartbeat, held, held & MapValue(beats, member).eq(Param("stamp")))
+    return PresenceBins(farm, ttl, join, heartbeat, held, held & MapValue(beats, member).eq(Param("stamp")))
 
 
 def _text(bin: str, key: Expr) -> Expr:

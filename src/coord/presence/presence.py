@@ -29,7 +29,7 @@ from ...store.decode import damaged
 from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
 from ...store.port import Key, RecordStore
-from ..contender import Claim
+from ..contender import TakenLease
 from ..inputs import checked_farm, checked_name, checked_ttl
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
@@ -214,7 +214,7 @@ class _Membership:
         self._key, self._bins = at.key, bins_of(at.farm, at.ttl)
         self._id, self.ending = "", LOST
 
-    def join(self, meta: str) -> Claim:
+    def join(self, meta: str) -> TakenLease:
         """Join, and replace a present member of this name. The guard contains what was read of that member, so a late
         or duplicate attempt is refused.
         """
@@ -224,7 +224,7 @@ class _Membership:
                 return claim
         raise Unavailable(f"others join and leave as {self.owner!r} all the time: give each member a name of its own")
 
-    def _try(self, meta: str) -> Claim | None:
+    def _try(self, meta: str) -> TakenLease | None:
         seams, farm = self.store.seams, self._bins.farm
         self._id = seams.unique()
         record = self.store.get(self._key, ID + farm, GONE + farm)
@@ -245,10 +245,10 @@ class _Membership:
             (fence,) = self.store.repeat(update)
         except Refused as refusal:
             return self._recognised() if refusal.details["doubt"] else None
-        claim = Claim(int(fence), believed_until(began, self.lease))
+        claim = TakenLease(int(fence), believed_until(began, self.lease))
         return claim if seams.boottime() < claim.until else self._confirmed(claim.fence)
 
-    def _recognised(self) -> Claim | None:
+    def _recognised(self) -> TakenLease | None:
         """Return the claim if an earlier attempt in doubt has joined, else None. For a refusal after doubt."""
         farm = self._bins.farm
         try:
@@ -263,17 +263,17 @@ class _Membership:
             return None
         return self._confirmed(record.bins[ABOUT + farm][self.owner][0])
 
-    def _confirmed(self, fence: int) -> Claim | None:
+    def _confirmed(self, fence: int) -> TakenLease | None:
         try:
             return self.renew(fence)
         except (Refused, NotFound):
             return None
 
-    def renew(self, fence: int) -> Claim:
+    def renew(self, fence: int) -> TakenLease:
         """Send a heartbeat. Raises `Refused` or `NotFound` if it is not a member any more."""
         began = self.store.seams.boottime()
         self.store.repeat(self._bins.heartbeat.fill(self._key, member=self.owner, id=self._id))
-        return Claim(fence, believed_until(began, self.lease))
+        return TakenLease(fence, believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:  # noqa: ARG002 - the id names the membership
         """Leave the group. False if it was not a member any more."""

@@ -11,7 +11,7 @@ from ...errors import LatchworkError, NotFound
 from ...store.model.ops import Op, Read, ReadAll
 from ...store.port import Key, Record, RecordStore, Update
 
-Found: TypeAlias = dict[Key, Record | LatchworkError | None]
+ReadAnswers: TypeAlias = dict[Key, Record | LatchworkError | None]
 """The records that were read: None for one that does not exist, the error of one that could not be read."""
 BATCH = 1_000
 """Records in one call, at most."""
@@ -44,20 +44,20 @@ class SharedRead:
     """
 
     number: int
-    found: Found
+    found: ReadAnswers
     version: object
     asked: float
     answered: float
 
 
-class Wanted(Protocol):
+class ReadRequest(Protocol):
     """A record that is to be read, and the bins of it; none = all."""
 
     key: Key
     bins: tuple[str, ...]
 
 
-def found_for(store: RecordStore, waits: Iterable[Wanted]) -> Found:
+def found_for(store: RecordStore, waits: Iterable[ReadRequest]) -> ReadAnswers:
     """Return the records of these waits, each with the bins that any of them reads; or why one could not be read."""
     bins: dict[Key, tuple[str, ...]] = {}
     for one in waits:
@@ -69,14 +69,14 @@ def found_for(store: RecordStore, waits: Iterable[Wanted]) -> Found:
     keys = list(bins)
     if len(keys) == 1:
         return {keys[0]: _outcome(lambda: store.get(keys[0], *bins[keys[0]]))}
-    found: Found = {}
+    found: ReadAnswers = {}
     for begin in range(0, len(keys), BATCH):
         some = keys[begin : begin + BATCH]
         found.update(_plainly(store, some, bins) or _row_by_row(store, some, bins))
     return found
 
 
-def _plainly(store: RecordStore, keys: Sequence[Key], bins: Mapping[Key, tuple[str, ...]]) -> Found:
+def _plainly(store: RecordStore, keys: Sequence[Key], bins: Mapping[Key, tuple[str, ...]]) -> ReadAnswers:
     """Return the records with the bins that are read of any of them, which costs a seventh of a read of each; nothing
     where one of them cannot be read, or where some would be read whole and others not.
     """
@@ -88,10 +88,10 @@ def _plainly(store: RecordStore, keys: Sequence[Key], bins: Mapping[Key, tuple[s
     return {} if isinstance(found, LatchworkError) else dict(zip(keys, found, strict=True))
 
 
-def _row_by_row(store: RecordStore, keys: Sequence[Key], bins: Mapping[Key, tuple[str, ...]]) -> Found:
+def _row_by_row(store: RecordStore, keys: Sequence[Key], bins: Mapping[Key, tuple[str, ...]]) -> ReadAnswers:
     """Return the records, each with its own bins; one that cannot be read fails alone."""
     answers = _outcome(partial(store.operate_many, [Update(key, reads(bins[key])) for key in keys]))
-    found: Found = {}
+    found: ReadAnswers = {}
     for place, key in enumerate(keys):
         row = answers if isinstance(answers, LatchworkError) else answers[place]
         if isinstance(row, NotFound):

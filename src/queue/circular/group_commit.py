@@ -41,7 +41,7 @@ class GroupCommit:
     def __init__(self, lock: QueueLock, buffer: Buffer) -> None:
         self._lock, self._planner = lock, Planner(lock, buffer)
         self._seams, self._name = lock.store.seams, lock.layout.name
-        self.line = Line(self._seams)
+        self.line = Tickets(self._seams)
 
     def submit(self, request: Request, timeout: float | None) -> Any:
         """Do the request, in this thread or in the one that leads; return its result.
@@ -125,7 +125,7 @@ class Ticket(Struct, eq=False):
     taken: Sequence[Ticket] = ()
 
 
-class Line:
+class Tickets:
     """The waiting tickets, in order, and whether one of them leads. Safe to share between threads."""
 
     def __init__(self, seams: Seams) -> None:

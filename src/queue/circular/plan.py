@@ -47,7 +47,7 @@ class Request(Struct, eq=False):
         return self.result is not None or self.error is not None
 
 
-class Plan(Struct):
+class CommitPlan(Struct):
     """The changes of one commit.
 
     moves: the bins that move.
@@ -104,7 +104,7 @@ class Planner:
         self._lock.abandon(hold)
         return True
 
-    def _commit(self, hold: Hold, own_txn: str, plan: Plan) -> bool:
+    def _commit(self, hold: Hold, own_txn: str, plan: CommitPlan) -> bool:
         """Whether the plan is committed, and its requests are answered. False: it is not, and never will be."""
         try:
             # First and last offset of each transaction.
@@ -126,7 +126,7 @@ class Planner:
             plan.answer()
         return committed
 
-    def _decline(self, hold: Hold, plan: Plan) -> bool:
+    def _decline(self, hold: Hold, plan: CommitPlan) -> bool:
         """Answer "full" or "no entries", which is true only if the hold was not lost before the release."""
         try:
             held = self._lock.release(hold)
@@ -136,7 +136,7 @@ class Planner:
             plan.answer()
         return held
 
-    def _plan(self, hold: Hold, requests: list[Request]) -> Plan | None:
+    def _plan(self, hold: Hold, requests: list[Request]) -> CommitPlan | None:
         """Write or read the slots; return what is left to commit, or None if the hold was lost."""
         stale = _used_before(self._lock.layout.meta, hold, requests) if hold.known else ()
         live = [request for request in requests if request.error is None]
@@ -145,15 +145,15 @@ class Planner:
         if stale and not self._lock.change(hold, MapRemove(TXNS, stale)):
             return None
         if not live:
-            return Plan()
+            return CommitPlan()
         return self._dequeue(hold, live) if live[0].kind == DEQUEUE else self._enqueue(hold, live)
 
     # ---- adding
 
-    def _enqueue(self, hold: Hold, requests: list[Request]) -> Plan | None:
+    def _enqueue(self, hold: Hold, requests: list[Request]) -> CommitPlan | None:
         head, tail = hold.head, hold.tail
         values: list[Any] = []
-        plan = Plan()
+        plan = CommitPlan()
         for request in requests:
             end = tail + len(request.values)
             lowest = end - self._lock.layout.capacity
@@ -176,7 +176,7 @@ class Planner:
             return None
         return plan
 
-    def _made_room(self, hold: Hold, plan: Plan, head: int) -> bool | None:
+    def _made_room(self, hold: Hold, plan: CommitPlan, head: int) -> bool | None:
         """Whether the oldest entries were dropped. Each request is given the number, in case it fails after this."""
         moved: bool | None = None  # None = in doubt
         try:
@@ -208,8 +208,8 @@ class Planner:
 
     # ---- taking
 
-    def _dequeue(self, hold: Hold, requests: list[Request]) -> Plan | None:
-        plan, head = Plan(), hold.head
+    def _dequeue(self, hold: Hold, requests: list[Request]) -> CommitPlan | None:
+        plan, head = CommitPlan(), hold.head
         for request in requests:
             count = min(request.count, min(hold.tail, hold.watermark) - head)
             if count <= 0:
@@ -271,7 +271,7 @@ def nothing_done(failure: OutcomeUnknown) -> Unavailable:
     return Unavailable(f"nothing was committed, and nothing will be: {failure}")
 
 
-def _mark_in_doubt(plan: Plan, own_txn: str, failure: OutcomeUnknown) -> None:
+def _mark_in_doubt(plan: CommitPlan, own_txn: str, failure: OutcomeUnknown) -> None:
     """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
     for request, offsets, _ in plan.parts:
         txn = request.txn or own_txn

@@ -15,7 +15,6 @@ from ...errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
 from ...inputs import checked_switch, checked_timeout, seconds_of
 from ...seams import SYSTEM, Seams
 from ...unpicklable import Unpicklable
-from .bell import Bell
 from .codec import Decode, codec_of, milliseconds
 from .cursor import Cursor, file_safe
 from .files import SYSTEM_FILES, Closable, Files
@@ -23,6 +22,7 @@ from .layout import Layout, Place, disk
 from .opening import check_arguments, checked_directory, lock_directory, resolve_page_size
 from .reader import PagedEntry, PageReader, View, seek
 from .recovery import Recovered, recover
+from .signal import Signal
 from .writer import PageWriter
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class PagedQueue(Unpicklable):
         self._cursors: dict[str, Cursor] = {}
         self._damaged: set[str] = set()
         self._admin = seams.lock()
-        self._bell = Bell(seams)
+        self._appended = Signal(seams)
         self._closed = False
 
     @classmethod
@@ -104,8 +104,8 @@ class PagedQueue(Unpicklable):
         is opened again. Raises `InvalidRequest`: the codec does not take it, or the queue is closed.
         """
         self._writer.append(self._encode(data))
-        if self._bell.waiting:
-            self._bell.ring()
+        if self._appended.waiting:
+            self._appended.notify()
 
     def append_many(self, datas: Iterable[Any]) -> None:
         """Add messages in order, with at most one sync. After a crash, or `StorageFailed`, the first few of them may be
@@ -118,7 +118,7 @@ class PagedQueue(Unpicklable):
         payloads = [self._encode(data) for data in datas]
         if payloads:
             self._writer.append_many(payloads)
-            self._bell.ring()
+            self._appended.notify()
 
     def force(self) -> None:
         """Return once everything appended so far is on the disk."""
@@ -210,7 +210,7 @@ class PagedQueue(Unpicklable):
         try:
             self._writer.close()
         finally:
-            self._bell.ring()
+            self._appended.notify()
             if self._writer.closed:
                 with self._admin:  # a thread that uses the files must finish before another process owns them
                     self._unlock()
@@ -263,7 +263,7 @@ class PagedQueue(Unpicklable):
             self._view,
             self._writer,
             new_lock=self._seams.lock,
-            deadline=self._bell.deadline,
+            deadline=self._appended.deadline,
             wait=self._wait,
             store=self._store_cursor,
         )
@@ -285,14 +285,14 @@ class PagedQueue(Unpicklable):
     def _follow(self, reader: PageReader, until: Place, timeout: float | None, *, follow: bool) -> Iterator[PagedEntry]:
         with disk(self._layout):
             yield from reader.entries(until)
-        while follow and self._wait(until, self._bell.deadline(timeout)):
+        while follow and self._wait(until, self._appended.deadline(timeout)):
             until = self._writer.tail
             with disk(self._layout):
                 yield from reader.entries(until)
 
     def _wait(self, place: Place, deadline: float | None) -> bool:
         """Whether there is more than `place` by the deadline; False at once when the queue is closed."""
-        self._bell.wait(lambda: self._closed or self._writer.tail > place, deadline)
+        self._appended.wait(lambda: self._closed or self._writer.tail > place, deadline)
         return self._writer.tail > place
 
     def _reclaim_quietly(self) -> None:

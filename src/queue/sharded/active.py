@@ -20,7 +20,7 @@ from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import reset_in_child
 from ...retry import Poll
 from .bell import RUNG, limits, rung_in
-from .shards import PointerQueue
+from .shards import Shards
 from .slots import Claim
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ LISTENS, LATE = 5.0, 0.5
 
 
 class ActiveShards:
-    """The shards of a pointer queue that are believed to hold unfired messages.
+    """The shards of a subqueue that are believed to hold unfired messages.
 
     A glance is one read of the bell; where it was rung since the last one, a look follows, one batch read of all
     pointers. A shard is dropped once a claim shows it drained, and comes back with the next look, or at once when this
@@ -55,7 +55,7 @@ class ActiveShards:
     On a store that tells of writes without a read, each write counts as a ring, and there are no other looks.
     """
 
-    def __init__(self, queue: PointerQueue, idle_look: float = IDLE_LOOK) -> None:
+    def __init__(self, queue: Shards, idle_look: float = IDLE_LOOK) -> None:
         self._queue, self._idle_look = queue, idle_look
         self._seams = queue.store.seams
         self._turn = 0

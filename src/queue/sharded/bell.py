@@ -1,4 +1,4 @@
-"""A bell for each pointer queue: a counter that a publisher to an empty shard increments, and that waiting consumers
+"""A bell for each subqueue: a counter that a publisher to an empty shard increments, and that waiting consumers
 read (P5).
 
 One read of it says whether the pointers of all shards are worth a look. A ring that is lost costs a late look, never a
@@ -31,7 +31,7 @@ _ONE_ATTEMPT = RetryPolicy(attempts=1)
 
 
 class Bell:
-    """The bell of one pointer queue, as one process rings and reads it. Safe to share between threads."""
+    """The bell of one subqueue, as one process rings and reads it. Safe to share between threads."""
 
     ring_due = False
     """Whether the next rows have to ring, and so are sent by `settle`."""

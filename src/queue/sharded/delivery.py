@@ -15,8 +15,8 @@ from ...retry import Poll
 from .batches.blocks import Blocks, place_of
 from .batches.ends import Home, end_done
 from .envelope import Envelope, Reason, date, kept_error
-from .shards import PointerQueue
-from .slots import Held, Slot
+from .shards import Shards
+from .slots import Slot, Stamped
 
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
@@ -25,10 +25,10 @@ Outcome = bool | LatchworkError
 """True = settled; False = handed to another consumer or deleted by now; an error = not settled, or perhaps."""
 
 
-class View(Protocol):
-    """The queue, or the sideline or parked messages of one, that a delivery came from: `QueueView` is one."""
+class Source(Protocol):
+    """The queue, or the sideline or parked messages of one, that a delivery came from: `Subqueue` is one."""
 
-    pointers: PointerQueue
+    pointers: Shards
 
     @property
     def name(self) -> str: ...
@@ -50,8 +50,8 @@ class Delivery(Struct, frozen=True, eq=False):
     """
 
     payload: Any
-    held: Held
-    view: View
+    held: Stamped
+    view: Source
     received: float
     settled: bool = False
     """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""
@@ -143,8 +143,8 @@ class Delivery(Struct, frozen=True, eq=False):
 
 
 def ack_all(deliveries: Iterable[Delivery]) -> None:
-    """Acknowledge deliveries, as `QueueView.ack_many` describes."""
-    queues: dict[PointerQueue, list[Delivery]] = {}
+    """Acknowledge deliveries, as `Subqueue.ack_many` describes."""
+    queues: dict[Shards, list[Delivery]] = {}
     for delivery in checked_many("deliveries", deliveries):
         if not isinstance(delivery, Delivery):
             raise InvalidRequest(f"{type(delivery).__name__} is no delivery; give what receive returned")
@@ -172,7 +172,7 @@ def ack_each(deliveries: Sequence[Delivery]) -> list[Outcome]:
     return outcomes
 
 
-def _count_and_remove(queue: PointerQueue, held: Sequence[Held]) -> tuple[list[Outcome], set[str]]:
+def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[list[Outcome], set[str]]:
     """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
 
     A message that its batch could not count is not deleted: it comes again.
@@ -196,7 +196,7 @@ def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) ->
             force_setattr(delivery, "settled", True)
 
 
-def record_outcomes(queue: PointerQueue, outcomes: Sequence[Outcome], done: str) -> None:
+def record_outcomes(queue: Shards, outcomes: Sequence[Outcome], done: str) -> None:
     """Record the outcomes of messages that were handed out as metrics."""
     settled, gone = outcomes.count(True), outcomes.count(False)
     for outcome, n in ((done, settled), ("lost", gone), ("unsettled", len(outcomes) - settled - gone)):
@@ -204,13 +204,13 @@ def record_outcomes(queue: PointerQueue, outcomes: Sequence[Outcome], done: str)
             queue.store.seams.note("handled", n, queue=queue.name, outcome=outcome)
 
 
-def record_each(queue: PointerQueue, outcomes: Sequence[Outcome], done: Sequence[str]) -> None:
+def record_each(queue: Shards, outcomes: Sequence[Outcome], done: Sequence[str]) -> None:
     """Record outcomes as `record_outcomes` does, if what was done differs from message to message."""
     for one in dict.fromkeys(done):
         record_outcomes(queue, [outcome for outcome, what in zip(outcomes, done, strict=True) if what == one], one)
 
 
-def failed(queue: PointerQueue, held: Held, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
+def failed(queue: Shards, held: Stamped, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
     """Return the message as it goes into the sideline, where it waits for its backoff. Raises `InvalidRequest`."""
     if error is not None and not isinstance(error, str):
         raise InvalidRequest(f"error is a {type(error).__name__}; it must be text, as str(error), or None")

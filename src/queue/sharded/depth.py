@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .pointers import ShardState
+from .pointers import ShardPointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class QueueDepth:
     damaged: int = 0
 
 
-def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[ShardState]) -> QueueDepth:
+def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: list[ShardPointers]) -> QueueDepth:
     """Return the depth that these pointers show."""
     return QueueDepth(
         _waiting(main),
@@ -45,5 +45,5 @@ def depth_of(main: list[ShardState], sideline: list[ShardState], parked: list[Sh
     )
 
 
-def _waiting(states: list[ShardState]) -> int:
+def _waiting(states: list[ShardPointers]) -> int:
     return sum(state.loaded - state.fired for state in states)

@@ -8,29 +8,29 @@ from itertools import islice
 
 from ..rows import readable
 from .envelope import Codec, Message, message_of
-from .shards import PointerQueue
+from .shards import Shards
 from .slots import Slot
 
 CHUNK = 1_000
 """Slots that are read in one batch."""
 
 
-def peek(queue: PointerQueue, codec: Codec, limit: int) -> list[Message]:
-    """Return what `QueueView.peek` returns."""
+def peek(queue: Shards, codec: Codec, limit: int) -> list[Message]:
+    """Return what `Subqueue.peek` returns."""
     return list(islice(waiting(queue, codec, min(limit, CHUNK)), min(limit, sys.maxsize)))
 
 
-def sample(queue: PointerQueue, codec: Codec, slots: int) -> list[Message]:
+def sample(queue: Shards, codec: Codec, slots: int) -> list[Message]:
     """Return the messages in at most `slots` slots that were not fired: two calls, however many of them are empty."""
     return _messages(queue, codec, list(islice(unfired(queue), slots)))
 
 
-def peek_all(queue: PointerQueue, codec: Codec) -> list[Message]:
-    """Return what `QueueView.peek_all` returns."""
+def peek_all(queue: Shards, codec: Codec) -> list[Message]:
+    """Return what `Subqueue.peek_all` returns."""
     return list(waiting(queue, codec, CHUNK))
 
 
-def waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
+def waiting(queue: Shards, codec: Codec, first: int) -> Iterator[Message]:
     """Yield the messages in slots that were not fired, by shard: `first` slots at first, then 1,000 at a time."""
     slots, size = unfired(queue), first
     while some := list(islice(slots, size)):
@@ -38,11 +38,11 @@ def waiting(queue: PointerQueue, codec: Codec, first: int) -> Iterator[Message]:
         size = CHUNK
 
 
-def unfired(queue: PointerQueue) -> Iterator[Slot]:
+def unfired(queue: Shards) -> Iterator[Slot]:
     """Yield the slots that were not received yet, by shard."""
     return (Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1))
 
 
-def _messages(queue: PointerQueue, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
+def _messages(queue: Shards, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
     found = zip(slots, readable(queue.look(slots)), strict=True)
     return [message_of(envelope, codec, *slot) for slot, envelope in found if envelope]

@@ -13,7 +13,7 @@ from ...seams import Seams
 from .slots import Slot
 
 
-class Claimed(Struct, frozen=True):
+class ClaimedSlot(Struct, frozen=True):
     """A claimed slot, the one delivery id that it is ever stamped with, and when its grace ends."""
 
     slot: Slot
@@ -46,7 +46,7 @@ class PendingSlots:
 
     def reset_after_fork(self) -> None:
         """Start empty: the slots belong to one process, else two would have a message under one delivery id."""
-        self.entries: list[Claimed] = []
+        self.entries: list[ClaimedSlot] = []
         self.doubts: dict[int, Doubt] = {}
         self._lock = self._seams.lock()
 
@@ -63,12 +63,12 @@ class PendingSlots:
         """Whether there are any in these shards."""
         return any(entry.among(shards) for entry in self.entries)
 
-    def add(self, entries: Iterable[Claimed]) -> None:
+    def add(self, entries: Iterable[ClaimedSlot]) -> None:
         """Keep these slots."""
         with self._lock:
             self.entries += entries
 
-    def take(self, most: int, shards: Collection[int] | None) -> list[Claimed]:
+    def take(self, most: int, shards: Collection[int] | None) -> list[ClaimedSlot]:
         """Remove and return up to `most` slots of these shards, each shard's in order."""
         with self._lock:
             among = sorted((entry for entry in self.entries if entry.among(shards)), key=lambda entry: entry.slot)

@@ -18,7 +18,7 @@ IN_HAND, SEAL = "in-hand", "claim-fence"
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
-"""The bins that `ShardState.of` reads."""
+"""The bins that `ShardPointers.of` reads."""
 
 MAX_UNFIRED = 1_000_000_000
 """Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; pointers that say
@@ -43,11 +43,11 @@ class Pointers(Struct, frozen=True):
         return found
 
 
-class ShardState(NamedTuple):
+class ShardPointers(NamedTuple):
     """The pointers of a shard: how many slots were loaded and fired, which stream owns it, claims that found no
     message.
 
-    fire_missing: there is no count of fired slots, so nothing can be claimed: `PointerQueue.begin_firing`.
+    fire_missing: there is no count of fired slots, so nothing can be claimed: `Shards.begin_firing`.
     turn_damaged: nothing can be claimed in order, as the turn cannot be read; `begin_firing` repairs it too.
     before: no message up to this slot is for the reader: a group that began later.
     damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
@@ -65,7 +65,7 @@ class ShardState(NamedTuple):
     before: int = 0
 
     @classmethod
-    def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardState:
+    def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardPointers:
         """Return the state that the bins of the shard's record say."""
         counted = bins.get(EXPIRED, 0)
         expired: int = counted if is_int(counted) and counted > 0 else 0  # a figure for people
@@ -80,14 +80,14 @@ class ShardState(NamedTuple):
         )  # fmt: skip
 
     @classmethod
-    def read(cls, shard: int, key: Key, record: Record | LatchworkError | None) -> ShardState:
+    def read(cls, shard: int, key: Key, record: Record | LatchworkError | None) -> ShardPointers:
         """Return what the shard's record says; one that cannot be read is damaged."""
         if isinstance(record, LatchworkError):
             damage = record if isinstance(record, Corrupt) else Corrupt(str(record))
             return cls(shard, 0, 0, None, 0, damage=damage)
         return cls.of(shard, key, record.bins if record else {})
 
-    def checked(self) -> ShardState:
+    def checked(self) -> ShardPointers:
         """Return this state. Raises `Corrupt` if the record is damaged."""
         if self.damage is not None:
             raise self.damage

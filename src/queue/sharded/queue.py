@@ -22,15 +22,15 @@ from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first
 from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, check_fits, checked_id, not_begun, reason_of
 from .groups.making import end
-from .groups.pointers import GroupPointers, pointer_queues
-from .pointers import ShardState
+from .groups.pointers import GroupPointers, shards_of
+from .pointers import ShardPointers
 from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import Prepared, publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
 from .sideline.one import SideView
 from .sideline.redrive import redrive
-from .subqueue import FailurePolicy, QueueView
+from .subqueue import FailurePolicy, Subqueue
 
 SPREAD = 100
 """Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
@@ -59,7 +59,7 @@ class Registry(Protocol):
     def forget(self, group: QueueGroup) -> None: ...
 
 
-class ShardedQueue(QueueView):
+class ShardedQueue(Subqueue):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
     Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
@@ -69,7 +69,7 @@ class ShardedQueue(QueueView):
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
         self.registry, self.config, self.live = registry, config, live
-        main, sideline, parked = pointer_queues(registry.store, registry.client_id, config)
+        main, sideline, parked = shards_of(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
         most, backoff = config.max_deliveries, config.backoff
         super().__init__(main, codec, FailurePolicy(sideline, parked, most, backoff), idle_look=registry.idle_look)
@@ -277,7 +277,7 @@ class ShardedQueue(QueueView):
         except (Corrupt, Unreadable):  # all the rest is known
             return replace(depth, damaged=depth.damaged + 1)
 
-    def states(self) -> tuple[list[ShardState], list[ShardState], list[ShardState]]:
+    def states(self) -> tuple[list[ShardPointers], list[ShardPointers], list[ShardPointers]]:
         """Return the pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
         return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
 

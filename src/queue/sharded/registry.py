@@ -23,7 +23,7 @@ from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
 from .delayed.schedules import Schedule, ScheduleRecords
 from .groups.making import DROPPED, MADE, Start, checked_start, complete, was_dropped
-from .groups.pointers import pointer_queues
+from .groups.pointers import shards_of
 from .queue import QueueGroup, ShardedQueue
 from .record import (
     LastSweep,
@@ -320,7 +320,7 @@ class QueueRegistry:
         self.bell.ring()
 
     def _create(self, config: QueueConfig) -> None:
-        queues = pointer_queues(self.store, self.client_id, config)
+        queues = shards_of(self.store, self.client_id, config)
         self.records.create(config, [queue.settled() for queue in queues])
 
     def _ensure_index(self) -> None:

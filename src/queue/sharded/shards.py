@@ -1,7 +1,7 @@
-"""One pointer queue: the shards of a name, a counter of what was loaded and of what was fired in each (P5).
+"""One subqueue: the shards of a name, a counter of what was loaded and of what was fired in each (P5).
 
 Pointers count from 1. A producer reserves pointers and writes data records at them; a consumer claims pointers and
-stamps the records it finds there. The main queue, its sideline and its parked messages are one pointer queue each.
+stamps the records it finds there. The main queue, its sideline and its parked messages are one subqueue each.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ..rows import read_each
 from .bell import Bell
 from .envelope import BINS, CONTENT, Envelope, bare_update, from_all, from_bins, kept_for, tombstone
 from .members import Members, names
-from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, ShardState
+from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, ShardPointers
 from .shared_acks import SharedAck, acknowledge_shared, finish
-from .slots import Claim, Found, Held, Slot, Turn, Written
+from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, StampRules, own_ack
 
 CLAIMS = 64
@@ -71,8 +71,8 @@ holds, so a removal that keeps no id need not check for a payload.
 _ALONE_AND_WHOLE = QUEUE_STAMP_RULES.mine & ALONE
 
 
-class PointerQueue:
-    """The records of one pointer queue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
+class Shards:
+    """The records of one subqueue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
 
     stamp_rules: StampRules = QUEUE_STAMP_RULES
 
@@ -105,7 +105,7 @@ class PointerQueue:
         """Return the time for stored dates, which no protocol compares."""
         return int(self.store.seams.wall() * 1000)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
         """Return the pointers of these shards, or of all: one batch read. A shard that was never used counts 0.
 
         A caller that needs every shard asks each for `checked`; otherwise damaged shards are passed over.
@@ -113,7 +113,7 @@ class PointerQueue:
         numbers = range(self.shards) if shards is None else shards
         keys = [self.pointers_key(n) for n in numbers]
         records = read_each(self.store, keys, *STATE_BINS)
-        return [ShardState.read(n, key, record) for n, key, record in zip(numbers, keys, records, strict=True)]
+        return [ShardPointers.read(n, key, record) for n, key, record in zip(numbers, keys, records, strict=True)]
 
     def settled(self) -> list[int]:
         """Return for each shard the pointer below which no message can exist: what was fired, if all of it has expired.
@@ -131,7 +131,7 @@ class PointerQueue:
             row[0] if not isinstance(row, LatchworkError) and row[1] > lived and is_int(row[0]) else 0 for row in rows
         ]
 
-    def begin_firing(self, states: Sequence[ShardState]) -> None:
+    def begin_firing(self, states: Sequence[ShardPointers]) -> None:
         """Make shards claimable that another library has loaded and not fired, or whose turn cannot be read. No call,
         or one for them.
 
@@ -189,7 +189,7 @@ class PointerQueue:
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
-    ) -> list[Written | LatchworkError]:
+    ) -> list[WriteResult | LatchworkError]:
         """Create the data records, and ring the bell where that is due. One call, and another where something is there
         already.
 
@@ -217,15 +217,17 @@ class PointerQueue:
         ]  # fmt: skip
         sent = self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
         if sent.count(()) == len(sent):  # all are written, as nearly always
-            return [Written.DONE] * len(sent)
-        outcomes = [row if isinstance(row, LatchworkError) else Written.DONE for row in sent]
+            return [WriteResult.DONE] * len(sent)
+        outcomes = [row if isinstance(row, LatchworkError) else WriteResult.DONE for row in sent]
         taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
         if not taken:
             return outcomes
         ids = self._message_ids([rows[place].key for place in taken])
         for place, found in zip(taken, ids, strict=True):
             mine = found == envelopes[place].msg_id
-            outcomes[place] = found if isinstance(found, LatchworkError) else Written.DONE if mine else Written.SPENT
+            outcomes[place] = (
+                found if isinstance(found, LatchworkError) else WriteResult.DONE if mine else WriteResult.SPENT
+            )
         return outcomes
 
     def _message_ids(self, keys: Sequence[Key]) -> list[str | LatchworkError | None]:
@@ -245,7 +247,7 @@ class PointerQueue:
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
+    def claim(self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None) -> Claim | None:
         """Claim up to `n` pointers of a shard, exactly once; None if there is nothing to claim. One call.
 
         turn: the fence of the holder of the shard's lock; None also if a later holder has sealed the shard.
@@ -269,7 +271,7 @@ class PointerQueue:
             raise damaged(update.key, f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
         return claim
 
-    def claiming(self, shard: int, n: int, turn: Turn | None) -> Update:
+    def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
         """Return the update that claims up to `n` pointers of a shard."""
         key = self.pointers_key(shard)
         return _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
@@ -290,7 +292,7 @@ class PointerQueue:
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True, first: bool = False
-    ) -> list[Envelope | Found | LatchworkError]:
+    ) -> list[Envelope | StampMiss | LatchworkError]:
         """Put a delivery id on the records and read them, counting an attempt. One call.
 
         me: the id, or one for each slot.
@@ -305,7 +307,7 @@ class PointerQueue:
         found = self.store.repeat_many(rows, lambda: self.stamps(slots, ids, count))
         if any(type(row) is not tuple for row in found):
             return [self.stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
-        return [message or Found.TAKEN for message in self.messages(slots, found)]
+        return [message or StampMiss.TAKEN for message in self.messages(slots, found)]
 
     def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, *, first: bool = False) -> list[Update]:
         """Return the updates that stamp these slots, in order."""
@@ -318,27 +320,27 @@ class PointerQueue:
         """Return the messages in the rows that were read of these slots; None for what is none."""
         return from_all([self.stamp_rules.bins(row) for row in rows])
 
-    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | StampMiss | LatchworkError:
         """Return the result of a stamp, by its row."""
         if not isinstance(row, LatchworkError):
-            return self.messages([slot], [row])[0] or Found.TAKEN
+            return self.messages([slot], [row])[0] or StampMiss.TAKEN
         if isinstance(row, NotFound):
-            return Found.ABSENT
+            return StampMiss.ABSENT
         if isinstance(row, BinMismatch):
             return self._recounted(slot, me)
         return self._whose(slot, me) if isinstance(row, Refused) else row
 
-    def _recounted(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
+    def _recounted(self, slot: Slot, me: str) -> Envelope | StampMiss | LatchworkError:
         """Return the stamp of a message whose number of attempts is damaged: this one is the first that is known of."""
         (row,) = self.store.repeat_many([self.stamp_rules.recounting.fill(self.key(slot), me=me, now=self.now_ms())])
         return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
 
-    def _whose(self, slot: Slot, me: str) -> Envelope | Found | LatchworkError:
+    def _whose(self, slot: Slot, me: str) -> Envelope | StampMiss | LatchworkError:
         """Return the message after a refused stamp, if an earlier attempt has stamped it; its time starts again."""
         (row,) = self.store.repeat_many([self.stamp_rules.renewing.fill(self.key(slot), me=me, now=self.now_ms())])
         if isinstance(row, LatchworkError):
-            return Found.TAKEN if isinstance(row, Refused | NotFound) else row
-        return self.stamp_rules.envelope(row) or Found.TAKEN
+            return StampMiss.TAKEN if isinstance(row, Refused | NotFound) else row
+        return self.stamp_rules.envelope(row) or StampMiss.TAKEN
 
     def look(self, slots: Sequence[Slot]) -> list[Envelope | Corrupt | Unreadable | None]:
         """Return the messages in these slots, None where there is none, or the error of one that cannot be read.
@@ -372,7 +374,7 @@ class PointerQueue:
         self.store.repeat_many([Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
         self.store.seams.note("expired", len(slots), queue=self.name)
 
-    def extend(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+    def extend(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Start the sweep duration of each again: True = done, False = absent or another delivery's. One call."""
         rows = self.store.repeat_many([self.extending(h) for h in held])
         return [
@@ -380,12 +382,12 @@ class PointerQueue:
             for row in rows
         ]
 
-    def extending(self, held: Held) -> Update:
+    def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())
 
     # ---- the one place that deletes
 
-    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Delete messages that are still this delivery's: True = done, False = absent or another delivery's. One call.
 
         A message with `keep_id` loses its payload, and its id stays for that many seconds (P6): a late retry of its
@@ -408,7 +410,7 @@ class PointerQueue:
         outcomes.update(zip((h.slot for h in among), self._ack_shared(among) if among else (), strict=True))
         return [outcomes[h.slot] for h in held]
 
-    def _ack_shared(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+    def _ack_shared(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Acknowledge for the queue's own consumers messages that groups may wait for (P17)."""
         acks = [SharedAck(own_ack(self.key(at), one.data, me), me, one.keep_id) for at, me, one in held]
         return acknowledge_shared(self.store, acks, OWN)
@@ -424,7 +426,7 @@ class PointerQueue:
         rows = zip(keys, read_each(self.store, keys, "keepId"), strict=True)
         finish(self.store, [(key, kept_for(row.bins.get("keepId"))) for key, row in rows if isinstance(row, Record)])
 
-    def _stripped(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+    def _stripped(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Remove everything but the ids of the messages."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
         updates = [
@@ -433,7 +435,7 @@ class PointerQueue:
         ]
         return [self._dropped(h, row) for h, row in zip(held, self.store.repeat_many(updates), strict=True)]
 
-    def _dropped(self, held: Held, row: Any) -> bool | LatchworkError:
+    def _dropped(self, held: Stamped, row: Any) -> bool | LatchworkError:
         if isinstance(row, Refused) and row.details.get("doubt"):
             try:
                 record = self.store.get(self.key(held.slot), "delivery", "data")

@@ -1,4 +1,4 @@
-"""The content of a slot of a pointer queue, as values: where it is, who claimed it, what was written or found there."""
+"""The content of a slot of a subqueue, as values: where it is, who claimed it, what was written or found there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .envelope import Envelope
 
 
 class Slot(NamedTuple):
-    """The place of a message within a pointer queue."""
+    """The place of a message within a subqueue."""
 
     shard: int
     pointer: int
@@ -23,28 +23,28 @@ class Claim(NamedTuple):
     loaded: int
 
 
-class Turn(NamedTuple):
+class ShardHolder(NamedTuple):
     """The holder of a shard's lock, by its fence, in claims of the shard."""
 
     fence: int
     more: bool
 
 
-class Written(Enum):
+class WriteResult(Enum):
     """The outcome of writing a data record."""
 
     DONE = "done"
     SPENT = "spent"  # something else is at the pointer; it has to go to another
 
 
-class Found(Enum):
+class StampMiss(Enum):
     """The result of a stamp that found no message."""
 
     ABSENT = "absent"
     TAKEN = "taken"  # a tombstone, a message that is done, or one that another delivery holds
 
 
-class Held(NamedTuple):
+class Stamped(NamedTuple):
     """A message that was stamped with a delivery id."""
 
     slot: Slot

@@ -13,7 +13,7 @@ from ...store import Record
 from ..rows import read_each
 from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
-from .pointers import ShardState
+from .pointers import ShardPointers
 from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFacts:
+class QueueStats:
     """A queue at one moment.
 
     oldest_age: seconds since the oldest of the messages that are next in their shards was published; None = there is
@@ -41,9 +41,9 @@ class QueueFacts:
     last_sweep: LastSweep
 
 
-def all_facts(registry: QueueRegistry) -> list[QueueFacts]:
+def all_stats(registry: QueueRegistry) -> list[QueueStats]:
     """Return the statistics of every queue of the client, by name. Two calls, and four for each queue."""
-    return of_each(registry, facts_of)
+    return of_each(registry, stats_of)
 
 
 def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, Any]], T]) -> list[T]:
@@ -58,13 +58,13 @@ def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, 
     return found
 
 
-def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueFacts:
+def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
     """Return the statistics of one queue. bins: its record, if already read. Four calls, five without."""
     main, sideline, parked = queue.states()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
     oldest = _oldest(queue, main)
     age = None if oldest is None else max(0.0, queue.store.seams.wall() - oldest / 1000)
-    return QueueFacts(
+    return QueueStats(
         queue.name,
         queue.live.active,
         queue.concurrency,
@@ -75,7 +75,7 @@ def facts_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
     )
 
 
-def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
+def _oldest(queue: ShardedQueue, states: Sequence[ShardPointers]) -> int | None:
     """Return when the oldest of the shards' next messages was published, in ms since the epoch."""
     heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
     records = read_each(queue.store, [queue.pointers.key(slot) for slot in heads], "enqueuedAt")
@@ -83,7 +83,7 @@ def _oldest(queue: ShardedQueue, states: Sequence[ShardState]) -> int | None:
     return min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
 
 
-def _balance(states: Sequence[ShardState]) -> float | None:
+def _balance(states: Sequence[ShardPointers]) -> float | None:
     loaded = [max(0, state.loaded - state.before) for state in states]
     messages = sum(loaded)
     return max(loaded) * min(len(loaded), messages) / messages if messages else None

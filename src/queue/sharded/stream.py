@@ -26,8 +26,8 @@ from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
 from .groups.pointers import GroupPointers, SharedPointers
 from .ledger.ledger import LEDGER_TTL
-from .pointers import FIRE, LOAD, STREAM, ShardState
-from .shards import PointerQueue
+from .pointers import FIRE, LOAD, STREAM, ShardPointers
+from .shards import Shards
 from .shared_acks import SharedAck, acknowledge_shared
 from .slots import Slot
 from .stamps import ALONE, GROUPS, OWN, SHARED, own_ack
@@ -76,7 +76,7 @@ class Owner:
         return {"stream": self.stream, "epoch": self.epoch}
 
 
-def take(queue: PointerQueue, stream: str) -> Owner:
+def take(queue: Shards, stream: str) -> Owner:
     """Own all shards: from now on consumers are refused, and so is an earlier owner of this name.
 
     Three calls. Raises `QueueOwned` with the name of another stream that owns a shard; all shards are then released.
@@ -105,14 +105,14 @@ def take(queue: PointerQueue, stream: str) -> Owner:
     raise FencedOut(f"{queue.name}: other queries of the stream {stream!r} take it over all the time: start only one")
 
 
-def _taking(queue: PointerQueue, shard: int, ops: tuple[Op, ...], guard: Bound) -> Update:
+def _taking(queue: Shards, shard: int, ops: tuple[Op, ...], guard: Bound) -> Update:
     key = queue.pointers_key(shard)
     if isinstance(_part(queue, shard)[0], SharedPointers):  # where they are not, the group was dropped
         return Update(key, ops, guard, ttl=NEVER)
     return Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
 
 
-def current(queue: PointerQueue, stream: str) -> Owner:
+def current(queue: Shards, stream: str) -> Owner:
     """Return the owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
     found = set(_owners(queue))
     if len(found) != 1 or next(iter(found))[0] != stream:
@@ -120,7 +120,7 @@ def current(queue: PointerQueue, stream: str) -> Owner:
     return Owner(stream, next(iter(found))[1])
 
 
-def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
+def states(queue: Shards, owner: Owner) -> list[ShardPointers]:
     """Return the pointers of all shards. One call, of a group two. Raises `FencedOut` where another has taken
     one over.
     """
@@ -135,10 +135,10 @@ def states(queue: PointerQueue, owner: Owner) -> list[ShardState]:
     for shard, bins in enumerate(found):
         if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
             raise _fenced(queue, shard, owner)
-    return [ShardState.of(n, queue.pointers_key(n), bins).checked() for n, bins in enumerate(found)]
+    return [ShardPointers.of(n, queue.pointers_key(n), bins).checked() for n, bins in enumerate(found)]
 
 
-def release(queue: PointerQueue, owner: Owner) -> None:
+def release(queue: Shards, owner: Owner) -> None:
     """Return the shards that are still this owner's to consumers. One call; errors are raised at the end."""
     guard = Bound(_HELD, owner.params)
     rows = [Update(queue.pointers_key(n), (Put(STREAM, None),), guard, ttl=NEVER) for n in range(queue.shards)]
@@ -148,7 +148,7 @@ def release(queue: PointerQueue, owner: Owner) -> None:
 
 
 def read(
-    queue: PointerQueue, shard: int, after: int, last: int, owner: Owner | None = None, *, bins: Sequence[str] = BINS
+    queue: Shards, shard: int, after: int, last: int, owner: Owner | None = None, *, bins: Sequence[str] = BINS
 ) -> Iterator[Messages]:
     """Yield the messages of a range with their pointers, up to 1,000 at a time; equal each time the range is read.
 
@@ -165,7 +165,7 @@ def read(
 
 
 def _whole(
-    queue: PointerQueue, shard: int, pointers: Sequence[int], owner: Owner | None, *, end: float, bins: Sequence[str]
+    queue: Shards, shard: int, pointers: Sequence[int], owner: Owner | None, *, end: float, bins: Sequence[str]
 ) -> Messages:
     """Return the messages of at most 1,000 slots, once each of them has one or never will. end: of the grace."""
     found: dict[int, Envelope | None] = {}
@@ -185,7 +185,7 @@ def _whole(
     return there
 
 
-def peek(queue: PointerQueue, shard: int, after: int, last: int, *, bins: Sequence[str] = BINS) -> Iterator[Messages]:
+def peek(queue: Shards, shard: int, after: int, last: int, *, bins: Sequence[str] = BINS) -> Iterator[Messages]:
     """Yield the messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed
     of each.
     """
@@ -198,7 +198,7 @@ def _steps(after: int, last: int) -> Iterator[range]:
     return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
-def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
+def sizes(queue: Shards, slots: Sequence[Slot]) -> list[int]:
     """Return the bytes of the payloads in these slots, 0 where there is none. One call; none for no slots.
 
     0 also for a record that cannot be read: the read of the range raises its error.
@@ -209,13 +209,13 @@ def sizes(queue: PointerQueue, slots: Sequence[Slot]) -> list[int]:
     return [len(data) if isinstance(data, bytes) else 0 for data in texts]
 
 
-def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) -> int:
+def acknowledge(queue: Shards, owner: Owner, shard: int, boundary: int) -> int:
     """Delete what the shard holds up to the boundary, then move FIRE there; return by how many pointers.
 
     One call if there is nothing to do, else two per 1,000 and one more. Raises `FencedOut` if another stream has taken
     over.
     """
-    fired = ShardState.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
+    fired = ShardPointers.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
     if fired >= boundary:
         return 0
     for step in _steps(fired, boundary):
@@ -232,13 +232,13 @@ def acknowledge(queue: PointerQueue, owner: Owner, shard: int, boundary: int) ->
     return boundary - fired
 
 
-def _owners(queue: PointerQueue) -> list[tuple[str | None, int]]:
+def _owners(queue: Shards) -> list[tuple[str | None, int]]:
     records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], STREAM, EPOCH)
     found = [decoded(_Owned, record.key, record.bins) if record else _Owned() for record in records]
     return [(owned.stream, owned.epoch) for owned in found]
 
 
-def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]], stream: str) -> None:
+def _refuse_others(queue: Shards, owners: Sequence[tuple[str | None, int]], stream: str) -> None:
     others = {name for name, _ in owners if name not in (None, stream)}
     if others:
         raise QueueOwned(
@@ -249,7 +249,7 @@ def _refuse_others(queue: PointerQueue, owners: Sequence[tuple[str | None, int]]
         )
 
 
-def _owned(queue: PointerQueue, shard: int, owner: Owner | None) -> Mapping[str, object]:
+def _owned(queue: Shards, shard: int, owner: Owner | None) -> Mapping[str, object]:
     """Return the shard's pointer record. One read, none without an owner. Raises `FencedOut` if it is another
     stream's.
     """
@@ -267,20 +267,20 @@ def _names(found: set[tuple[str | None, int]]) -> str:
     return f"{', '.join(names)} does" if names else "nobody does"
 
 
-def _fenced(queue: PointerQueue, shard: int, owner: Owner) -> FencedOut:
+def _fenced(queue: Shards, shard: int, owner: Owner) -> FencedOut:
     return FencedOut(
         f"{queue.name}: shard {shard} is no longer owned by the stream {owner.stream!r} under epoch {owner.epoch}: "
         "another query has taken it over, or it was released"
     )
 
 
-def _part(queue: PointerQueue, shard: int) -> tuple[PointerQueue, int]:
+def _part(queue: Shards, shard: int) -> tuple[Shards, int]:
     """Return the pointers that a shard belongs to: a group has shards of its own beside the queue's."""
     return queue.part_of(shard) if isinstance(queue, GroupPointers) else (queue, shard)
 
 
 def _present(
-    queue: PointerQueue, shard: int, pointers: Sequence[int], bins: Sequence[str], *, adopt: bool
+    queue: Shards, shard: int, pointers: Sequence[int], bins: Sequence[str], *, adopt: bool
 ) -> dict[int, Envelope | None]:
     """Return what is at these pointers; None for tombstones and messages that are done; absent ones are left out. One
     call.
@@ -296,7 +296,7 @@ def _present(
     return dict(zip(there, from_all(list(there.values())), strict=True))
 
 
-def _write_tombstones(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> list[int]:
+def _write_tombstones(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
     """Write tombstones; return the pointers at which a message was written at the last moment.
 
     They live as long as the messages do, and as a ledger: a producer that wakes after a shorter life would add a row to
@@ -309,14 +309,14 @@ def _write_tombstones(queue: PointerQueue, shard: int, pointers: Sequence[int]) 
     return [pointer for pointer, written in zip(pointers, outcomes, strict=True) if not written]
 
 
-def _discard(queue: PointerQueue, shard: int, pointers: Sequence[int]) -> None:
+def _discard(queue: Shards, shard: int, pointers: Sequence[int]) -> None:
     """Delete what is at these pointers."""
     part_, inner = _part(queue, shard)
     slots = [Slot(inner, pointer) for pointer in pointers]
     part_.discard(slots) if isinstance(part_, SharedPointers) else _delete(part_, slots)
 
 
-def _delete(queue: PointerQueue, slots: Sequence[Slot]) -> None:
+def _delete(queue: Shards, slots: Sequence[Slot]) -> None:
     """Delete messages, also messages of another library, which carry no id; tombstones stay (P5).
 
     Messages of a batch are counted first (P18), one call more. Messages that were published exactly once keep their id
@@ -351,7 +351,7 @@ def _dropping(ttl: int) -> Form:
     return Form(*(Put(bin, None) for bin in (*CONTENT, "delivery")), when=_ALONE, ttl=ttl)
 
 
-def _ack_shared(queue: PointerQueue, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+def _ack_shared(queue: Shards, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
     """Acknowledge for the stream messages that groups may wait for. No call, or two or three."""
     me = queue.store.seams.unique()
     found = dict(zip(slots, queue.look(slots), strict=True)) if slots else {}

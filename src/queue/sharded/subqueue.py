@@ -1,4 +1,4 @@
-"""One pointer queue as a consumer sees it: receive, acknowledge, fail, peek. Main, sideline and parked alike."""
+"""One subqueue as a consumer sees it: receive, acknowledge, fail, peek. Main, sideline and parked alike."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .batches.ends import Home
 from .delivery import Delivery, Outcome, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .peek import peek, peek_all
-from .pending import Claimed, Doubt, PendingSlots
-from .shards import PointerQueue
-from .slots import Found, Held, Slot, Turn
+from .pending import ClaimedSlot, Doubt, PendingSlots
+from .shards import Shards
+from .slots import ShardHolder, Slot, Stamped, StampMiss
 from .transfer import CHUNK, move
 
 GRACE = 0.25
@@ -45,8 +45,8 @@ class FailurePolicy:
     parked: for messages delivered more than `max_deliveries` times; None = they are delivered without limit.
     """
 
-    sideline: PointerQueue
-    parked: PointerQueue | None
+    sideline: Shards
+    parked: Shards | None
     max_deliveries: int
     backoff: Poll | None
 
@@ -61,7 +61,7 @@ class Ask:
     """
 
     shards: Collection[int] | None = None
-    turn: Turn | None = None
+    turn: ShardHolder | None = None
     one_shard: bool = False
 
     def with_more(self) -> Ask:
@@ -69,19 +69,19 @@ class Ask:
         return Ask(self.shards, self.turn._replace(more=True)) if self.turn else self
 
 
-_Stamped = tuple[list[Held], LatchworkError | None]
+_Received = tuple[list[Stamped], LatchworkError | None]
 """The messages of some slots, and the first error of a slot that could not be read."""
 _FOR_A_WHILE = (Unavailable, OutcomeUnknown)
 """Errors of a stamp after which it is worth trying the slot again."""
 
 
-class QueueView(Unpicklable, ABC):
-    """Consume one pointer queue. Safe to share between threads; share it, for they look for messages together."""
+class Subqueue(Unpicklable, ABC):
+    """One subqueue, to be consumed. Safe to share between threads; share it, for they look for messages together."""
 
     _INSTEAD = "pickle the QueueRegistry and the queue's name, and call `get` there"
 
     def __init__(
-        self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, *, idle_look: float = IDLE_LOOK
+        self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, *, idle_look: float = IDLE_LOOK
     ) -> None:
         self.pointers, self.codec, self.store, self.failure_policy = pointers, codec, pointers.store, failure_policy
         self.active = ActiveShards(pointers, idle_look)
@@ -134,7 +134,7 @@ class QueueView(Unpicklable, ABC):
         max_messages: int,
         end: float | None,
         shards: Collection[int] | None,
-        turn: Turn | None = None,
+        turn: ShardHolder | None = None,
         *,
         one_shard: bool = False,
     ) -> list[Delivery]:
@@ -178,7 +178,7 @@ class QueueView(Unpicklable, ABC):
         for begin in range(0, len(pointers), CHUNK):
             part = [Slot(shard, pointer) for pointer in pointers[begin : begin + CHUNK]]
             empty = self.pointers.write_tombstones(part)
-            self.pending.add(Claimed(slot, me, end) for slot, row in zip(part, empty, strict=True) if row is not True)
+            self.pending.add(ClaimedSlot(at, me, end) for at, row in zip(part, empty, strict=True) if row is not True)
 
     def _open(self) -> bool:
         """Whether messages may be handed out now."""
@@ -204,7 +204,7 @@ class QueueView(Unpicklable, ABC):
 
         now: look at the shards rather than rely on what is known of them.
         """
-        held: list[Held] = []
+        held: list[Stamped] = []
         failure: LatchworkError | None = None
         # 1. Try the slots again that were empty, or could not be read.
         if self.pending.entries:
@@ -212,7 +212,7 @@ class QueueView(Unpicklable, ABC):
         # 2. Claim as many more as are wanted, and stamp what is there; in order, none behind a slot that is still to be
         #    tried again. A store that has transactions makes one of it, but not in order: a claim in doubt is then
         #    repeated by its own token, which the end of a transaction does not return.
-        wanted, claimed = most - len(held), list[Claimed]()
+        wanted, claimed = most - len(held), list[ClaimedSlot]()
         if wanted > 0 and (ask.shards is None or not self.pending.slots(ask.shards)):
             together = self.store.together() if ask.shards is None else nullcontext()
             claim = partial(self._claim, wanted, ask.with_more() if held else ask, claimed, now=now)
@@ -247,8 +247,8 @@ class QueueView(Unpicklable, ABC):
     # ---- claimed now
 
     def _claim(
-        self, wanted: int, ask: Ask, claimed: list[Claimed], *, now: bool
-    ) -> list[Envelope | Found | LatchworkError]:
+        self, wanted: int, ask: Ask, claimed: list[ClaimedSlot], *, now: bool
+    ) -> list[Envelope | StampMiss | LatchworkError]:
         """Claim up to `wanted` slots, which become the entries of `claimed`, and stamp them; return what is there. Two
         calls.
         """
@@ -282,10 +282,10 @@ class QueueView(Unpicklable, ABC):
             if slots:
                 break
         # 3. Stamp.
-        claimed[:] = [Claimed(slot, me, end) for slot in slots]
+        claimed[:] = [ClaimedSlot(slot, me, end) for slot in slots]
         return self.pointers.stamp(slots[:wanted], me, first=True) if slots else []
 
-    def _undone(self, claimed: Sequence[Claimed]) -> None:
+    def _undone(self, claimed: Sequence[ClaimedSlot]) -> None:
         """Handle that the transaction of a claim was undone: a shard that the claim has drained is not."""
         if claimed:
             self.active.look_soon()
@@ -297,21 +297,21 @@ class QueueView(Unpicklable, ABC):
             self.pending.put_doubt(shard, Doubt(failure.details["token"], until))
 
     def _classify(
-        self, claimed: Sequence[Claimed], found: Sequence[Envelope | Found | LatchworkError], ask: Ask
-    ) -> _Stamped:
+        self, claimed: Sequence[ClaimedSlot], found: Sequence[Envelope | StampMiss | LatchworkError], ask: Ask
+    ) -> _Received:
         """Return the messages among what was found, and the first error.
 
         Empty slots are kept for later, and so are slots that could not be read, as long as no sweep looks at them; in
         order, also what is behind such a slot of its shard. A slot keeps its delivery id, so that a first stamp that
         arrives after a later one does not take the message away from its own consumer (P5).
         """
-        held: list[Held] = []
-        again: list[Claimed] = []
+        held: list[Stamped] = []
+        again: list[ClaimedSlot] = []
         failure: LatchworkError | None = None
         behind: set[int] = set()
         for entry, what in zip(claimed, found, strict=True):
             if isinstance(what, Envelope) and entry.slot.shard not in behind:
-                held.append(Held(entry.slot, entry.me, what))
+                held.append(Stamped(entry.slot, entry.me, what))
                 continue
             if isinstance(what, LatchworkError):
                 failure = failure or what
@@ -323,15 +323,15 @@ class QueueView(Unpicklable, ABC):
             self.pending.add(again)
         return held, failure
 
-    def _waits(self, entry: Claimed, what: Found | LatchworkError) -> bool:
+    def _waits(self, entry: ClaimedSlot, what: StampMiss | LatchworkError) -> bool:
         """Whether it is worth looking at the slot again."""
         if isinstance(what, _FOR_A_WHILE):
             return self.store.seams.monotonic() < entry.until + self.pointers.sweep / 2
-        return what is Found.ABSENT
+        return what is StampMiss.ABSENT
 
     # ---- slots that were empty
 
-    def _revisit(self, max_messages: int, ask: Ask) -> _Stamped:
+    def _revisit(self, max_messages: int, ask: Ask) -> _Received:
         """Try kept slots of these shards again; write tombstones into the slots whose grace is over."""
         again = self.pending.take(max_messages, ask.shards)
         now = self.store.seams.monotonic()
@@ -351,7 +351,7 @@ class QueueView(Unpicklable, ABC):
 
     # ---- what was found
 
-    def _unreadable(self, held: Held, error: str) -> None:
+    def _unreadable(self, held: Stamped, error: str) -> None:
         """Put the message into the sideline once; park it the second time."""
         policy = self.failure_policy
         if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
@@ -363,7 +363,7 @@ class QueueView(Unpicklable, ABC):
             if policy.sideline is self.pointers:
                 self.active.put_back()
 
-    def _park(self, held: Held, parked: PointerQueue, reason: Reason) -> None:
+    def _park(self, held: Stamped, parked: Shards, reason: Reason) -> None:
         envelope = replace(held.envelope, reason=reason.value, not_before=0)
         record_outcomes(self.pointers, move(self.pointers, [held], parked, [envelope]), reason.value)
 
@@ -404,9 +404,7 @@ class QueueView(Unpicklable, ABC):
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
-    def _moved(
-        self, deliveries: Sequence[Delivery], target: PointerQueue, envelopes: Sequence[Envelope]
-    ) -> list[Outcome]:
+    def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> list[Outcome]:
         """Move the deliveries that are not settled; some may have been settled while others were moved."""
         open_ = [not delivery.settled for delivery in deliveries]
         held = [delivery.held for delivery in compress(deliveries, open_)]

@@ -19,8 +19,8 @@ from ...store.model.ops import Op
 from ...store.once import AHEAD, time_of
 
 
-class Kind(str, Enum):
-    """The pointer queues of a queue that are swept; of a group also its pointers in the queue's own slots."""
+class SubqueueKind(str, Enum):
+    """The subqueues of a queue that are swept; of a group also its pointers in the queue's own slots."""
 
     MAIN = "main"
     SIDELINE = "sideline"
@@ -31,26 +31,26 @@ class Kind(str, Enum):
 Mark = tuple[Counter, Counter]
 """A pointer that was fired, and when, by the server's clock in ms."""
 _BINS = {
-    Kind.MAIN: ("sweepPointers", "sweptCounter", ""),
-    Kind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
-    Kind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
-    Kind.SHARED: ("sharedSweep", "sharedSwept", "SHARED_"),
+    SubqueueKind.MAIN: ("sweepPointers", "sweptCounter", ""),
+    SubqueueKind.SIDELINE: ("sidelineSweep", "sidelineSwept", "SIDELINE_"),
+    SubqueueKind.PARKED: ("parkedSweep", "parkedSwept", "PARKED_"),
+    SubqueueKind.SHARED: ("sharedSweep", "sharedSwept", "SHARED_"),
 }
 MARKS, EPOCH, MEMORY, LAST = "sweepMarks", "epoch", "ops", "lastSweep"
 _LAST_SWEEP = {"success": Counter, "failure": Counter, "error": str}
 
 
-def pointer_bin(kind: Kind) -> str:
+def pointer_bin(kind: SubqueueKind) -> str:
     """Return the bin with the sweep pointers, by shard."""
     return _BINS[kind][0]
 
 
-def counter_bin(kind: Kind) -> str:
+def counter_bin(kind: SubqueueKind) -> str:
     """Return the bin that counts the messages which sweeps have moved."""
     return _BINS[kind][1]
 
 
-def mark_name(kind: Kind, shard: int) -> str:
+def mark_name(kind: SubqueueKind, shard: int) -> str:
     """Return the name of a shard's mark in the bin `sweepMarks`."""
     return f"{_BINS[kind][2]}{shard}"
 
@@ -62,7 +62,7 @@ class SweepRecord:
     repairs: what the damaged bins of the record have to hold, by name; None = they have to go.
     """
 
-    pointers: Mapping[Kind, Mapping[str, int]]
+    pointers: Mapping[SubqueueKind, Mapping[str, int]]
     marks: Mapping[str, Mark]
     repairs: Mapping[str, Any]
 
@@ -74,21 +74,21 @@ class SweepRecord:
         """
         if not _is(Counter, bins.get(EPOCH, 0)):
             raise damaged(key, f"bin {EPOCH!r} is no epoch, so no sweep can be above it: remove that bin")
-        pointers = {kind: _entries(bins.get(pointer_bin(kind)), Counter) for kind in Kind}
+        pointers = {kind: _entries(bins.get(pointer_bin(kind)), Counter) for kind in SubqueueKind}
         marks = _entries(bins.get(MARKS), Mark)
         should: dict[str, Any] = {pointer_bin(kind): found for kind, found in pointers.items()}
         should[MARKS] = marks
-        should |= {counter_bin(kind): _number(bins.get(counter_bin(kind))) for kind in Kind}
+        should |= {counter_bin(kind): _number(bins.get(counter_bin(kind))) for kind in SubqueueKind}
         should[LAST] = _last(bins.get(LAST))
         should[MEMORY] = _tokens(bins.get(MEMORY), now)
         repairs = {bin: value for bin, value in should.items() if bin in bins and bins[bin] != value}
         return cls(pointers, {name: (fired, since) for name, (fired, since) in marks.items()}, repairs)
 
-    def swept(self, kind: Kind, shard: int) -> int:
+    def swept(self, kind: SubqueueKind, shard: int) -> int:
         """Return the sweep pointer of a shard."""
         return self.pointers[kind].get(str(shard), 0)
 
-    def without(self, places: Iterable[tuple[Kind, int]]) -> SweepRecord:
+    def without(self, places: Iterable[tuple[SubqueueKind, int]]) -> SweepRecord:
         """Return a copy without the sweep pointers of these shards, which cannot be right; the record is to follow."""
         pointers, repairs = {kind: dict(found) for kind, found in self.pointers.items()}, dict(self.repairs)
         for kind, shard in places:

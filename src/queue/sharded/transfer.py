@@ -1,4 +1,4 @@
-"""Getting messages into a pointer queue, and moving them from one to another without losing any (P5)."""
+"""Getting messages into a subqueue, and moving them from one to another without losing any (P5)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, R
 from ...store.model.values import taken
 from ..rows import as_one
 from .envelope import Envelope
-from .shards import PointerQueue
-from .slots import Held, Slot, Written
+from .shards import Shards
+from .slots import Slot, Stamped, WriteResult
 
 ROUNDS = 5
 """How often a message is given another pointer before its publisher gets an error."""
@@ -30,7 +30,7 @@ Loaded = Slot | LatchworkError
 K = TypeVar("K")
 
 
-def reserve_slots(queue: PointerQueue, shards: Mapping[K, int]) -> tuple[dict[K, Slot], dict[K, LatchworkError]]:
+def reserve_slots(queue: Shards, shards: Mapping[K, int]) -> tuple[dict[K, Slot], dict[K, LatchworkError]]:
     """Reserve a slot for each message, in the order of its shard's pointers; return the slots, and why others got none.
     One call.
 
@@ -50,7 +50,7 @@ def reserve_slots(queue: PointerQueue, shards: Mapping[K, int]) -> tuple[dict[K,
 
 
 def load(
-    queue: PointerQueue,
+    queue: Shards,
     envelopes: Sequence[Envelope],
     shards: Sequence[int],
     *,
@@ -82,7 +82,7 @@ def load(
 
 
 def move(
-    source: PointerQueue, held: Sequence[Held], target: PointerQueue, envelopes: Sequence[Envelope]
+    source: Shards, held: Sequence[Stamped], target: Shards, envelopes: Sequence[Envelope]
 ) -> list[bool | LatchworkError]:
     """Load the messages into the target, then delete the loaded ones here.
 
@@ -114,7 +114,7 @@ def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
 
 
 def _load_missing(
-    target: PointerQueue, held: Sequence[Held], envelopes: Sequence[Envelope], outcomes: list[Loaded | None]
+    target: Shards, held: Sequence[Stamped], envelopes: Sequence[Envelope], outcomes: list[Loaded | None]
 ) -> None:
     """Load the messages that have no outcome yet, and set their outcomes."""
     places = [place for place, outcome in enumerate(outcomes) if outcome is None]
@@ -131,7 +131,7 @@ class _Loading(Struct, eq=False):
         the transaction waits, so no message can come too late.
     """
 
-    queue: PointerQueue
+    queue: Shards
     envelopes: Sequence[Envelope]
     shards: Sequence[int]
     moved: bool
@@ -164,16 +164,16 @@ class _Loading(Struct, eq=False):
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
-            if not late and written.count(Written.DONE) == len(outcomes):  # all in one round, as nearly always
+            if not late and written.count(WriteResult.DONE) == len(outcomes):  # all in one round, as nearly always
                 return [slots[place] for place in range(len(outcomes))]
             again: list[int] = []
             for (place, slot), result in zip(slots.items(), written, strict=True):
                 if isinstance(result, LatchworkError):
                     outcomes[place] = result
-                elif late or result is not Written.DONE:
+                elif late or result is not WriteResult.DONE:
                     outcomes[place] = None
                     again.append(place)
-                    if result is Written.DONE:
+                    if result is WriteResult.DONE:
                         doubtful.add(place)
                 else:
                     outcomes[place] = slot

@@ -14,7 +14,7 @@ from aerospike_helpers.batch.records import BatchRecords, Read, Remove
 
 from ...errors import LatchworkError, Unreadable
 from ..port import Key
-from .results import NO_NODE, UNREADABLE, Fault, error_of
+from .results import NO_NODE, UNREADABLE, ClientFault, error_of
 from .text import lenient, strange_bin
 
 CLUSTER_EMPTY = 1
@@ -31,7 +31,7 @@ are missing, though its result is 0; the rows behind it keep `UNANSWERED`. It do
 """
 
 
-def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
+def write_rows(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[ClientFault | None]:
     """Send the rows; for each None where the server has done it, else its error."""
     batch = BatchRecords(rows)
     with lenient() as strange:
@@ -53,7 +53,7 @@ def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[st
         # It does not say which row that is; each half by itself comes to it in few calls.
         return [row for some in (wanted[:half], wanted[half:]) for row in read_rows(client, some, bins, policy)]
     if batch.result == CUT_SHORT and len(rows) == 1 and _is_undecoded(rows[0]):
-        raise error_of(Fault(UNREADABLE, message=_TOO_DEEP), Key(*wanted[0][1:]), write=False)
+        raise error_of(ClientFault(UNREADABLE, message=_TOO_DEEP), Key(*wanted[0][1:]), write=False)
     if len(rows) < len(wanted):
         raise _missing(batch.result, Key(*wanted[len(rows)][1:]))
     for key, row in zip(wanted, rows, strict=True) if strange.met else ():
@@ -62,14 +62,14 @@ def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[st
     return rows
 
 
-def read_fault(row: Any) -> Fault | None:
+def read_fault(row: Any) -> ClientFault | None:
     """Return the error of a row that was read; None where it has a record."""
     if not row.result:
         return None if row.record and row.record[1]["gen"] else _unanswered(UNANSWERED)
     return _fault(row)
 
 
-def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
+def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
         # Every record has a generation, from 1 on. The answer to a removal has none.
         if (row.record and row.record[1]["gen"]) or (sent and isinstance(row, Remove)):
@@ -77,17 +77,17 @@ def _row_fault(row: Any, batch: int, *, sent: bool) -> Fault | None:
         return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
     if row.result == UNANSWERED and not row.in_doubt and batch not in _ALL_SENT:
         # The client flags each write of a request that left it whole, unless the server refused the whole request.
-        return Fault(batch, message=row.message or "")
+        return ClientFault(batch, message=row.message or "")
     return _fault(row)
 
 
-def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[Fault | None]:
+def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[ClientFault | None]:
     """Return the errors of the rows of a batch that could not be decoded. Any of them may be the cause: reads are sent
     again, each alone, and writes are in doubt; their error says that they are to be sent alone.
     """
     if len(rows) == 1 and _is_undecoded(rows[0]):
-        return [Fault(UNREADABLE, message=_TOO_DEEP)]
-    doubt = Fault(CUT_SHORT, in_doubt=True, message="of this batch, one answer could not be decoded", row=True)
+        return [ClientFault(UNREADABLE, message=_TOO_DEEP)]
+    doubt = ClientFault(CUT_SHORT, in_doubt=True, message="of this batch, one answer could not be decoded", row=True)
     return [
         write_rows(client, [row], policy)[0] if isinstance(row, Read) and len(rows) > 1
         else doubt if row.result in (0, UNANSWERED) else _fault(row)
@@ -100,21 +100,21 @@ def _is_undecoded(row: Any) -> bool:
     return not row.result or (row.message or "").startswith("deserialize error")
 
 
-def _strange(row: Any) -> Fault | None:
+def _strange(row: Any) -> ClientFault | None:
     """Return the fault of an answer with text that is not UTF-8."""
     bin = strange_bin(row.record[2]) if row.record else None
-    return None if bin is None else Fault(UNREADABLE, message=f"the bin {bin!r} has text that is no UTF-8")
+    return None if bin is None else ClientFault(UNREADABLE, message=f"the bin {bin!r} has text that is no UTF-8")
 
 
-def _fault(row: Any) -> Fault:
-    return Fault(row.result, bool(row.in_doubt), row.message or "", row=True)
+def _fault(row: Any) -> ClientFault:
+    return ClientFault(row.result, bool(row.in_doubt), row.message or "", row=True)
 
 
-def _unanswered(code: int) -> Fault:
-    return Fault(code, in_doubt=True, message="the row was not answered", row=True)
+def _unanswered(code: int) -> ClientFault:
+    return ClientFault(code, in_doubt=True, message="the row was not answered", row=True)
 
 
 def _missing(batch: int, key: Key) -> LatchworkError:
     if not batch:
         return Unreadable(f"{key}: what is stored there cannot be decoded by the client")
-    return error_of(NO_NODE if batch == CLUSTER_EMPTY else Fault(batch), key, write=False)
+    return error_of(NO_NODE if batch == CLUSTER_EMPTY else ClientFault(batch), key, write=False)

@@ -22,7 +22,7 @@ from .info import describe
 from .notes import log_guarantees
 from .results import FAILURES, error_of, fault_of
 from .times import CallTimes
-from .url import TLS_SWITCHES, TLS_TEXTS, Target
+from .url import TLS_SWITCHES, TLS_TEXTS, AerospikeUrl
 
 MAX_AGE = 60.0
 """Seconds for which what the servers say of a namespace is taken to hold: its settings may change under a client."""
@@ -31,7 +31,7 @@ NO_ANSWER = (-1, -10)
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
 
 
-def config_of(target: Target) -> dict[str, Any]:
+def config_of(target: AerospikeUrl) -> dict[str, Any]:
     """Return the client's configuration: the URL's options, reads from the master, and no retries, which are the
     port's.
 
@@ -63,7 +63,7 @@ def config_of(target: Target) -> dict[str, Any]:
     return config
 
 
-def _tls_of(target: Target) -> dict[str, Any]:
+def _tls_of(target: AerospikeUrl) -> dict[str, Any]:
     options, password = target.options, target.secret("tls_keyfile_password")
     chosen = {name: options[f"tls_{name}"] for name in (*TLS_TEXTS, *TLS_SWITCHES) if f"tls_{name}" in options}
     return {"enable": True, **chosen, **({} if password is None else {"keyfile_pw": password})}
@@ -73,7 +73,7 @@ class Link:
     """The process's client for one target, or one that the caller owns and that is never closed here."""
 
     def __init__(
-        self, target: Target | None = None, client: Any = None, namespace: str = "", seams: Seams = SYSTEM
+        self, target: AerospikeUrl | None = None, client: Any = None, namespace: str = "", seams: Seams = SYSTEM
     ) -> None:
         self.target, self._given = target, client
         self.client: Any = None
@@ -132,7 +132,7 @@ class Link:
         self._lock = threading.Lock()
 
 
-def _connected(target: Target) -> Any:
+def _connected(target: AerospikeUrl) -> Any:
     try:
         return aerospike.client(config_of(target)).connect()
     except FAILURES as failure:
@@ -143,7 +143,7 @@ def _connected(target: Target) -> Any:
         raise error from None
 
 
-def _remedy(target: Target) -> str:
+def _remedy(target: AerospikeUrl) -> str:
     if not target.options.get("tls"):
         return "check that a server answers there, and without TLS"
     return (
@@ -157,7 +157,7 @@ _shared: dict[str, Link] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_link(target: Target) -> Link:
+def shared_link(target: AerospikeUrl) -> Link:
     """Return the one link of this process for the target's URL."""
     with _shared_lock:
         return _shared.setdefault(target.url, Link(target))

@@ -201,7 +201,7 @@ _BUILD: dict[type, Callable[[Any], Any]] = {
     e.Const: lambda node: exp.Val(node.value),
     e.Param: lambda node: exp.Val(_Slot(node.name)),
     e.Bin: _bin,
-    e.Exists: lambda node: exp.BinExists(node.bin),
+    e.BinExists: lambda node: exp.BinExists(node.bin),
     e.Compare: lambda node: _COMPARE[node.op](_build(node.left), _build(node.right)),
     e.All: lambda node: exp.And(*_all(node.parts)),
     e.AnyOf: lambda node: exp.Or(*_all(node.parts)),

@@ -15,7 +15,7 @@ from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
-from .results import FAILURES, INDEX_EXISTS, NO_NODE, Fault, error_of, fault_of
+from .results import FAILURES, INDEX_EXISTS, NO_NODE, ClientFault, error_of, fault_of
 
 INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
@@ -131,7 +131,7 @@ def _is_ready(client: Any, namespace: str, index: str) -> bool:
     return bool(answers) and all(_settings(answer).get("load_pct") == "100" for answer in answers.values())
 
 
-def _fault(failure: BaseException) -> Fault:
+def _fault(failure: BaseException) -> ClientFault:
     """Return the text of an exception; without a node to ask, the client's own error says nothing."""
     fault = fault_of(failure)
     return NO_NODE if fault.code == CLIENT else fault

@@ -132,7 +132,7 @@ _NO_TTL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ClientFault:
     """A failure as the client reported it. `row`: it is one row of a batch, where a timeout says nothing."""
 
     code: int
@@ -141,22 +141,22 @@ class Fault:
     row: bool = False
 
 
-NO_NODE = Fault(-8)
+NO_NODE = ClientFault(-8)
 
 
-def fault_of(failure: BaseException) -> Fault:
+def fault_of(failure: BaseException) -> ClientFault:
     """Return the fault in an exception of the client; most builtin ones were raised before anything was sent."""
     args: tuple[Any, ...] = failure.args
     if not args or not isinstance(args[0], int):
         code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
-        return Fault(code, message=f"{type(failure).__name__}: {failure}")
+        return ClientFault(code, message=f"{type(failure).__name__}: {failure}")
     message = str(args[1]) if len(args) > 1 else ""
     if args[0] == -1 and message.startswith(_UNDECODED):
-        return Fault(UNREADABLE, message=f"a bin cannot be decoded by the client ({message})")
-    return Fault(args[0], len(args) > 4 and bool(args[4]), message)
+        return ClientFault(UNREADABLE, message=f"a bin cannot be decoded by the client ({message})")
+    return ClientFault(args[0], len(args) > 4 and bool(args[4]), message)
 
 
-def verdict_of(fault: Fault, *, write: bool) -> Verdict:
+def verdict_of(fault: ClientFault, *, write: bool) -> Verdict:
     """Return the verdict about a failed request: it was applied, was not, or may have been."""
     if not write:
         verdict = VERDICTS.get(fault.code, Verdict.NEVER_APPLIED)
@@ -169,7 +169,9 @@ def verdict_of(fault: Fault, *, write: bool) -> Verdict:
     return Verdict.IN_DOUBT if verdict is Verdict.READS_ONLY else verdict
 
 
-def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins: Sequence[str] = ()) -> LatchworkError:
+def error_of(
+    fault: ClientFault, what: Any, *, write: bool, no_ttl: bool = False, bins: Sequence[str] = ()
+) -> LatchworkError:
     """Return the error for a failed request on `what`.
 
     no_ttl: whether it carried a time to live that the namespace refuses.
@@ -182,7 +184,7 @@ def error_of(fault: Fault, what: Any, *, write: bool, no_ttl: bool = False, bins
 
 
 def _error_by_verdict(
-    fault: Fault, what: Any, verdict: Verdict, *, no_ttl: bool, bins: Sequence[str]
+    fault: ClientFault, what: Any, verdict: Verdict, *, no_ttl: bool, bins: Sequence[str]
 ) -> LatchworkError:
     said = f"{what}: {_what_happened(fault)}"
     remedy = _REMEDIES.get(fault.code)
@@ -204,7 +206,7 @@ def _error_by_verdict(
     return error
 
 
-def _what_happened(fault: Fault) -> str:
+def _what_happened(fault: ClientFault) -> str:
     """Return what happened: a text of Latchwork's for the client's own codes, the server's text for its answers."""
     ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
     if ours:
@@ -212,7 +214,7 @@ def _what_happened(fault: Fault) -> str:
     return f"{theirs or 'the server refused'} (code {fault.code})"
 
 
-def _definite(fault: Fault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:
+def _definite(fault: ClientFault, what: Any, said: str, details: dict[str, Any]) -> LatchworkError:
     if fault.code == NOT_FOUND:
         return NotFound(f"no record {what}: it was never created, was deleted, or has expired", **details)
     if fault.code == FILTERED_OUT:

@@ -28,7 +28,7 @@ from .default_ttl import may_make, update_or_create, update_or_create_many
 from .ops import ByName, InOrder, request_of
 from .policies import ONE_TRY, ROW, WRITE, policy_of, removing
 from .prepared import ready_of
-from .results import FAILURES, FORBIDDEN, NOT_FOUND, Fault, error_of, fault_of
+from .results import FAILURES, FORBIDDEN, NOT_FOUND, ClientFault, error_of, fault_of
 from .rows import BatchRow, BatchRows
 from .text import lenient, strange_bin
 from .url import parse
@@ -141,7 +141,7 @@ class AerospikeStore(RecordStore):
             raise outcome from None
         return True
 
-    def _error(self, fault: Fault, update: Update) -> LatchworkError:
+    def _error(self, fault: ClientFault, update: Update) -> LatchworkError:
         writing = o.writes(update.ops)
         no_ttl = fault.code == FORBIDDEN and update.ttl not in (KEEP, NEVER) and self._refuses_ttl()
         bins = [op.bin for op in update.ops if isinstance(op.bin, str)]
@@ -210,13 +210,13 @@ class AerospikeStore(RecordStore):
             True if fault is None else _removed(removal, fault) for removal, fault in zip(removals, faults, strict=True)
         ]
 
-    def _batch(self, rows: list[Any]) -> list[Fault | None]:
+    def _batch(self, rows: list[Any]) -> list[ClientFault | None]:
         """Send the rows; for each None where the server has done it, else its error."""
         try:
             return write_rows(self._client(), rows, self._link.times.of_many(ONE_TRY)) if rows else []
         except FAILURES as failure:
             fault = fault_of(failure)
-            return [Fault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
+            return [ClientFault(fault.code, fault.in_doubt, fault.message, row=True)] * len(rows)
 
     # ---- queries
 
@@ -266,7 +266,7 @@ def _row_record(key: Key, row: Any) -> Record | None:
     raise error_of(fault, key, write=False)
 
 
-def _removed(removal: Removal, fault: Fault) -> bool | LatchworkError:
+def _removed(removal: Removal, fault: ClientFault) -> bool | LatchworkError:
     error = error_of(fault, removal.key, write=True)
     expired = removal.when is None and isinstance(error, Refused)
     return False if expired or isinstance(error, NotFound) else error

@@ -45,7 +45,7 @@ _SHOWABLE = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^:]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AerospikeUrl:
     """The content of a URL. Times in milliseconds, as in the server's own settings; `str` hides the password."""
 
     url: str = field(repr=False)
@@ -79,7 +79,7 @@ class Target:
         return None if variable is None else os.environ[variable]
 
 
-def parse(url: str) -> Target:
+def parse(url: str) -> AerospikeUrl:
     """Return the target of `aerospike://[user[:password]@]host[:port][,host...]/namespace[?options]`.
 
     The options, with their defaults, are in docs/operations.md. Any that begins with `tls_` turns TLS on. Raises
@@ -101,7 +101,7 @@ def parse(url: str) -> Target:
         raise InvalidRequest(f"namespace {shown(namespace)} in the store's URL: end it with /NAMESPACE")
     checked_store_name("the namespace in the store's URL", namespace)
     options = _options(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))  # a plus is one, in a path too
-    target = Target(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
+    target = AerospikeUrl(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
     _check_login(target)
     return target
 
@@ -159,7 +159,7 @@ def _with_tls(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check_login(target: Target) -> None:
+def _check_login(target: AerospikeUrl) -> None:
     named = [name for name in ("password_file", "password_env") if name in target.options]
     if named and target.password is not None:
         raise InvalidRequest(f"a password in the store's URL, and {named[0]}: leave one of them out")

@@ -118,7 +118,7 @@ def _bin(node: e.Bin) -> Closure:
     return value
 
 
-def _exists(node: e.Exists) -> Closure:
+def _exists(node: e.BinExists) -> Closure:
     bin = node.bin
     return lambda scope: bin in scope.bins
 
@@ -194,7 +194,7 @@ def _decided_by(decisive: bool, node: e.All | e.AnyOf) -> Closure:
 
 
 def _negate(node: e.Negate) -> Closure:
-    if isinstance(node.part, e.Exists):
+    if isinstance(node.part, e.BinExists):
         bin = node.part.bin
         return lambda scope: bin not in scope.bins
     part = closure_of(node.part)
@@ -338,7 +338,7 @@ _MAKE: dict[type, Callable[[Any], Closure]] = {
     e.Const: _const,
     e.Param: _param,
     e.Bin: _bin,
-    e.Exists: _exists,
+    e.BinExists: _exists,
     e.Compare: _compare,
     e.All: _all,
     e.AnyOf: _any,

@@ -143,7 +143,7 @@ class Bin(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Exists(Expr):
+class BinExists(Expr):
     """Whether the bin is there."""
 
     bin: str
@@ -263,17 +263,17 @@ SINCE_UPDATE = SinceUpdate()
 
 def exists(bin: str) -> Expr:
     """Whether the bin is there: the only question whose answer is never unknown."""
-    return Exists(bin)
+    return BinExists(bin)
 
 
 def missing(bin: str) -> Expr:
     """Whether the bin is not there."""
-    return Negate(Exists(bin))
+    return Negate(BinExists(bin))
 
 
 def has(bin: str, key: Any) -> Expr:
     """Whether a map bin is there and has the key: false, not unknown, where the bin is missing."""
-    return All((Exists(bin), MapHas(bin, _node(key))))
+    return All((BinExists(bin), MapHas(bin, _node(key))))
 
 
 def lacks(bin: str, key: Any) -> Expr:

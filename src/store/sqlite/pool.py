@@ -22,7 +22,7 @@ from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
 from .file import FAILURES, is_busy, meaning, open_file
-from .transaction import ANSWERS, Group, Mine, Together, finish, write
+from .transaction import ANSWERS, Mine, SharedTransaction, Together, finish, write
 
 T = TypeVar("T")
 _WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
@@ -45,7 +45,7 @@ class SQLitePool:
         self._writing, self._lending = threading.RLock(), threading.RLock()
         self._queue: set[object] = set()
         """Threads that wait for their turn to write."""
-        self.left_open: Group | None = None
+        self.left_open: SharedTransaction | None = None
         """A transaction that the next writer continues."""
         self.mine = Mine()
         _POOLS.add(self)
@@ -177,14 +177,14 @@ class SQLitePool:
         """Whether a commit is to be for all that wait: it waits for the disk, and some do."""
         return self.synchronous == "full" and bool(self._queue)
 
-    def lend(self, group: Group) -> sqlite3.Connection:
+    def lend(self, group: SharedTransaction) -> sqlite3.Connection:
         """Return a connection for a transaction."""
         with self._lending:  # which a fork holds
             self.lent.add(group)
         group.connection = connection = self._borrow()
         return connection
 
-    def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None:
+    def give_back(self, group: SharedTransaction, connection: sqlite3.Connection | None, *, sound: bool) -> None:
         """End a loan; one that has failed is not used again."""
         if connection is not None and sound:
             self._idle.append(connection)

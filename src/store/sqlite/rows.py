@@ -19,7 +19,7 @@ from ..model import values
 from ..model.ops import check_row
 from ..port import Exists, Key, Removal, Update, Values
 from .file import FAILURES, only_damage
-from .seal import Row, opened, sealed
+from .seal import Columns, opened, sealed
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,13 @@ _AROUND = 100
 REMOVE = "DELETE FROM records WHERE id = ?"
 
 
-class Found(Struct, frozen=True):
+class FoundRow(Struct, frozen=True):
     """A record's row as it was read; it is looked into where it is needed, since it may be damaged."""
 
     connection: sqlite3.Connection
     key: Key
     number: int
-    row: Row
+    row: Columns
 
     def record(self, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
         """Return the record, expired or not, as `opened` does. Raises `Corrupt`."""
@@ -67,13 +67,13 @@ class Found(Struct, frozen=True):
         return True
 
 
-def find(connection: sqlite3.Connection, key: Key) -> Found | None:
+def find(connection: sqlite3.Connection, key: Key) -> FoundRow | None:
     """Return the record's row, if there is one."""
     row = connection.execute(_LOAD, key).fetchone()
-    return None if row is None else Found(connection, key, row[0], Row(*row[1:]))
+    return None if row is None else FoundRow(connection, key, row[0], Columns(*row[1:]))
 
 
-def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[Found]:
+def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[FoundRow]:
     """Yield the rows of the records that exist, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
@@ -83,25 +83,25 @@ def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[F
         while some := list(islice(rest, AT_ONCE)):
             question = f"{_LOAD_MANY} ({','.join('?' * len(some))})"
             rows = connection.execute(question, (set, *some)).fetchall()
-            by_name = {name: Row(*columns) for name, _, *columns in rows}
+            by_name = {name: Columns(*columns) for name, _, *columns in rows}
             if len(by_name) == len(rows) and by_name.keys() <= named.keys():
-                yield from (Found(connection, named[name], number, by_name[name]) for name, number, *_ in rows)
+                yield from (FoundRow(connection, named[name], number, by_name[name]) for name, number, *_ in rows)
             else:
                 yield from _recognised(connection, rows, [named[name] for name in some])
 
 
-def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[Found]:
+def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[FoundRow]:
     """Yield the rows of these records, if a damaged index has some twice, or under names that were not asked for."""
     _warn_once(file_of(connection))
     for key in keys:
-        found = [(name == key.name, Found(connection, key, number, Row(*row))) for name, number, *row in rows]
+        found = [(name == key.name, FoundRow(connection, key, number, Columns(*row))) for name, number, *row in rows]
         sound = [one for _, one in found if one.is_sound()]
         yield from (sound or [one for has_its_name, one in found if has_its_name])[:1]
 
 
 def matching(
     connection: sqlite3.Connection, set: str, bin: str, equals: str | int, pass_over: Callable[[int], None]
-) -> list[Found]:
+) -> list[FoundRow]:
     """Return the rows of the set's records whose bin has that value, by the index if there is one.
 
     pass_over: is called with the numbers of rows that cannot be read because they are damaged.
@@ -119,13 +119,13 @@ def matching(
             except FAILURES as failure:
                 only_damage(failure)
                 pass_over(number)
-    return [Found(connection, Key(set, name), number, Row(*row)) for name, number, *row in rows]
+    return [FoundRow(connection, Key(set, name), number, Columns(*row)) for name, number, *row in rows]
 
 
-def every(connection: sqlite3.Connection) -> Iterator[Found]:
+def every(connection: sqlite3.Connection) -> Iterator[FoundRow]:
     """Yield all rows, whatever the indexes say."""
     for set, name, number, *row in connection.execute(_EVERY):
-        yield Found(connection, Key(set, name), number, Row(*row))
+        yield FoundRow(connection, Key(set, name), number, Columns(*row))
 
 
 def quoted(text: str) -> str:
@@ -133,7 +133,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def is_known(found: Found) -> bool:
+def is_known(found: FoundRow) -> bool:
     """Whether the index has the row under its name, which was read from the row itself and may be anything."""
     name = found.key.name
     if type(name) is not str or not name.isprintable():  # what is no UTF-8 is not printable
@@ -189,7 +189,7 @@ def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
     return there
 
 
-def _removable(found: Found | None, removal: Removal, now: int) -> bool:
+def _removable(found: FoundRow | None, removal: Removal, now: int) -> bool:
     """Whether there is something to delete. Without a guard, a damaged record can be deleted, if it is in one page."""
     if found is None:
         return False
@@ -207,7 +207,7 @@ def _removable(found: Found | None, removal: Removal, now: int) -> bool:
     return record is not None
 
 
-def _is_of_another(found: Found) -> bool:
+def _is_of_another(found: FoundRow) -> bool:
     """Whether the row holds a sound record of another key: it is the index that is damaged."""
     set, name, *_ = found.connection.execute(_WHOLE, (found.number,)).fetchone()
     if type(set) is not bytes or type(name) is not bytes:
@@ -216,7 +216,7 @@ def _is_of_another(found: Found) -> bool:
     return key != found.key and replace(found, key=key).is_sound()
 
 
-def _spans_pages(found: Found) -> bool:
+def _spans_pages(found: FoundRow) -> bool:
     """Whether the row continues in other pages. If their numbers are damaged, these may be pages of other rows.
 
     Only a row of which SQLite has found the end can be measured, but it gives out no other to the last column.
@@ -227,7 +227,7 @@ def _spans_pages(found: Found) -> bool:
     return sum(bytes_of) + _AROUND > int(size)
 
 
-def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
+def _statement(key: Key, found: FoundRow | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that writes the record into its row, or removes the row."""
     if record is None:  # of a record that was there: an absent one is not made without a bin
         return REMOVE, (found and found.number,)
@@ -239,7 +239,7 @@ def _statement(key: Key, found: Found | None, record: local.Stored | None) -> tu
     return _CHANGE, (*astuple(row), found.number)
 
 
-class Batch:
+class RecordBatch:
     """The records of a batch on their way from one state to the next."""
 
     def __init__(self, connection: sqlite3.Connection, rows: Sequence[Update | Removal], now: int) -> None:

@@ -25,7 +25,7 @@ _MARK = 0xC1
 _HEAD = struct.Struct(">BI")
 
 
-class Row(Struct, frozen=True):
+class Columns(Struct, frozen=True):
     """The columns of a row without its key. Each column of a damaged one may be of any type."""
 
     generation: int
@@ -34,14 +34,14 @@ class Row(Struct, frozen=True):
     data: bytes
 
 
-def sealed(key: Key, record: local.Stored) -> Row:
+def sealed(key: Key, record: local.Stored) -> Columns:
     """Return the row of a record."""
     generation, updated, expires, data = record.generation, record.updated, record.expires, values.encode(record.bins)
     head = _HEAD.pack(_MARK, _checksum(key, generation, updated, expires, data))
-    return Row(generation, updated, expires, head + data)
+    return Columns(generation, updated, expires, head + data)
 
 
-def opened(key: Key, row: Row, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
+def opened(key: Key, row: Columns, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
     """Return the record of a row, with these bins only, or all where none is named. Raises `Corrupt`, without the
     content.
 

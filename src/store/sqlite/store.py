@@ -27,7 +27,7 @@ from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Va
 from . import rows as sqlite_rows
 from .file import reindexing
 from .pool import SQLitePool
-from .rows import Batch, Found, quoted
+from .rows import FoundRow, RecordBatch, quoted
 from .sweep import EVERY, Sweep
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class SQLiteStore(RecordStore):
 
         return self._read(ask, set)
 
-    def _readable(self, found: Found, now: int) -> Record | None:
+    def _readable(self, found: FoundRow, now: int) -> Record | None:
         """Return a record that a query has found, if it is sound and lives."""
         try:
             return _record(found, (), now)
@@ -171,7 +171,7 @@ class SQLiteStore(RecordStore):
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         call = self._write if any(writes(update.ops) for update in updates) else self._read
-        return self._batch(call, updates, Batch.operate, self._operate_row)
+        return self._batch(call, updates, RecordBatch.operate, self._operate_row)
 
     def _operate_row(self, update: Update) -> Values:
         check_row(update.key, update.ops)
@@ -181,13 +181,13 @@ class SQLiteStore(RecordStore):
         return self._write(sqlite_rows.delete, removal)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(self._write, removals, Batch.delete, self._delete)
+        return self._batch(self._write, removals, RecordBatch.delete, self._delete)
 
     def _batch(
         self,
         call: Callable[[Callable[[sqlite3.Connection, Sequence[Any], int], list[Any]], Sequence[Any]], list[Any]],
         rows: Sequence[Any],
-        each: Callable[[Batch, Any], Any],
+        each: Callable[[RecordBatch, Any], Any],
         alone: Callable[[Any], Any],
     ) -> list[Any]:
         """Return the outcome of each row; all rows are one `call`, unless the file is damaged.
@@ -196,7 +196,7 @@ class SQLiteStore(RecordStore):
         """
 
         def change(connection: sqlite3.Connection, rows: Sequence[Any], now: int) -> list[Any]:
-            batch = Batch(connection, rows, now)
+            batch = RecordBatch(connection, rows, now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
             batch.write()
             return outcomes
@@ -229,7 +229,7 @@ class SQLiteStore(RecordStore):
         return self._pool.write(lambda connection: change(connection, about, self._now()))
 
 
-def _record(found: Found | None, bins: Sequence[str], now: int) -> Record | None:
+def _record(found: FoundRow | None, bins: Sequence[str], now: int) -> Record | None:
     stored = None if found is None else local.live(found.record(bins), now)
     return None if found is None or stored is None else local.as_record(found.key, stored, bins, now)
 

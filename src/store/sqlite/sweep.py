@@ -9,8 +9,8 @@ from functools import partial
 from ...errors import Corrupt, LatchworkError
 from ..port import Key
 from .pool import SQLitePool
-from .rows import REMOVE, Found
-from .seal import Row
+from .rows import REMOVE, FoundRow
+from .seal import Columns
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _removed(connection: sqlite3.Connection, number: int, now: int) -> bool:
     if row is None:  # another process was here, unless the index is damaged
         return connection.execute(_LISTED, (now, number)).fetchone() is None
     try:
-        record = Found(connection, Key(row[0], row[1]), number, Row(*row[2:])).record()
+        record = FoundRow(connection, Key(row[0], row[1]), number, Columns(*row[2:])).record()
     except Corrupt:
         return False
     if record.expired(now):

@@ -41,7 +41,7 @@ up.
 """
 
 
-class Group:
+class SharedTransaction:
     """An open transaction on its connection, of one thread or of several; counted by the pool as in use."""
 
     __slots__ = ("connection", "failure", "final", "lost", "members", "over")
@@ -96,7 +96,7 @@ class Writers(Protocol):
 
     path: Path
     lent: set[object]
-    left_open: Group | None
+    left_open: SharedTransaction | None
     mine: Mine
 
     @property
@@ -107,8 +107,8 @@ class Writers(Protocol):
     def turn_within(self, seconds: float) -> bool: ...
     def end_turn(self) -> None: ...
     def end_turns(self) -> None: ...
-    def lend(self, group: Group) -> sqlite3.Connection: ...
-    def give_back(self, group: Group, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
+    def lend(self, group: SharedTransaction) -> sqlite3.Connection: ...
+    def give_back(self, group: SharedTransaction, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
     def patiently(self, attempt: Callable[..., T], *given: Any) -> T: ...
 
 
@@ -125,7 +125,7 @@ class Turn:
         self._pool, self._taken, self._joined = pool, False, False
         self._nested = pool.has_turn
         """Whether it interrupts another turn of this thread, as a signal's handler does."""
-        self._group: Group | None = None
+        self._group: SharedTransaction | None = None
 
     def begin(self) -> sqlite3.Connection:
         """Wait for the lock, and begin a transaction or continue the one that was left open."""
@@ -136,7 +136,7 @@ class Turn:
             self._group, pool.left_open, self._joined = group, None, True
             group.connection.execute("SAVEPOINT turn")
             return group.connection
-        group = self._group = Group()
+        group = self._group = SharedTransaction()
         connection = pool.lend(group)
         pool.patiently(connection.execute, "BEGIN IMMEDIATE")
         return connection
@@ -207,7 +207,7 @@ class Turn:
             self._taken = False
             self._pool.end_turn()
 
-    def _leave_open(self, group: Group) -> None:
+    def _leave_open(self, group: SharedTransaction) -> None:
         """Hand the transaction over, and wait for its end; if no thread continues it, a waiting one ends it."""
         pool = self._pool
         over = group.over = group.over or Over()
@@ -221,7 +221,7 @@ class Turn:
             if group.connection is not None:
                 self._finish_if_left(group)  # interrupted
 
-    def _finish_if_left(self, group: Group) -> None:
+    def _finish_if_left(self, group: SharedTransaction) -> None:
         pool = self._pool
         if pool.turn_within(HAND_OVER):
             try:
@@ -231,7 +231,7 @@ class Turn:
                 pool.end_turn()
 
 
-def finish(pool: Writers, group: Group) -> None:
+def finish(pool: Writers, group: SharedTransaction) -> None:
     """Commit for all threads that have written; the caller holds the lock."""
     try:
         if group.connection is not None and not group.final:
@@ -244,7 +244,7 @@ def finish(pool: Writers, group: Group) -> None:
         end(pool, group, sound=group.failure is None)
 
 
-def end(pool: Writers, group: Group, *, sound: bool) -> None:
+def end(pool: Writers, group: SharedTransaction, *, sound: bool) -> None:
     """Return the connection, and answer the threads that wait."""
     if pool.left_open is group:
         pool.left_open = None

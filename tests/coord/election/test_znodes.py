@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.coord.election.znodes import Line
+from latchwork.coord.election.znodes import CandidateNode
 from latchwork.errors import Refused, Unavailable
 from latchwork.testing.clock import ManualClock
 from tests.support.zoo import Client, Zoo
@@ -24,7 +24,7 @@ def enter(zoo):
 
     def make(session, candidate):
         client = Client(zoo, session)
-        return client, Line(client, PATH, candidate, clock, 1)
+        return client, CandidateNode(client, PATH, candidate, clock, 1)
 
     return make
 

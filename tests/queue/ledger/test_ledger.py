@@ -23,7 +23,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
-from latchwork.queue.sharded.slots import Held, Slot, Written
+from latchwork.queue.sharded.slots import Slot, Stamped, WriteResult
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
@@ -77,7 +77,7 @@ def consumed(queue, slots=()):
     for slot, envelope in zip(slots, queue.pointers.stamp(slots, "me") if slots else (), strict=True):
         if isinstance(envelope, Envelope):
             found[queue.codec.decode(envelope.data)["n"]] += 1
-            assert queue.pointers.remove([Held(slot, "me", envelope)]) == [True]
+            assert queue.pointers.remove([Stamped(slot, "me", envelope)]) == [True]
     while True:
         got = queue.receive(1000)
         if not got:
@@ -435,7 +435,7 @@ def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, fo
     assert consumed(queue) == ONCE
     clock.advance(timedelta(days=1).total_seconds())
     late = [Envelope("{}", f"late-{slot.pointer}") for slot in slots]
-    assert queue.pointers.write(slots, late) == [Written.SPENT] * len(slots)
+    assert queue.pointers.write(slots, late) == [WriteResult.SPENT] * len(slots)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

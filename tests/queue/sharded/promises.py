@@ -10,7 +10,7 @@ import pytest
 
 from latchwork.errors import LeaseLost, Unavailable
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.slots import Slot, Written
+from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.queue.sharded.transfer import move
 from latchwork.store import Exists, Put
@@ -309,7 +309,7 @@ def a_marked_message_leaves_its_id(world: World) -> None:
     queue = process.queue.pointers
     marked = Envelope('"x"', "ledger-1", enqueued_at=1, keep_id=3600)
     slot = Slot(0, queue.reserve({0: 1})[0])
-    assert queue.write([slot], [marked]) == [Written.DONE]
+    assert queue.write([slot], [marked]) == [WriteResult.DONE]
     (delivery,) = process.queue.receive()
     delivery.ack()
     record = world.store.get(queue.key(slot))
@@ -317,7 +317,7 @@ def a_marked_message_leaves_its_id(world: World) -> None:
     assert record.bins["msgId"] == "ledger-1"
     assert "data" not in record.bins
     assert 3000 < record.ttl <= 3600
-    assert queue.write([slot], [marked]) == [Written.DONE]
+    assert queue.write([slot], [marked]) == [WriteResult.DONE]
     assert queue.stamp([slot], "late")[0] != marked
     with pytest.raises(LeaseLost):
         delivery.ack()

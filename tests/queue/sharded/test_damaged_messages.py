@@ -13,9 +13,9 @@ from latchwork.queue import Shovel
 from latchwork.queue.sharded import envelope, shards, stamps, stream
 from latchwork.queue.sharded.envelope import BINS, DAMAGED, KEPT_ID
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
-from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.shards import Shards
 from latchwork.queue.sharded.slots import Slot
-from latchwork.queue.sharded.stats import facts_of
+from latchwork.queue.sharded.stats import stats_of
 from latchwork.retry import Poll
 from latchwork.store import Put
 
@@ -243,7 +243,7 @@ def test_the_age_of_the_oldest_message_passes_over_dates_that_are_none(simulated
     process.queue.publish("a")
     for bad in HOSTILE:
         damage(simulated, process.queue.pointers, newest(process.queue.pointers), enqueuedAt=bad)
-        assert facts_of(process.queue).oldest_age is None or bad == 1.5, bad
+        assert stats_of(process.queue).oldest_age is None or bad == 1.5, bad
 
 
 # ---- the payload
@@ -309,8 +309,8 @@ def test_the_error_of_a_redrive_has_the_ids_of_all_that_were_moved_before_it(sim
                 raise Unavailable("no node")
         return before(self, shard, *rest, **more)
 
-    before = PointerQueue.claim
-    monkeypatch.setattr(PointerQueue, "claim", claim)
+    before = Shards.claim
+    monkeypatch.setattr(Shards, "claim", claim)
     with pytest.raises(Unavailable, match="no node") as failure:
         process.queue.redrive(400)
     moved = failure.value.details["redriven"]

@@ -14,11 +14,11 @@ from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
-from latchwork.queue.sharded.slots import Slot, Turn
-from latchwork.queue.sharded.stats import facts_of
+from latchwork.queue.sharded.slots import ShardHolder, Slot
+from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.transfer import load
 from latchwork.queue.sharded.upkeep import sweeper
-from latchwork.queue.sharded.upkeep.report import Kind, Stop
+from latchwork.queue.sharded.upkeep.report import Stop, SubqueueKind
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.spark.offsets import pointers_of
 from latchwork.store import Exists, MapPut, MemoryStore, Put
@@ -89,7 +89,7 @@ def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, b
     damage(simulated, process.queue.pointers, 1, **{bin: bad})
     for _ in range(2):
         report = process.sweeper().run_once()
-        assert [(shard.kind, shard.shard) for shard in report.damaged] == [(Kind.MAIN, 1)]
+        assert [(shard.kind, shard.shard) for shard in report.damaged] == [(SubqueueKind.MAIN, 1)]
         ((name, error),) = report.failures
         assert name == "q"
         assert "q_SHARD_1_POINTERS" in error
@@ -97,7 +97,7 @@ def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, b
         assert process.registry.last_sweep("q").error == error
     depth = process.queue.depth()
     assert (depth.damaged, depth.ready) == (1, 300)
-    assert facts_of(process.queue).depth == depth
+    assert stats_of(process.queue).depth == depth
     assert len(process.queue.peek_all()) == 300
 
 
@@ -156,7 +156,7 @@ def test_who_has_the_turn_is_forgotten_where_it_cannot_be_read(simulated, bin, b
     simulated.shards = 1
     process, seen = simulated.process(), []
     process.queue.publish_many(range(10), key="k")
-    assert len(process.queue.await_messages(3, 0, {0}, Turn(5, False))) == 3  # which nobody acknowledges
+    assert len(process.queue.await_messages(3, 0, {0}, ShardHolder(5, False))) == 3  # which nobody acknowledges
     damage(simulated, process.queue.pointers, 0, **{bin: bad})
     process.queue.active.reset_after_fork()
     consumer = Consumer(process.queue, lambda delivery: seen.append(delivery.payload), ordered=True, upkeep=False)
@@ -292,7 +292,7 @@ def test_what_is_beyond_the_budget_has_its_turn_although_the_first_message_is_in
     for _ in range(12):
         simulated.lapse()
         report = leader.run_once()
-    assert report.shards == () or all(shard.swept == 100 for shard in report.shards if shard.kind is Kind.MAIN)
+    assert report.shards == () or all(shard.swept == 100 for shard in report.shards if shard.kind is SubqueueKind.MAIN)
 
 
 def test_the_rescue_of_a_damaged_shard_goes_on_where_the_last_sweep_stopped(simulated, monkeypatch):
@@ -305,7 +305,7 @@ def test_the_rescue_of_a_damaged_shard_goes_on_where_the_last_sweep_stopped(simu
     stops, leader = [], process.sweeper()
     for _ in range(12):  # twice through 500 slots: messages that were never handed out wait for one sweep duration
         simulated.lapse()
-        (found,) = [shard for shard in leader.run_once().shards if shard.kind is Kind.MAIN]
+        (found,) = [shard for shard in leader.run_once().shards if shard.kind is SubqueueKind.MAIN]
         assert found.scanned <= 100
         assert found.damage
         stops.append(found.stop)

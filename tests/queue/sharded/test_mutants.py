@@ -11,8 +11,8 @@ from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
 from latchwork.queue.sharded.pending import PendingSlots
-from latchwork.queue.sharded.shards import PointerQueue
-from latchwork.queue.sharded.slots import Written
+from latchwork.queue.sharded.shards import Shards
+from latchwork.queue.sharded.slots import WriteResult
 from latchwork.queue.sharded.stamps import StampRules
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
@@ -68,7 +68,7 @@ def pass_what_is_live(patch) -> None:
 
 def take_what_is_live(patch) -> None:
     anything = exists("data") & exists("delivery")
-    patch.setattr(PointerQueue, "stamp_rules", replace(PointerQueue.stamp_rules, abandoned=anything))
+    patch.setattr(Shards, "stamp_rules", replace(Shards.stamp_rules, abandoned=anything))
 
 
 def take_without_stamping(patch) -> None:
@@ -77,17 +77,17 @@ def take_without_stamping(patch) -> None:
 
 
 def no_deadline_for_producers(patch) -> None:
-    init = PointerQueue.__init__
+    init = Shards.__init__
 
     def patient(self, *args, **kwargs):
         init(self, *args, **kwargs)
         self.sweep = 1e9
 
-    patch.setattr(PointerQueue, "__init__", patient)
+    patch.setattr(Shards, "__init__", patient)
 
 
 def no_tombstone(patch) -> None:
-    patch.setattr(PointerQueue, "write_tombstones", lambda self, slots: [True] * len(slots))
+    patch.setattr(Shards, "write_tombstones", lambda self, slots: [True] * len(slots))
 
 
 def no_grace(patch) -> None:
@@ -113,11 +113,11 @@ def bury_what_is_there(patch) -> None:
 
 def anything_there_is_mine(patch) -> None:
     """A slot that is taken counts as written."""
-    write = PointerQueue.write
+    write = Shards.write
     patch.setattr(
-        PointerQueue,
+        Shards,
         "write",
-        lambda self, *args, **kw: [Written.DONE if w is Written.SPENT else w for w in write(self, *args, **kw)],
+        lambda self, *args, **kw: [WriteResult.DONE if w is WriteResult.SPENT else w for w in write(self, *args, **kw)],
     )
 
 
@@ -126,9 +126,9 @@ def no_epoch_on_the_pointer(patch) -> None:
 
 
 def count_attempts_at_the_acknowledgement(patch) -> None:
-    stamp = PointerQueue.stamp
+    stamp = Shards.stamp
     patch.setattr(
-        PointerQueue, "stamp", lambda self, slots, me, count=True, **how: stamp(self, slots, me, count=False, **how)
+        Shards, "stamp", lambda self, slots, me, count=True, **how: stamp(self, slots, me, count=False, **how)
     )
 
 
@@ -144,9 +144,9 @@ def stamp_with_a_new_id_each_time(patch) -> None:
 
 
 def forget_the_id_of_a_marked_message(patch) -> None:
-    remove = PointerQueue.remove
+    remove = Shards.remove
     patch.setattr(
-        PointerQueue,
+        Shards,
         "remove",
         lambda self, held: remove(self, [h._replace(envelope=structs.replace(h.envelope, keep_id=0)) for h in held]),
     )

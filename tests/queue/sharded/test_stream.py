@@ -13,7 +13,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
-from latchwork.queue.sharded.slots import Slot, Written
+from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
@@ -55,7 +55,7 @@ def test_a_slot_that_a_stream_found_empty_stays_closed_as_long_as_a_ledger_may_f
     queue.reserve({0: 1})
     assert flat(ranges.read(queue, 0, 0, 1)) == []
     clock.advance(LEDGER_TTL - 1)
-    assert queue.write([Slot(0, 1)], [Envelope("1", "late")]) == [Written.SPENT]
+    assert queue.write([Slot(0, 1)], [Envelope("1", "late")]) == [WriteResult.SPENT]
 
 
 def flat(steps):
@@ -207,7 +207,7 @@ def test_a_producer_that_sleeps_for_many_sweep_durations_adds_nothing_to_a_repla
     first = everything(queue)
     clock.advance(10 * queue.pointers.sweep)
     (outcome,) = queue.pointers.write([slot], [envelope_of(99)])
-    assert outcome is Written.SPENT
+    assert outcome is WriteResult.SPENT
     assert everything(queue) == first
 
 

@@ -14,7 +14,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import subqueue, transfer
 from latchwork.queue.sharded.active import ActiveShards
 from latchwork.queue.sharded.members import Members
-from latchwork.queue.sharded.shards import PointerQueue
+from latchwork.queue.sharded.shards import Shards
 from latchwork.retry import RetryPolicy
 from latchwork.store import RecordStore, SQLiteStore
 from latchwork.store.sqlite import file as sqlite_file
@@ -172,7 +172,7 @@ def test_a_receive_that_was_undone_over_a_damaged_page_is_made_call_by_call(stor
     queue.publish_many(["a", "b"])
     calls = []
     failing.fail("UPDATE", times=0)
-    stamp = PointerQueue.stamp
+    stamp = Shards.stamp
 
     def damaged(self, *args, **rest):
         calls.append(len(args[0]))
@@ -180,10 +180,10 @@ def test_a_receive_that_was_undone_over_a_damaged_page_is_made_call_by_call(stor
         return stamp(self, *args, **rest)
 
     try:
-        PointerQueue.stamp = damaged
+        Shards.stamp = damaged
         assert [one.payload for one in queue.receive(2)] == ["a", "b"]
     finally:
-        PointerQueue.stamp = stamp
+        Shards.stamp = stamp
     assert calls == [2, 2]
     assert [one.payload for one in queue.receive(2)] == []
 
@@ -192,7 +192,7 @@ def test_a_publisher_that_is_killed_between_its_calls_leaves_no_reserved_slot(st
     queue.publish("before")
     child = os.fork()
     if not child:
-        monkeypatch.setattr(PointerQueue, "write", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(Shards, "write", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
         try:
             queue.publish("lost")
         except LatchworkError:

@@ -50,10 +50,10 @@ def attempt_that_dies_before_it_says_written():
 
 
 def nothing_kept_of_the_deleted():
-    def remove(self, held, real=pointers.PointerQueue.remove):
+    def remove(self, held, real=pointers.Shards.remove):
         return real(self, [one._replace(envelope=structs.replace(one.envelope, keep_id=0)) for one in held])
 
-    return mock.patch.object(pointers.PointerQueue, "remove", remove)
+    return mock.patch.object(pointers.Shards, "remove", remove)
 
 
 def two_attempts_at_once():

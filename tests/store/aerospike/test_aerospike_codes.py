@@ -21,7 +21,7 @@ from latchwork.errors import (
     Unavailable,
 )  # fmt: skip
 from latchwork.retry import again, reason
-from latchwork.store.aerospike.results import VERDICTS, Fault, Verdict, error_of, fault_of, verdict_of
+from latchwork.store.aerospike.results import VERDICTS, ClientFault, Verdict, error_of, fault_of, verdict_of
 
 CLASSES = [found for _, found in inspect.getmembers(driver, inspect.isclass) if issubclass(found, Exception)]
 NEVER_APPLIED = [-6, -7, -8, -10, -11, -14, 7, 11, 14, 18, 32, 66, 83, 120, 121, 151, 152, 8]
@@ -37,11 +37,11 @@ CODES = [*NEVER_APPLIED, *DEFINITE, *IN_DOUBT, *PERMANENT, *READS_ONLY, 9, 22]
 
 
 def write(code, in_doubt=False, **more):
-    return error_of(Fault(code, in_doubt, "said", **more), "the record", write=True)
+    return error_of(ClientFault(code, in_doubt, "said", **more), "the record", write=True)
 
 
 def read(code, **more):
-    return error_of(Fault(code, False, "said", **more), "the record", write=False)
+    return error_of(ClientFault(code, False, "said", **more), "the record", write=False)
 
 
 def test_the_table_has_every_documented_code_and_no_other():
@@ -101,11 +101,11 @@ def test_a_timeout_says_nothing_about_a_row_and_that_nothing_was_sent_for_a_reco
 
 
 def test_a_refused_ttl_names_the_setting_and_a_passing_refusal_may_be_tried_again():
-    refused = error_of(Fault(22), "the record", write=True, no_ttl=True)
+    refused = error_of(ClientFault(22), "the record", write=True, no_ttl=True)
     assert type(refused) is Misconfigured
     assert "nsup-period" in str(refused)
     assert type(write(22)) is Unavailable
-    assert verdict_of(Fault(22), write=True) is Verdict.CONDITIONAL
+    assert verdict_of(ClientFault(22), write=True) is Verdict.CONDITIONAL
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_request_is_sent_again_as_overloaded_where_too_much_was_asked(code, wh
 @pytest.mark.parametrize("message", ["", "said"])
 @pytest.mark.parametrize("code", [*(code for code in CODES if code < 0), -999, 9])
 def test_no_server_is_said_to_have_refused_what_the_client_gave_up(code, message, writing):
-    text = str(error_of(Fault(code, message=message), "the record", write=writing))
+    text = str(error_of(ClientFault(code, message=message), "the record", write=writing))
     assert "server refused" not in text
     assert ("the client failed" in text) == (code == -999)
     assert (f"said, code {code})" if message else f"(code {code})") in text
@@ -162,7 +162,7 @@ def test_every_exception_of_the_client_becomes_one_of_ours(kind, writing):
 
 @pytest.mark.parametrize("said", ["127.0.0.1:3000 AEROSPIKE_OK", "127.0.0.1:3000 AEROSPIKE_ERR_CLUSTER", ""])
 def test_a_server_that_starts_is_said_to_serve_nothing_yet_with_a_remedy(said):
-    text = str(error_of(Fault(11, message=said), "the record", write=True))
+    text = str(error_of(ClientFault(11, message=said), "the record", write=True))
     what, _, remedy = text.partition("; ")
     assert "does not serve it now (" in what
     assert "starts" in remedy
@@ -172,7 +172,7 @@ def test_a_fault_is_read_from_the_arguments_not_from_the_class():
     first = driver.TimeoutError(9, "mine", "file.c", 1, True)
     driver.TimeoutError.code, driver.TimeoutError.in_doubt = -1, False
     try:
-        assert fault_of(first) == Fault(9, in_doubt=True, message="mine")
+        assert fault_of(first) == ClientFault(9, in_doubt=True, message="mine")
     finally:
         driver.TimeoutError.code, driver.TimeoutError.in_doubt = 9, None
 

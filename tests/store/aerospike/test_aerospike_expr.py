@@ -73,7 +73,7 @@ def blobs():
 def booleans(depth: int):
     operators = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
     leaves = [
-        st.sampled_from(["i", "m", "absent"]).map(e.Exists),
+        st.sampled_from(["i", "m", "absent"]).map(e.BinExists),
         st.builds(e.MapHas, MAPS, keys()),
         st.builds(e.Compare, operators, integers(0), integers(0)),
         st.builds(e.Compare, operators, texts(), texts()),

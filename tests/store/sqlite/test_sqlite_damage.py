@@ -423,5 +423,5 @@ def test_a_row_whose_name_is_gone_is_not_taken_for_another_records():
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE records (id, set_name, name, generation, updated, expires, bins)")
     connection.execute("INSERT INTO records VALUES (1, 's', NULL, 1, 1, NULL, x'c1')")
-    found = sqlite_rows.Found(connection, BAD, 1, sqlite_rows.Row(1, 1, None, b"\xc1"))
+    found = sqlite_rows.FoundRow(connection, BAD, 1, sqlite_rows.Columns(1, 1, None, b"\xc1"))
     assert sqlite_rows._is_of_another(found) is False

@@ -42,7 +42,7 @@ _GROWING = (DONE, GONE, VOUCHED)
 _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """The place of a message in a batch.
 
     batch: names its blocks, `{queue}/{name}/{tag}`.
@@ -70,17 +70,17 @@ def parts_of(batch: str) -> tuple[str, str, str]:
     return (unquote(parts[0]), unquote(parts[1]), parts[2]) if len(parts) == 3 else ("", "", "")
 
 
-def place_of(envelope: Envelope) -> Place | None:
+def place_of(envelope: Envelope) -> BatchPlace | None:
     """Return the place that a message has; None if it has none, or a damaged one."""
     return None if envelope.batch is None else place_of_text(envelope.batch)
 
 
-def place_of_text(text: str) -> Place | None:
+def place_of_text(text: str) -> BatchPlace | None:
     """Return the place that a message has in its bin; None if that is damaged."""
     batch, *numbers = text.rsplit("/", 2)
     if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 12 for one in numbers):
         return None
-    return Place(batch, min(max(int(numbers[0]), 1), MAX_TTL), int(numbers[1]))
+    return BatchPlace(batch, min(max(int(numbers[0]), 1), MAX_TTL), int(numbers[1]))
 
 
 class Counts(NamedTuple):
@@ -117,11 +117,11 @@ class Blocks:
         """Return the key of a block."""
         return Key(self._set, f"M/{batch}/{number}")
 
-    def mark(self, places: Sequence[Place]) -> Marked:
+    def mark(self, places: Sequence[BatchPlace]) -> Marked:
         """Note that these messages are done. One call; a repeat is harmless."""
         return self._put(places, DONE, GONE, OUT)
 
-    def close(self, place: Place) -> bool:
+    def close(self, place: BatchPlace) -> bool:
         """Note the first ordinal that no message has; return whether its block is settled. One call, or none.
 
         From then on `mark` finds out when the last block is settled, as it does for all others. Raises the store's
@@ -136,11 +136,11 @@ class Blocks:
             raise row
         return _is_whole(row)
 
-    def vouch(self, places: Sequence[Place]) -> list[LatchworkError | None]:
+    def vouch(self, places: Sequence[BatchPlace]) -> list[LatchworkError | None]:
         """Note that these are published, even if their first publisher dies. One call; a repeat is harmless."""
         return self._put(places, VOUCHED, OUT).failures
 
-    def _put(self, places: Sequence[Place], bin: str, *others: str) -> Marked:
+    def _put(self, places: Sequence[BatchPlace], bin: str, *others: str) -> Marked:
         parts = _by_block(places)
         updates = [
             Update(self.key(batch, number), (*_moving(ordinals, bin, *others), *_SETTLED), exists=Exists.ANY, ttl=life)
@@ -152,7 +152,7 @@ class Blocks:
         settled = {block[0] for block, row in rows.items() if not isinstance(row, LatchworkError) and _is_whole(row)}
         return Marked(failures, settled)
 
-    def take_out(self, places: Sequence[Place], bin: str = OUT) -> None:
+    def take_out(self, places: Sequence[BatchPlace], bin: str = OUT) -> None:
         """Stop waiting for these messages, except those that are done, or vouched for. Two calls, more if others write.
 
         bin: `OUT`, or `GONE`, which counts also if a publisher has vouched for the message.
@@ -226,11 +226,11 @@ def _moving(ordinals: Sequence[int], bin: str, *others: str) -> tuple[Op, ...]:
     return (*put, *(MapRemove(other, tuple(ordinals)) for other in others))
 
 
-def _block(place: Place) -> tuple[str, int, int]:
+def _block(place: BatchPlace) -> tuple[str, int, int]:
     return place.batch, place.life, place.ordinal // BLOCK
 
 
-def _by_block(places: Iterable[Place]) -> dict[tuple[str, int, int], list[int]]:
+def _by_block(places: Iterable[BatchPlace]) -> dict[tuple[str, int, int], list[int]]:
     """Return the ordinals within each block, each once."""
     parts: dict[tuple[str, int, int], dict[int, None]] = defaultdict(dict)
     for place in places:

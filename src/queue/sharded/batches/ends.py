@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from ....errors import Corrupt, LatchworkError
 from ..envelope import Envelope
-from ..ledger.dedup import Wanted, publish_unless_there
-from ..ledger.target import HasRecords, Target
+from ..ledger.dedup import KeyedMessage, publish_unless_there
+from ..ledger.target import HasRecords, LedgerTarget
 from .blocks import parts_of
 from .records import BatchRecords, BatchState, Tally, names_in
 
@@ -25,7 +25,7 @@ SCOPE = "batch"
 class Finds(HasRecords, Protocol):
     """The registry that finds the queue of a follow-up: `QueueRegistry` is one."""
 
-    def get(self, name: str) -> Target: ...
+    def get(self, name: str) -> LedgerTarget: ...
 
 
 class Home(Protocol):
@@ -90,7 +90,7 @@ def follow(queue: Home, state: BatchState, then: Mapping[str, Any]) -> None:
     bound = isinstance(key, str)
     shard = target.shard_of(key) if isinstance(key, str) else pointers.home(sum(state.tag.encode()))
     scope = f"{SCOPE}/{quote(queue.name, safe='')}"
-    wanted = Wanted(f"{quote(state.name, safe='')}/{state.tag}", envelope, shard, bound)
+    wanted = KeyedMessage(f"{quote(state.name, safe='')}/{state.tag}", envelope, shard, bound)
     (outcome,) = publish_unless_there(target, [wanted], 2 * state.life, scope=scope)
     if isinstance(outcome, LatchworkError):
         raise outcome

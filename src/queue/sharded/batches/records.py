@@ -29,7 +29,7 @@ from ....store import (
 from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
 from ....store.port import MAX_TTL
 from ...rows import read_each, readable
-from .blocks import BLOCK, OUT, Blocks, Counts, Place, batch_id
+from .blocks import BLOCK, OUT, BatchPlace, Blocks, Counts, batch_id
 
 MAX_NAME = 128
 """Characters in the name of a batch."""
@@ -98,9 +98,9 @@ class BatchRecords:
         """Return the key of a batch."""
         return Key(self._set, f"B/{self._queue}/{quote(name, safe='')}")
 
-    def place(self, state: BatchState, ordinal: int) -> Place:
+    def place(self, state: BatchState, ordinal: int) -> BatchPlace:
         """Return the place of a message."""
-        return Place(batch_id(self.queue, state.name, state.tag), state.life, ordinal)
+        return BatchPlace(batch_id(self.queue, state.name, state.tag), state.life, ordinal)
 
     # ---- made, found
 

@@ -256,7 +256,7 @@ class Settlements:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class HandlerCall:
     """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
 
     received, extended: when the deliveries came, and when their time began again.
@@ -281,7 +281,7 @@ class Runs:
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._timeout = queue.config.handler_timeout.total_seconds()
         self._lock = self._seams.lock()
-        self._runs: list[Run] = []
+        self._runs: list[HandlerCall] = []
         self._over = False
         self.stuck = 0
         """Handlers that were given up and have not returned."""
@@ -295,25 +295,25 @@ class Runs:
         """Return `seconds`, or less if a message has to be extended before they are over."""
         return min(seconds, self._sweep / EXTENSIONS)
 
-    def begin(self, delivery: Delivery) -> Run | None:
+    def begin(self, delivery: Delivery) -> HandlerCall | None:
         """Return a run of one message, whose handler begins now; None if nothing may begin any more."""
         now = self._seams.monotonic()
-        run = Run([delivery], now, now, started=now)
+        run = HandlerCall([delivery], now, now, started=now)
         with self._lock:
             if self._over:
                 return None
             self._runs.append(run)
         return run
 
-    def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> Run:
+    def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> HandlerCall:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         now = self._seams.monotonic()
-        run = Run(list(deliveries), now, now, on_given_up=on_given_up)
+        run = HandlerCall(list(deliveries), now, now, on_given_up=on_given_up)
         with self._lock:
             self._runs.append(run)
         return run
 
-    def add(self, run: Run, deliveries: Sequence[Delivery]) -> None:
+    def add(self, run: HandlerCall, deliveries: Sequence[Delivery]) -> None:
         """Add messages to a run whose handler has not begun; if the run was given up, they are given up too."""
         with self._lock:
             if not run.abandoned:
@@ -321,7 +321,7 @@ class Runs:
                 return
         self._give_up(run, deliveries, LATE)
 
-    def start(self, run: Run) -> bool:
+    def start(self, run: HandlerCall) -> bool:
         """Whether the handler may begin: not if this run, or all later ones, were given up.
 
         Its time runs from here.
@@ -333,7 +333,7 @@ class Runs:
         self.abandon(run, LATE)
         return False
 
-    def close(self, run: Run) -> bool:
+    def close(self, run: HandlerCall) -> bool:
         """Note that the handler has returned; return whether the worker still has to settle its deliveries."""
         with self._lock:
             self._runs.remove(run)
@@ -357,7 +357,7 @@ class Runs:
         for run in self._open_runs():
             self.abandon(run, why)
 
-    def abandon(self, run: Run, why: str) -> bool:
+    def abandon(self, run: HandlerCall, why: str) -> bool:
         """Give a run up: its messages go to the sideline, and a later result of its handler is ignored.
 
         Messages whose handler has not begun are handed back, except by an ordered consumer: they would come out of
@@ -376,7 +376,7 @@ class Runs:
                 run.on_given_up(moved)
         return True
 
-    def _give_up(self, run: Run, deliveries: Sequence[Delivery], why: str) -> bool:
+    def _give_up(self, run: HandlerCall, deliveries: Sequence[Delivery], why: str) -> bool:
         """Whether nothing is left of them here."""
         left = _open(deliveries)
         if not left:
@@ -387,7 +387,7 @@ class Runs:
         log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
         return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))
 
-    def _open_runs(self) -> list[Run]:
+    def _open_runs(self) -> list[HandlerCall]:
         with self._lock:
             return [run for run in self._runs if not run.abandoned]
 

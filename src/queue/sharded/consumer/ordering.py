@@ -13,7 +13,7 @@ from ....errors import LatchworkError
 from ....seams import Event
 from ..delivery import Delivery
 from ..queue import ShardedQueue
-from ..slots import Turn
+from ..slots import ShardHolder
 from ..subqueue import MAX_RECEIVE
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class HeldShard:
     def receive(self, most: int, *, more: bool, timeout: float) -> list[Delivery]:
         """Return the next messages of the shard; `more`: beside some that are in hand and not handled yet."""
         end = self.queue.store.seams.monotonic() + timeout
-        return self.queue.await_messages(most, end, {self.shard}, Turn(self.grant.fence, more))
+        return self.queue.await_messages(most, end, {self.shard}, ShardHolder(self.grant.fence, more))
 
     def on_given_up(self, moved: bool) -> None:
         """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline.

@@ -74,7 +74,7 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class ClaimedMessage:
     """A message that was claimed and not begun. Times in seconds, monotonic.
 
     extended: when its lease began.
@@ -101,23 +101,23 @@ class Prefetched:
         self._safe = self._sweep / 2
         """Seconds after which a sweep may have taken a message, as in a pause of the process."""
         self._lock = self._seams.lock()
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[ClaimedMessage] = deque()
         self._over = False
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Keep messages that were just claimed."""
         swept = Reason.SWEPT.value
-        waiting = [Waiting(d, d.received, d.received, d.held.envelope.reason == swept) for d in deliveries]
+        waiting = [ClaimedMessage(d, d.received, d.received, d.held.envelope.reason == swept) for d in deliveries]
         waiting.sort(key=attrgetter("survived"))
         with self._lock:
             self.waiting += waiting
 
-    def put_back(self, one: Waiting) -> None:
+    def put_back(self, one: ClaimedMessage) -> None:
         """Keep a message that was taken and may not begin yet."""
         with self._lock:
             self.waiting.append(one)
 
-    def take(self) -> Waiting | None:
+    def take(self) -> ClaimedMessage | None:
         """Return the next message, to be handled now; None if there is none. A call for a late one, which a sweep may
         have taken.
         """

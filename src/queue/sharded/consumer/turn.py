@@ -14,9 +14,9 @@ from ..delivery import Delivery
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
-from .handler import Invoker, Run, Runs, Settlements, Verdict, text_of
+from .handler import HandlerCall, Invoker, Runs, Settlements, Verdict, text_of
 from .ordering import HeldShard, ShardLocks
-from .prefetch import SPAN, Pace, Prefetched, Waiting
+from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
 from .signals import Signals
 
@@ -134,7 +134,7 @@ class Turns:
             self.settlements.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched.waiting and not self.consumer.ends() else 0.0)
 
-    def _not_now(self, waiting: Waiting, wait: float) -> None:
+    def _not_now(self, waiting: ClaimedMessage, wait: float) -> None:
         """Hand back a message that may not begin; if it has to stay, wait before the next attempt with it."""
         self.prefetched.put_back(waiting)
         self.prefetched.hand_back()
@@ -143,7 +143,7 @@ class Turns:
 
     # ---- at a rate
 
-    def _admitted(self, waiting: Waiting, rate: Rate) -> bool:
+    def _admitted(self, waiting: ClaimedMessage, rate: Rate) -> bool:
         """Whether the handler of this message may begin now; if not, the message was failed, put off, or
         handed back if that could be.
         """
@@ -197,7 +197,7 @@ class Turns:
             self.consumer.stopping.wait(min(left, STATE_POLL))
         return self.consumer.takes()
 
-    def _in_turn(self, run: Run, held: HeldShard, rate: Rate) -> Verdict | bool:
+    def _in_turn(self, run: HandlerCall, held: HeldShard, rate: Rate) -> Verdict | bool:
         """Wait with a message in hand, as nothing may pass it, until its handler may begin; False if it may not.
 
         If the user's function fails, return the reason for which the message fails.
@@ -231,7 +231,7 @@ class Turns:
                     return
                 self._handle(run, held)
 
-    def _gather(self, held: HeldShard | None) -> Run | None:
+    def _gather(self, held: HeldShard | None) -> HandlerCall | None:
         """Return the next message, or the next batch: as many as come within `max_wait` of the first, up to
         `max_size`.
         """
@@ -246,7 +246,7 @@ class Turns:
             self._fill(run, batching, held)
         return run
 
-    def _fill(self, run: Run, batching: BatchingConfig, held: HeldShard | None) -> None:
+    def _fill(self, run: HandlerCall, batching: BatchingConfig, held: HeldShard | None) -> None:
         ask = RECEIVE_WAIT if held is None else STATE_POLL
         while len(run.deliveries) < batching.max_size and self._may_take(held):
             left = run.received + batching.max_wait.total_seconds() - self.seams.monotonic()
@@ -269,7 +269,7 @@ class Turns:
         """Whether more messages may be taken; in order, not once others may have the shard."""
         return not ((held is not None and held.lost) or self.consumer.saturated() or self.consumer.ends())
 
-    def _handle(self, run: Run | None, held: HeldShard | None = None) -> None:
+    def _handle(self, run: HandlerCall | None, held: HeldShard | None = None) -> None:
         if run is None:
             return
         may: Verdict | bool = True
@@ -294,7 +294,7 @@ class Turns:
         elif held is not None:
             held.is_given_up = True
 
-    def _leave(self, run: Run, held: HeldShard) -> None:
+    def _leave(self, run: HandlerCall, held: HeldShard) -> None:
         """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""
         held.leave()
         if self.runs.close(run):

@@ -35,7 +35,7 @@ from ...rows import read_each
 from ..config import GroupConfig
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
-from ..shards import PointerQueue
+from ..shards import Shards
 from ..slots import Slot
 from ..stamps import GROUPS, releasing
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers, counted
@@ -175,7 +175,7 @@ def leave(shared: SharedPointers) -> list[int]:
     return ends
 
 
-def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[PointerQueue]) -> None:
+def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[Shards]) -> None:
     """Drop a group, or continue where another process died while dropping it. Six calls, and one to three per
     1,000 messages that it had left.
 
@@ -235,7 +235,7 @@ def _dropped(config: GroupConfig) -> NotFound:
     return NotFound(f"there is no group {config.name!r} any more: it was dropped")
 
 
-def forget_dead(records: QueueRecords, queue: PointerQueue, tags: Collection[str]) -> None:
+def forget_dead(records: QueueRecords, queue: Shards, tags: Collection[str]) -> None:
     """Take groups out of a queue's shards whose record is not there: it has expired, or their maker woke too late.
 
     A group's record is there before it joins, so one that is not found after that is dead. One call, none without tags.
@@ -273,7 +273,7 @@ def _may_be_done(row: Any) -> bool:
     return isinstance(row, Refused) or (not isinstance(row, LatchworkError) and row[0] == 0)
 
 
-def _delete(first: PointerQueue, queues: Iterable[PointerQueue]) -> None:
+def _delete(first: Shards, queues: Iterable[Shards]) -> None:
     removals = [Removal(queue.pointers_key(n)) for queue in queues for n in range(queue.shards)]
     for row in first.store.delete_many(removals, repeatable=True):
         if isinstance(row, LatchworkError):

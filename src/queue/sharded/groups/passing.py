@@ -10,10 +10,10 @@ from ....store import Record
 from ...rows import read_each
 from ..pointers import FIRE
 from ..record import QueueRecords
-from ..shards import PointerQueue
+from ..shards import Shards
 from ..slots import Slot
 from ..stamps import GROUPS, SEEN
-from ..sweep_record import MARKS, Kind, SweepRecord, mark_name, pointer_bin
+from ..sweep_record import MARKS, SubqueueKind, SweepRecord, mark_name, pointer_bin
 from .pointers import shared_pointers_key
 
 
@@ -22,7 +22,7 @@ def not_given(groups: Any) -> set[str]:
     return {tag for tag, delivery in groups.items() if delivery in ("", SEEN)} if isinstance(groups, dict) else set()
 
 
-def passed_by_groups(queue: PointerQueue, slots: Collection[Slot]) -> set[Slot]:
+def passed_by_groups(queue: Shards, slots: Collection[Slot]) -> set[Slot]:
     """Return the slots of a queue that a group has claimed and whose message it was not given. No call without groups.
 
     It may have found them empty, and a sweep may have passed them since. A slot of which this cannot be read is not
@@ -43,9 +43,7 @@ def passed_by_groups(queue: PointerQueue, slots: Collection[Slot]) -> set[Slot]:
     return {slot for (slot, tag), one in found if isinstance(one, Record) and tag in not_given(one.bins.get(GROUPS))}
 
 
-def passed_by_sweeps(
-    records: QueueRecords, queue: PointerQueue, slot: Slot, tags: Collection[str], *, own: bool
-) -> bool:
+def passed_by_sweeps(records: QueueRecords, queue: Shards, slot: Slot, tags: Collection[str], *, own: bool) -> bool:
     """Whether a sweep may have passed the slot while it was empty, for a reader to which it was not handed out since.
 
     A consumer that finds a slot empty looks there again or leaves a tombstone; one that dies leaves the slot to the
@@ -54,22 +52,22 @@ def passed_by_sweeps(
 
     tags: of the groups; own: also the queue's own consumers.
     """
-    readers: dict[str, tuple[Kind, str | None]] = {
-        f"{queue.name}@{tag.rpartition('~')[0]}": (Kind.SHARED, tag) for tag in tags
+    readers: dict[str, tuple[SubqueueKind, str | None]] = {
+        f"{queue.name}@{tag.rpartition('~')[0]}": (SubqueueKind.SHARED, tag) for tag in tags
     }
     if own:
-        readers[queue.name] = Kind.MAIN, None
+        readers[queue.name] = SubqueueKind.MAIN, None
     if not readers:
         return False
     keys = [records.key(name) for name in readers]
-    found = read_each(queue.store, keys, *map(pointer_bin, (Kind.MAIN, Kind.SHARED)), MARKS, "tag")
+    found = read_each(queue.store, keys, *map(pointer_bin, (SubqueueKind.MAIN, SubqueueKind.SHARED)), MARKS, "tag")
     return any(
         not isinstance(one, Record) or one.bins.get("tag") != tag or _reaches(one, kind, slot)
         for one, (kind, tag) in zip(found, readers.values(), strict=True)
     )
 
 
-def _reaches(record: Record, kind: Kind, slot: Slot) -> bool:
+def _reaches(record: Record, kind: SubqueueKind, slot: Slot) -> bool:
     """Whether the sweep pointer, or the mark, is not below the slot, or cannot be read."""
     notes = SweepRecord.of(record.key, record.bins, 0)
     mark = notes.marks.get(mark_name(kind, slot.shard), (0, 0))[0]

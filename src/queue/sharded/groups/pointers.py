@@ -14,10 +14,10 @@ from ...rows import read_each
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
 from ..members import Members
-from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardState
-from ..shards import ADVANCED, CLAIM, UNSEALED, PointerQueue
+from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
+from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
 from ..shared_acks import SharedAck, acknowledge_shared
-from ..slots import Claim, Found, Held, Slot, Turn, Written
+from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, adopting, group_ack_of, passing, stamp_rules_of
 
 JOINED, FIRST = "joined", "first"
@@ -46,7 +46,7 @@ def _claiming(turn: bool | None) -> Form:
 _CLAIMING = {turn: _claiming(turn) for turn in (None, False, True)}
 
 
-class SharedPointers(PointerQueue):
+class SharedPointers(Shards):
     """The pointers with which a group reads the slots of its queue.
 
     The group has fire and load pointers of its own. The messages stay in the queue's slots, and are stored once.
@@ -72,7 +72,7 @@ class SharedPointers(PointerQueue):
         """Return the key of the queue's own pointers of a shard."""
         return super().pointers_key(shard)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
         """Return what the queue has loaded and the group has fired. One batch read. Raises `NotFound` if the group was
         dropped.
         """
@@ -83,18 +83,20 @@ class SharedPointers(PointerQueue):
         """Return the keys of the records that `states_of` needs, with `GROUP_STATE_BINS`."""
         return [key for shard in shards for key in (self.queue_key(shard), self.pointers_key(shard))]
 
-    def states_of(self, shards: Sequence[int], records: Sequence[Record | LatchworkError | None]) -> list[ShardState]:
+    def states_of(
+        self, shards: Sequence[int], records: Sequence[Record | LatchworkError | None]
+    ) -> list[ShardPointers]:
         """Return the states of these shards. Raises `NotFound` if the group has none: it was dropped.
 
-        A shard whose record cannot be read is damaged, as in `PointerQueue.states`.
+        A shard whose record cannot be read is damaged, as in `Shards.states`.
         """
         states = []
         for shard, queues, groups in zip(shards, records[::2], records[1::2], strict=True):
             if groups is None:
                 raise NotFound(f"the group {self.tag!r} of queue {self.name!r} was dropped: ask for it again")
-            there = ShardState.read(shard, self.queue_key(shard), queues)
+            there = ShardPointers.read(shard, self.queue_key(shard), queues)
             self._loaded[shard] = max(there.loaded, self._loaded.get(shard, 0))
-            here = ShardState.read(shard, self.pointers_key(shard), groups)
+            here = ShardPointers.read(shard, self.pointers_key(shard), groups)
             bins = groups.bins if isinstance(groups, Record) else None
             if bins is not None:
                 self._joined_at[shard] = counted(bins.get(JOINED))
@@ -108,7 +110,7 @@ class SharedPointers(PointerQueue):
         """Note what a publisher of this process has reserved."""
         self.members = members
 
-    def claiming(self, shard: int, n: int, turn: Turn | None) -> Update:
+    def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
         """Return the claim of up to `n` pointers, of the pointers that this process knows to be reserved."""
         if shard not in self._loaded or shard not in self._joined_at:
             self.states([shard])
@@ -116,14 +118,18 @@ class SharedPointers(PointerQueue):
         form, fence = _CLAIMING[None if turn is None else turn.more], {} if turn is None else {"fence": turn.fence}
         return form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
 
-    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | StampMiss | LatchworkError:
         """Return the message, as any queue does; an empty slot from before the group joined has no message for the
         group.
         """
         found = super().stamped(slot, me, row)
-        return Found.TAKEN if found is Found.ABSENT and slot.pointer <= self._joined_at.get(slot.shard, 0) else found
+        return (
+            StampMiss.TAKEN
+            if found is StampMiss.ABSENT and slot.pointer <= self._joined_at.get(slot.shard, 0)
+            else found
+        )
 
-    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
+    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Acknowledge these messages for the group, and delete each for which no reader waits any more. One call,
         or two.
         """
@@ -195,13 +201,13 @@ class SharedPointers(PointerQueue):
                 raise outcome
 
 
-class GroupPointers(PointerQueue):
+class GroupPointers(Shards):
     """All shards of a group: the shards of the queue, followed by the same number of its own.
 
     name: of the group, as users see it.
     """
 
-    def __init__(self, name: str, shared: SharedPointers, own: PointerQueue) -> None:
+    def __init__(self, name: str, shared: SharedPointers, own: Shards) -> None:
         super().__init__(own.store, own.client_id, name, shared.shards + own.shards, ttl=own.ttl, sweep=own.sweep)
         self.shared, self.own = shared, own
         self.bell = own.bell = shared.bell  # one read serves both
@@ -210,12 +216,12 @@ class GroupPointers(PointerQueue):
         """Return the group's own shard for a message that comes from elsewhere."""
         return self.shared.shards + shard % self.own.shards
 
-    def part_of(self, shard: int) -> tuple[PointerQueue, int]:
+    def part_of(self, shard: int) -> tuple[Shards, int]:
         """Return the queue of pointers that a shard belongs to, and its number there."""
         first = self.shared.shards
         return (self.shared, shard) if shard < first else (self.own, shard - first)
 
-    def _inner(self, slot: Slot) -> tuple[PointerQueue, Slot]:
+    def _inner(self, slot: Slot) -> tuple[Shards, Slot]:
         part_, shard = self.part_of(slot.shard)
         return part_, Slot(shard, slot.pointer)
 
@@ -232,7 +238,7 @@ class GroupPointers(PointerQueue):
         part_, inner = self.part_of(shard)
         return part_.pointers_key(inner)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardState]:
+    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
         """Return the pointers of these shards, or of all: one batch read. Raises `NotFound` once the group is
         dropped.
         """
@@ -243,14 +249,14 @@ class GroupPointers(PointerQueue):
         records = read_each(self.store, keys, *GROUP_STATE_BINS)
         found = self.shared.states_of(shared, records[: 2 * len(shared)])
         found += [
-            ShardState.read(self._outer(n), self.own.pointers_key(n), record)
+            ShardPointers.read(self._outer(n), self.own.pointers_key(n), record)
             for n, record in zip(own, records[2 * len(shared) :], strict=True)
         ]
         by_shard = {state.shard: state for state in found}
         return [by_shard[n] for n in numbers]
 
     def settled(self) -> list[int]:
-        """Return what `PointerQueue.settled` returns, for the group's own shards; the shared ones are swept with the
+        """Return what `Shards.settled` returns, for the group's own shards; the shared ones are swept with the
         queue's.
         """
         return self.own.settled()
@@ -264,14 +270,14 @@ class GroupPointers(PointerQueue):
 
     def write(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
-    ) -> list[Written | LatchworkError]:
+    ) -> list[WriteResult | LatchworkError]:
         """Create data records in the group's own shards."""
         return self.own.write([self._inner(slot)[1] for slot in slots], envelopes, fired=fired)
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int, turn: Turn | None = None, *, token: bytes | None = None) -> Claim | None:
-        """Claim pointers, as `PointerQueue.claim` does."""
+    def claim(self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None) -> Claim | None:
+        """Claim pointers, as `Shards.claim` does."""
         part_, inner = self.part_of(shard)
         return part_.claim(inner, n, turn, token=token)
 
@@ -290,18 +296,18 @@ class GroupPointers(PointerQueue):
         """Return the messages in the rows that were read of these slots."""
         return [self.stamp_rules_at(slot).envelope(row) for slot, row in zip(slots, rows, strict=True)]
 
-    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | Found | LatchworkError:
+    def stamped(self, slot: Slot, me: str, row: Any) -> Envelope | StampMiss | LatchworkError:
         """Return what a stamp found."""
         part_, inner = self._inner(slot)
         return part_.stamped(inner, me, row)
 
-    def extending(self, held: Held) -> Update:
+    def extending(self, held: Stamped) -> Update:
         """Return the update that extends a delivery."""
         part_, inner = self._inner(held.slot)
         return part_.extending(held._replace(slot=inner))
 
-    def remove(self, held: Sequence[Held]) -> list[bool | LatchworkError]:
-        """Remove messages, as `PointerQueue.remove` does. One call for each of the two kinds of shards that has any."""
+    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+        """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""
         outcomes: dict[Slot, bool | LatchworkError] = {}
         for part_ in (self.shared, self.own):
             mine = [h for h in held if self.part_of(h.slot.shard)[0] is part_]
@@ -332,21 +338,18 @@ def counted(stored: Any) -> int:
     return stored if is_int(stored) and stored > 0 else 0
 
 
-def shared_pointers_key(queue: PointerQueue, tag: str, shard: int) -> Key:
+def shared_pointers_key(queue: Shards, tag: str, shard: int) -> Key:
     """Return the key of a group's pointers over the slots of a shard of its queue."""
     return Key(queue.meta_set, f"{queue.name}@{tag}_SHARED_SHARD_{shard}_POINTERS")
 
 
-def pointer_queues(
-    store: RecordStore, client_id: str, config: QueueConfig
-) -> tuple[PointerQueue, PointerQueue, PointerQueue]:
+def shards_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[Shards, Shards, Shards]:
     """Return the main queue, the sideline and the parked messages of a queue."""
     sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
     lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
     name = stored_name(config)
     main, sideline, parked = (
-        PointerQueue(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep)
-        for suffix, ttl in lives.items()
+        Shards(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep) for suffix, ttl in lives.items()
     )
     if isinstance(config, GroupConfig):
         shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)

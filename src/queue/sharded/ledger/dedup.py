@@ -15,11 +15,11 @@ from ....inputs import checked_text, span_of
 from ....plain import shown
 from ....store import Update
 from ..envelope import Envelope
-from ..slots import Slot, Written
+from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
 from .chunks import Chunk, LedgerRecords, place, slot_of
-from .target import Target
-from .writer import ChunkWriter, Row
+from .target import LedgerTarget
+from .writer import ChunkWriter, NewMessage
 
 MAX_KEY = 256
 MIN_FOR, MAX_FOR = timedelta(seconds=1), timedelta(days=365)
@@ -27,7 +27,7 @@ ON_DUPLICATE = ("keep", "raise")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeyedMessage:
     """A message that is to be published unless its key has one.
 
     shard: where it goes. If that shard is damaged, and the message is not `bound` to it, it goes to the next one.
@@ -39,7 +39,7 @@ class Wanted:
     bound: bool = False
 
 
-class Entry(NamedTuple):
+class KeyEntry(NamedTuple):
     """The message that a key has: its id, and its place in a batch, as its first publisher named them."""
 
     message_id: str
@@ -63,19 +63,19 @@ def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int
 
 
 def publish_unless_there(
-    queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
+    queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
 ) -> list[str | LatchworkError]:
     """Publish each message unless its key has one already; return the id of the key's message, or the error.
 
     See `publish_or_find`.
     """
     outcomes = publish_or_find(queue, wanted, seconds, scope=scope)
-    return [outcome.message_id if isinstance(outcome, Entry) else outcome for outcome in outcomes]
+    return [outcome.message_id if isinstance(outcome, KeyEntry) else outcome for outcome in outcomes]
 
 
 def publish_or_find(
-    queue: Target, wanted: Sequence[Wanted], seconds: int, *, scope: str = "dedup"
-) -> list[Entry | LatchworkError]:
+    queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
+) -> list[KeyEntry | LatchworkError]:
     """Publish each message unless its key has one already; return the key's message, or the error.
 
     seconds: how long a key is remembered, from its first message on.
@@ -87,7 +87,7 @@ def publish_or_find(
     batch that the first publisher gave, and with this payload.
     """
     first = {one.key: one for one in reversed(wanted)}
-    ids: dict[str, Entry | LatchworkError] = {}
+    ids: dict[str, KeyEntry | LatchworkError] = {}
     chosen = list(first.values())
     for begin in range(0, len(chosen), CHUNK):
         ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds, scope).run()
@@ -97,7 +97,7 @@ def publish_or_find(
 class _Attempt:
     """One run over at most 1,000 keys. Each key has a ledger (P6) of its own, with one chunk of one message."""
 
-    def __init__(self, queue: Target, wanted: Sequence[Wanted], seconds: int, scope: str) -> None:
+    def __init__(self, queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, scope: str) -> None:
         self._queue, self._pointers, self._store = queue, queue.pointers, queue.store
         self._wanted = {one.key: one for one in wanted}
         self._records = {
@@ -108,9 +108,9 @@ class _Attempt:
             for one in wanted
         }  # fmt: skip
         self._keep = seconds
-        self._ids: dict[str, Entry | LatchworkError] = {}
+        self._ids: dict[str, KeyEntry | LatchworkError] = {}
 
-    def run(self) -> dict[str, Entry | LatchworkError]:
+    def run(self) -> dict[str, KeyEntry | LatchworkError]:
         chunks = self._read()
         absent = [key for key, chunk in chunks.items() if chunk is None]
         mine = self._enter(absent) if absent else {}
@@ -193,7 +193,7 @@ class _Attempt:
         in_time = {
             key
             for (key, chunk), outcome in zip(began.items(), outcomes, strict=True)
-            if outcome is Written.DONE and now - chunk.born <= self._pointers.sweep / 2
+            if outcome is WriteResult.DONE and now - chunk.born <= self._pointers.sweep / 2
         }
         done = [self._records[key].finishing(0, 0) for key in in_time]
         rows = self._store.repeat_many(done) if done else []
@@ -211,9 +211,9 @@ class _Attempt:
         (msg_id,) = chunk.places
         try:
             if not (is_written or chunk.written):
-                row = Row(self._kept(key, chunk), None)
+                row = NewMessage(self._kept(key, chunk), None)
                 ChunkWriter(self._queue, self._records[key]).complete(chunk, [row])
-            self._ids[key] = Entry(msg_id, chunk.batch)
+            self._ids[key] = KeyEntry(msg_id, chunk.batch)
         except LatchworkError as failure:
             self._ids[key] = failure
 

@@ -21,8 +21,8 @@ from ....plain import shown
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
 from ..transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
-from .target import Target
-from .writer import ChunkWriter, Row
+from .target import LedgerTarget
+from .writer import ChunkWriter, NewMessage
 
 LEDGER_TTL = 2 * 86_400
 """Seconds that a ledger is kept, and the id of each of its messages after the message is gone."""
@@ -60,7 +60,7 @@ class Ledger:
     about messages that two partitions have in common; each publishes its own.
     """
 
-    def __init__(self, queue: Target, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
+    def __init__(self, queue: LedgerTarget, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {shown(scope)}: it must be text of 1 to {MAX_SCOPE} bytes")
         if batch is not None:
@@ -114,9 +114,9 @@ class _Open:
     """A chunk of the ledger, and the messages of it that this attempt has met."""
 
     chunk: Chunk
-    rows: list[Row] = field(default_factory=list)
+    rows: list[NewMessage] = field(default_factory=list)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: NewMessage) -> None:
         """Keep the row for the completion of the chunk; a chunk that is written needs none."""
         if not self.chunk.written:
             self.rows.append(row)
@@ -125,7 +125,7 @@ class _Open:
 class _Attempt:
     """One run over the messages of one partition."""
 
-    def __init__(self, queue: Target, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
+    def __init__(self, queue: LedgerTarget, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
         self._queue, self._records, self._name, self._ttl, self._batch = queue, records, name, ttl, batch
         self._writer = ChunkWriter(queue, records)
         self._salt = hashlib.blake2b(name.encode(), digest_size=16).digest()
@@ -135,7 +135,7 @@ class _Attempt:
         self._unseen: dict[str, _Open] = {}
         self._left: list[_Open] = []
         self._next = 0
-        self._buffer: list[Row] = []
+        self._buffer: list[NewMessage] = []
         self._bytes = self._count = self._new = 0
 
     def run(self, messages: Iterable[Outgoing]) -> Published:
@@ -156,7 +156,7 @@ class _Attempt:
             self._writer.complete(left.chunk, left.rows)
         return Published(self._count, self._new)
 
-    def _row(self, message: Outgoing) -> Row:
+    def _row(self, message: Outgoing) -> NewMessage:
         data, headers = self._queue.codec.encode(message.payload), checked_headers(message.headers)
         # Before a chunk names it: a chunk with a message that can never be written could never be completed.
         check_fits(self._queue.store, self._queue.name, [data], headers)
@@ -169,7 +169,7 @@ class _Attempt:
             self._own_ids.add(msg_id)
         now = self._queue.pointers.now_ms()
         shard = None if message.key is None else self._queue.shard_of(message.key)
-        return Row(Envelope(data, msg_id, enqueued_at=now, headers=headers, keep_id=self._ttl), shard)
+        return NewMessage(Envelope(data, msg_id, enqueued_at=now, headers=headers, keep_id=self._ttl), shard)
 
     def _digest(self, data: str | bytes, key: str | None, headers: dict[str, str] | None) -> str:
         content = data if isinstance(data, bytes) else data.encode()
@@ -180,7 +180,7 @@ class _Attempt:
         self._ordinals[digest] += 1
         return f"{digest.hex()}-{self._ordinals[digest]}"
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: NewMessage) -> None:
         """Give the row to the chunk that has it; else it is new."""
         self._count += 1
         has = self._unseen.pop(row.envelope.msg_id, None)

@@ -9,7 +9,7 @@ from ..active import ActiveShards
 from ..config import QueueConfig
 from ..envelope import Codec
 from ..record import QueueRecords
-from ..shards import PointerQueue
+from ..shards import Shards
 
 
 class HasRecords(Protocol):
@@ -18,12 +18,12 @@ class HasRecords(Protocol):
     records: QueueRecords
 
 
-class Target(Protocol):
+class LedgerTarget(Protocol):
     """The part of a sharded queue that a ledger uses; `ShardedQueue` implements it."""
 
     config: QueueConfig
     codec: Codec
-    pointers: PointerQueue
+    pointers: Shards
     active: ActiveShards
 
     @property

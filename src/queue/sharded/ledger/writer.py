@@ -17,11 +17,11 @@ from ....store import Compute, Param, Put, Read, Update, exists, missing
 from ....store.model.expr import Bin, Bound
 from ..envelope import CONTENT, Envelope, tombstone
 from ..groups.passing import not_given, passed_by_groups, passed_by_sweeps
-from ..slots import Slot, Written
+from ..slots import Slot, WriteResult
 from ..stamps import ACKED, GROUPS, SEEN, STAMPS
 from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
-from .target import Target
+from .target import LedgerTarget
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
@@ -36,7 +36,7 @@ _WHO_WAITS = (Read("msgId"), Read(GROUPS), Compute(exists("data") & _NOBODYS))
 """The groups of a message, and whether it waits for the queue's own consumers and was not handed out to them."""
 
 
-class Row(NamedTuple):
+class NewMessage(NamedTuple):
     """A message to be written; `shard` None = the shard of its chunk."""
 
     envelope: Envelope
@@ -46,12 +46,12 @@ class Row(NamedTuple):
 class ChunkWriter:
     """A maker of the chunks of one partition, which writes their messages to the queue."""
 
-    def __init__(self, queue: Target, records: LedgerRecords) -> None:
+    def __init__(self, queue: LedgerTarget, records: LedgerRecords) -> None:
         self._queue, self._pointers, self._records = queue, queue.pointers, records
         self._seams = queue.store.seams
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
 
-    def create(self, number: int, rows: Sequence[Row], shard: int) -> tuple[Chunk, bool]:
+    def create(self, number: int, rows: Sequence[NewMessage], shard: int) -> tuple[Chunk, bool]:
         """Reserve slots and enter the rows into the ledger; return the chunk, and whether it is the one that was asked
         for.
 
@@ -63,7 +63,7 @@ class ChunkWriter:
         chunk = self._records.create(number, slots, born)
         return chunk, all(chunk.places.get(msg_id) == place(slot) for msg_id, slot in slots.items())
 
-    def _reserved(self, rows: Sequence[Row], shard: int) -> dict[str, Slot]:
+    def _reserved(self, rows: Sequence[NewMessage], shard: int) -> dict[str, Slot]:
         """Return a slot for each message, in this shard or the first after it that is not damaged."""
         for n in range(self._pointers.shards):
             chosen = (shard + n) % self._pointers.shards
@@ -73,7 +73,7 @@ class ChunkWriter:
                 damage = failure
         raise damage
 
-    def complete(self, chunk: Chunk, rows: Sequence[Row]) -> None:
+    def complete(self, chunk: Chunk, rows: Sequence[NewMessage]) -> None:
         """Write the messages that are missing, then note in the ledger that all are written. Two calls if nothing is
         wrong.
 
@@ -112,10 +112,14 @@ class ChunkWriter:
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
-        passed = self._passed({slot for slot, what in zip(slots, written, strict=True) if what is Written.DONE} & late)
-        closed = self._closed([slot for slot, outcome in zip(slots, written, strict=True) if outcome is Written.SPENT])
+        passed = self._passed(
+            {slot for slot, what in zip(slots, written, strict=True) if what is WriteResult.DONE} & late
+        )
+        closed = self._closed(
+            [slot for slot, outcome in zip(slots, written, strict=True) if outcome is WriteResult.SPENT]
+        )
         for msg_id, slot, outcome in zip(open_ids, slots, written, strict=True):
-            if outcome is Written.SPENT:
+            if outcome is WriteResult.SPENT:
                 moves[msg_id] = slot not in closed
             elif slot in passed:
                 moves[msg_id] = True

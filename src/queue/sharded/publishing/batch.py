@@ -16,15 +16,15 @@ from ....inputs import checked_text, checked_timeout, seconds_of
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ...rows import readable
-from ..batches.blocks import OUT, Place, place_of, place_of_text
+from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
 from ..batches.ends import Home, end_done
 from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
-from ..ledger.dedup import Entry, publish_or_find
+from ..ledger.dedup import KeyEntry, publish_or_find
 from ..peek import CHUNK, unfired
 from ..record import lifetime
-from ..shards import PointerQueue
+from ..shards import Shards
 from .publish import (
     Outcome,
     Prepared,
@@ -80,7 +80,7 @@ class BatchProgress:
     ended: bool
 
 
-class Main(Home, Publishable, Protocol):
+class BatchedQueue(Home, Publishable, Protocol):
     """A queue as far as its batches need it: `ShardedQueue` is one."""
 
     @property
@@ -88,9 +88,9 @@ class Main(Home, Publishable, Protocol):
 
 
 class Parked(Protocol):
-    """The parked messages of a queue: `QueueView` is such."""
+    """The parked messages of a queue: `Subqueue` is one."""
 
-    pointers: PointerQueue
+    pointers: Shards
 
 
 class QueueBatch:
@@ -103,7 +103,7 @@ class QueueBatch:
     may be done as well. A message whose publishing raised is not waited for, though it may be delivered.
     """
 
-    def __init__(self, queue: Main, records: BatchRecords, state: BatchState) -> None:
+    def __init__(self, queue: BatchedQueue, records: BatchRecords, state: BatchState) -> None:
         self._queue, self._records, self._state = queue, records, state
         self.store = queue.store
 
@@ -191,9 +191,9 @@ class QueueBatch:
         ]
         outcomes = self._stored(messages, terms)
         self._count(me, places, outcomes)
-        return [one.message_id if isinstance(one, Entry) else one for one in outcomes]
+        return [one.message_id if isinstance(one, KeyEntry) else one for one in outcomes]
 
-    def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[Entry | LatchworkError]:
+    def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[KeyEntry | LatchworkError]:
         """Store the messages; return for each the message that it became, and the place in a batch that this message
         has.
         """
@@ -204,13 +204,13 @@ class QueueBatch:
         except LatchworkError as failure:
             return [failure] * len(messages)
         return [
-            outcome if isinstance(outcome, LatchworkError) else Entry(outcome, message.envelope.batch)
+            outcome if isinstance(outcome, LatchworkError) else KeyEntry(outcome, message.envelope.batch)
             for message, outcome in zip(messages, outcomes, strict=True)
         ]
 
-    def _count(self, me: str, places: Sequence[Place], outcomes: Sequence[Entry | LatchworkError]) -> None:
+    def _count(self, me: str, places: Sequence[BatchPlace], outcomes: Sequence[KeyEntry | LatchworkError]) -> None:
         """Count the messages that are safe: first take out the ordinals of the others, then confirm the call."""
-        unused: list[Place] = []
+        unused: list[BatchPlace] = []
         found: dict[str, None] = {}
         for place, outcome in zip(places, outcomes, strict=True):
             if isinstance(outcome, LatchworkError):
@@ -223,7 +223,7 @@ class QueueBatch:
             self._records.blocks.take_out(unused, OUT)
             self._records.confirm(self._state, me)
         except LatchworkError as failure:
-            safe = [one.message_id for one in outcomes if isinstance(one, Entry)]
+            safe = [one.message_id for one in outcomes if isinstance(one, KeyEntry)]
             if not safe:
                 return  # the errors of the messages are raised, as these may be delivered
             known = failure.code in ("REFUSED", "NOT_FOUND")

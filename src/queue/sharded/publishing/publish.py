@@ -19,8 +19,8 @@ from ....plain import shown
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages, Due, checked_due
 from ..envelope import Envelope, checked_headers
-from ..ledger.dedup import ON_DUPLICATE, Wanted, checked_key, checked_span, publish_unless_there
-from ..ledger.target import Target
+from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
+from ..ledger.target import LedgerTarget
 from ..slots import Slot
 from ..transfer import CHUNK, load
 
@@ -53,7 +53,7 @@ class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
     dedup: str = ""
 
 
-class Publishable(Target, Protocol):
+class Publishable(LedgerTarget, Protocol):
     """A queue as far as publishing needs it: `ShardedQueue` is one."""
 
     @property
@@ -168,11 +168,11 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     return [one.msg_id if isinstance(at, Slot) else at for one, at in zip(envelopes, places, strict=True)]
 
 
-def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[Wanted]:
+def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMessage]:
     """Return the messages, which have dedup keys, as a ledger takes them."""
     shards = queue.shards_for([message.shard for message in messages])
     return [
-        Wanted(one.dedup, one.envelope, shard, one.shard is not None)
+        KeyedMessage(one.dedup, one.envelope, shard, one.shard is not None)
         for one, shard in zip(messages, shards, strict=True)
     ]
 

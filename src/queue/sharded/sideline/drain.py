@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 
 from ....errors import Corrupt, LatchworkError
 from ..envelope import Envelope
-from ..pointers import ShardState
-from ..shards import PointerQueue
-from ..slots import Found, Held, Slot
+from ..pointers import ShardPointers
+from ..shards import Shards
+from ..slots import Slot, Stamped, StampMiss
 from ..subqueue import GRACE
 from ..transfer import move
 
 BATCH = 1_000
 
-Route = Callable[[Held], tuple[PointerQueue, Envelope]]
+Route = Callable[[Stamped], tuple[Shards, Envelope]]
 """The target of a message, and the message as it is stored there."""
 
 
@@ -54,7 +54,7 @@ class PassReport:
 
 
 def drain_shard(
-    source: PointerQueue, state: ShardState, route: Route, *, enough: Callable[[], bool] = lambda: False
+    source: Shards, state: ShardPointers, route: Route, *, enough: Callable[[], bool] = lambda: False
 ) -> Iterator[PassReport]:
     """Take the messages of one shard that were there in `state`, a batch at a time, and send each where `route` says;
     yield the result of each batch.
@@ -79,13 +79,13 @@ def drain_shard(
         yield PassReport(taken=len(held), tombstones=tombstones, errors=tuple(errors)) + send(source, held, route)
 
 
-def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, list[LatchworkError]]:
+def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, list[LatchworkError]]:
     """Return the messages at claimed slots, how many slots were given up after the grace, and what could not
     be read.
     """
     me = source.store.seams.unique()
     found = dict(zip(slots, source.stamp(slots, me, count=False), strict=True))
-    absent = [slot for slot in slots if found[slot] is Found.ABSENT]
+    absent = [slot for slot in slots if found[slot] is StampMiss.ABSENT]
     given_up = 0
     if absent:
         source.store.seams.sleep(GRACE)
@@ -94,14 +94,14 @@ def take(source: PointerQueue, slots: Sequence[Slot]) -> tuple[list[Held], int, 
         source.count_expired(empty)
         given_up = len(empty)
         came = [slot for slot in absent if outcomes[slot] is False]
-        found.update(dict.fromkeys(empty, Found.TAKEN))
+        found.update(dict.fromkeys(empty, StampMiss.TAKEN))
         found.update({slot: out for slot, out in outcomes.items() if isinstance(out, LatchworkError)})
         found.update(zip(came, source.stamp(came, me, count=False) if came else [], strict=True))
-    held = [Held(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
+    held = [Stamped(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
     return held, given_up, [what for what in found.values() if isinstance(what, LatchworkError)]
 
 
-def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport:
+def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
     """Move the messages to their targets, one batch for each target: loaded there first, then deleted here."""
     report = PassReport()
     for target, group in _by_target(held, route):
@@ -115,8 +115,8 @@ def send(source: PointerQueue, held: Sequence[Held], route: Route) -> PassReport
     return report
 
 
-def _by_target(held: Sequence[Held], route: Route) -> Iterator[tuple[PointerQueue, list[tuple[Held, Envelope]]]]:
-    groups: dict[int, tuple[PointerQueue, list[tuple[Held, Envelope]]]] = {}
+def _by_target(held: Sequence[Stamped], route: Route) -> Iterator[tuple[Shards, list[tuple[Stamped, Envelope]]]]:
+    groups: dict[int, tuple[Shards, list[tuple[Stamped, Envelope]]]] = {}
     for h in held:
         target, envelope = route(h)
         groups.setdefault(id(target), (target, []))[1].append((h, envelope))

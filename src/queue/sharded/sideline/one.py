@@ -21,13 +21,13 @@ from ....store.model.expr import SINCE_UPDATE, Bound
 from ....store.model.ops import ReadAll
 from ...rows import read_each
 from ..active import ActiveShards
-from ..batches.blocks import GONE, Blocks, Place, place_of_text
+from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
 from ..batches.ends import Home
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..peek import CHUNK, unfired, waiting
-from ..shards import PointerQueue
+from ..shards import Shards
 from ..slots import Slot
-from ..subqueue import FailurePolicy, QueueView
+from ..subqueue import FailurePolicy, Subqueue
 from ..transfer import load
 from .redrive import as_new
 
@@ -59,10 +59,10 @@ class Outcome(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Main(Home, Protocol):
+class TargetQueue(Home, Protocol):
     """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
 
-    pointers: PointerQueue
+    pointers: Shards
     codec: Codec
     active: ActiveShards
 
@@ -70,13 +70,13 @@ class Main(Home, Protocol):
     def shard_of(self, key: str) -> int: ...
 
 
-class Found(NamedTuple):
+class WaitingMessage(NamedTuple):
     """A message that waits, the seconds for which its id is to be kept where it goes, and its place in a batch."""
 
     slot: Slot
     message_id: str
     keep: int
-    place: Place | None = None
+    place: BatchPlace | None = None
 
 
 class Criteria:
@@ -154,17 +154,17 @@ def outcomes_of(
     return outcomes
 
 
-class SideView(QueueView):
+class SideView(Subqueue):
     """The sideline of a queue, or its parked messages. Its messages can be received, and each can be discarded,
     redriven or moved alone. Safe to share between threads.
     """
 
-    def __init__(self, pointers: PointerQueue, codec: Codec, failure_policy: FailurePolicy, main: Main) -> None:
+    def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: TargetQueue) -> None:
         super().__init__(pointers, codec, failure_policy)
         self._main = main
 
     @property
-    def home(self) -> Main:
+    def home(self) -> TargetQueue:
         """The queue that this is a side of."""
         return self._main
 
@@ -224,7 +224,7 @@ class SideView(QueueView):
         """
         return self._bring(ids, self._main)
 
-    def move(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+    def move(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
         """Move messages to another queue of the same codec, to start there with no attempts; else as `redrive`.
 
         A batch that they belong to waits for them no more, as when they are discarded. Raises `Refused` if that queue
@@ -242,12 +242,12 @@ class SideView(QueueView):
 
     # ---- finding them
 
-    def _found(self, named: Sequence[str | Message]) -> tuple[list[Found], list[tuple[str, LatchworkError]]]:
+    def _found(self, named: Sequence[str | Message]) -> tuple[list[WaitingMessage], list[tuple[str, LatchworkError]]]:
         """Return where the messages are, and the errors of those that may be in a record that cannot be read."""
         ids = {one for one in named if isinstance(one, str)}
         messages = {Slot(one.shard, one.pointer): one.message_id for one in named if isinstance(one, Message)}
         slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
-        found: dict[Slot, Found] = {}
+        found: dict[Slot, WaitingMessage] = {}
         unread: dict[Slot, LatchworkError] = {}
         while some := list(islice(slots, CHUNK)):
             records = read_each(self.store, [self.pointers.key(slot) for slot in some], "msgId", "keepId", "batch")
@@ -263,7 +263,7 @@ class SideView(QueueView):
                 ):
                     keep, batch = record.bins.get("keepId", 0), record.bins.get("batch")
                     place = place_of_text(batch) if isinstance(batch, str) else None
-                    found[slot] = Found(slot, name, keep if is_int(keep) else 0, place)
+                    found[slot] = WaitingMessage(slot, name, keep if is_int(keep) else 0, place)
         ids -= {one.message_id for one in found.values()}
         beyond = [(messages[slot], row) for slot, row in unread.items() if slot in messages]
         beyond += [(name, row) for row in list(unread.values())[:1] for name in sorted(ids)]
@@ -271,7 +271,9 @@ class SideView(QueueView):
 
     # ---- what is done to them
 
-    def _drop(self, found: Sequence[Found], me: str, when: Any, drop: Sequence[Put]) -> list[Outcome | LatchworkError]:
+    def _drop(
+        self, found: Sequence[WaitingMessage], me: str, when: Any, drop: Sequence[Put]
+    ) -> list[Outcome | LatchworkError]:
         """Leave a tombstone in place of the message: consumers pass it, and a repeat of this finds it done."""
         gone = (*drop, Put(TAKEN, me), Put("modified_at", self.pointers.now_ms()))
         least = int(self.pointers.sweep) + 1
@@ -285,7 +287,7 @@ class SideView(QueueView):
         rows = self.store.repeat_many(updates) if updates else []
         return [self._dropped(one, me, row) for one, row in zip(found, rows, strict=True)]
 
-    def _dropped(self, one: Found, me: str, row: Any) -> Outcome | LatchworkError:
+    def _dropped(self, one: WaitingMessage, me: str, row: Any) -> Outcome | LatchworkError:
         if isinstance(row, Refused) and row.details.get("doubt"):
             try:
                 record = self.store.get(self.pointers.key(one.slot), TAKEN, "data")
@@ -298,14 +300,14 @@ class SideView(QueueView):
             return Outcome.UNKNOWN
         return row if isinstance(row, LatchworkError) else Outcome.DONE
 
-    def _bring(self, ids: Iterable[str | Message], queue: Main) -> dict[str, Outcome]:
+    def _bring(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
         """Take them, load them there, and leave tombstones here."""
         named = checked_ids(ids)
         queue.open_for_publishing()
         found, unread = self._found(named)
         me = self.store.seams.unique()
         rows: list[tuple[str, Outcome | LatchworkError]] = list(unread)
-        taken: list[tuple[Found, Envelope]] = []
+        taken: list[tuple[WaitingMessage, Envelope]] = []
         away = queue is not self._main
         for one, row in zip(found, self._take(found, me), strict=True):
             if isinstance(row, Envelope):
@@ -333,7 +335,9 @@ class SideView(QueueView):
         left = self._left_batches(found, [outcomes.get(one.slot, Outcome.NOT_THERE) for one in found])
         return outcomes_of(named, rows, left)
 
-    def _left_batches(self, found: Sequence[Found], rows: Sequence[Outcome | LatchworkError]) -> LatchworkError | None:
+    def _left_batches(
+        self, found: Sequence[WaitingMessage], rows: Sequence[Outcome | LatchworkError]
+    ) -> LatchworkError | None:
         """Remove deleted messages from the count of their batches (P18). No call without batches.
 
         Also those of which only the tombstone was found: the process that left it may have died before this. Returns
@@ -351,7 +355,7 @@ class SideView(QueueView):
             return failure
         return next((record for record in records if isinstance(record, LatchworkError)), None)
 
-    def _take(self, found: Sequence[Found], me: str) -> list[Envelope | Outcome | LatchworkError]:
+    def _take(self, found: Sequence[WaitingMessage], me: str) -> list[Envelope | Outcome | LatchworkError]:
         """Keep others who bring messages elsewhere from these for a minute; consumers are kept from nothing."""
         ops = (Put(TAKEN, me), ReadAll())
         updates = [

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from ....errors import LatchworkError
 from ....inputs import checked_switch, checked_whole
 from ..envelope import Envelope, Message, message_of, reason_of
-from ..shards import PointerQueue
-from ..slots import Held
-from ..subqueue import QueueView
+from ..shards import Shards
+from ..slots import Stamped
+from ..subqueue import Subqueue
 from .drain import PassReport, drain_shard
 
 PREVIOUS_ATTEMPTS = "latchwork-attempts"
@@ -17,7 +17,7 @@ PREVIOUS_ATTEMPTS = "latchwork-attempts"
 
 
 def redrive(
-    parked: QueueView, main: QueueView, limit: int, *, reason: str | None = None, dry_run: bool = False
+    parked: Subqueue, main: Subqueue, limit: int, *, reason: str | None = None, dry_run: bool = False
 ) -> list[Message]:
     """Move parked messages back, as `ShardedQueue.redrive` describes."""
     checked_whole("limit", limit, 1, 1_000_000)
@@ -42,7 +42,7 @@ def as_new(envelope: Envelope) -> Envelope:
 class _Redrive:
     """One pass over the parked messages, which ends when enough have been brought back."""
 
-    def __init__(self, parked: QueueView, main: QueueView, limit: int, reason: str | None) -> None:
+    def __init__(self, parked: Subqueue, main: Subqueue, limit: int, reason: str | None) -> None:
         self._parked, self._main, self._left, self._reason = parked, main, limit, reason
         self._chosen: list[Message] = []
 
@@ -62,7 +62,7 @@ class _Redrive:
             raise report.errors[0]
         return done
 
-    def _route(self, held: Held) -> tuple[PointerQueue, Envelope]:
+    def _route(self, held: Stamped) -> tuple[Shards, Envelope]:
         envelope = held.envelope
         if self._left <= 0 or self._reason not in (None, envelope.reason):
             return self._parked.pointers, envelope

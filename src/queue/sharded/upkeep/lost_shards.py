@@ -15,7 +15,7 @@ from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..queue import ShardedQueue
 from ..record import lifetime
-from ..sweep_record import MARKS, Kind, mark_name, pointer_bin
+from ..sweep_record import MARKS, SubqueueKind, mark_name, pointer_bin
 from .sweep import EPOCH_GUARD
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Bins = dict[str, Any]
 
 
-def begin_again(queue: ShardedQueue, bins: Bins, epoch: int, unseen: Collection[tuple[Kind, int]]) -> None:
+def begin_again(queue: ShardedQueue, bins: Bins, epoch: int, unseen: Collection[tuple[SubqueueKind, int]]) -> None:
     """Forget what the queue's record, and `bins`, say about sweeps of these shards, which no sweep has seen.
 
     No call, or one where it says anything. Raises the store's errors, and `Refused` if a later leader has swept the

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....seams import Seams
 from ..config import QueueConfig
-from ..sweep_record import Kind
+from ..sweep_record import SubqueueKind
 
 RECORDED = ("acked", "rehomed", "live", "stamped", "tombstones", "refused")
 """The counts of a shard's report that are recorded as metrics."""
@@ -56,7 +56,7 @@ class ShardTask:
     client_id: str
     farm_id: str
     config: QueueConfig
-    kind: Kind
+    kind: SubqueueKind
     shard: int
     swept: int
     begin: int
@@ -90,7 +90,7 @@ class ShardReport:
     """
 
     queue: str
-    kind: Kind
+    kind: SubqueueKind
     shard: int
     scanned: int = 0
     acked: int = 0

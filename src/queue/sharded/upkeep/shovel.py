@@ -12,11 +12,11 @@ from ....errors import InvalidRequest, InvalidShovelInterval
 from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
 from ..envelope import Envelope
-from ..pointers import ShardState
+from ..pointers import ShardPointers
 from ..queue import ShardedQueue
-from ..shards import PointerQueue
+from ..shards import Shards
 from ..sideline.drain import PassReport, drain_shard
-from ..slots import Held
+from ..slots import Stamped
 
 log = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ class Shovel:
             return False
         return True
 
-    def _shard(self, state: ShardState) -> PassReport:
+    def _shard(self, state: ShardPointers) -> PassReport:
         source, main = self.queue.sideline.pointers, self.queue.pointers
 
-        def route(held: Held) -> tuple[PointerQueue, Envelope]:
+        def route(held: Stamped) -> tuple[Shards, Envelope]:
             left = held.envelope.not_before - source.now_ms()
             due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)

@@ -21,13 +21,13 @@ from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, l
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
 from ....store.model.ops import Op
 from ..envelope import Envelope, Reason
-from ..groups.pointers import GroupPointers, pointer_queues
+from ..groups.pointers import GroupPointers, shards_of
 from ..pointers import FIRE, KNOWN
 from ..record import QueueRecords, lifetime, sweep_note
-from ..shards import PointerQueue
-from ..slots import Held, Slot
+from ..shards import Shards
+from ..slots import Slot, Stamped
 from ..stamps import SEEN
-from ..sweep_record import MARKS, Kind, counter_bin, mark_name, pointer_bin
+from ..sweep_record import MARKS, SubqueueKind, counter_bin, mark_name, pointer_bin
 from ..transfer import move
 from .report import LiveMessage, ShardReport, ShardTask, Stop
 
@@ -63,7 +63,7 @@ def sweep_shards(
         where something is not, two where everything is settled.
     """
     reports: list[ShardReport] = []
-    for kind in Kind:
+    for kind in SubqueueKind:
         chosen = [task for task in tasks if task.kind is kind]
         if chosen:
             reports += _Sweep(store, chosen, epoch, check).run()
@@ -130,11 +130,11 @@ class _Progress:
         )
 
 
-def sides(main: PointerQueue, sideline: PointerQueue, parked: PointerQueue) -> dict[Kind, PointerQueue]:
+def sides(main: Shards, sideline: Shards, parked: Shards) -> dict[SubqueueKind, Shards]:
     """Return the parts of a queue, or of a group, that are swept."""
-    found = {Kind.MAIN: main, Kind.SIDELINE: sideline, Kind.PARKED: parked}
+    found = {SubqueueKind.MAIN: main, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked}
     if isinstance(main, GroupPointers):
-        found |= {Kind.MAIN: main.own, Kind.SHARED: main.shared}
+        found |= {SubqueueKind.MAIN: main.own, SubqueueKind.SHARED: main.shared}
     return found
 
 
@@ -147,13 +147,16 @@ def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:
 
 
 class _Sweep:
-    """One run over shards of one pointer queue."""
+    """One run over shards of one subqueue."""
 
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        swept = sides(*pointer_queues(store, first.client_id, first.config))
-        self.queue, self.target = swept[first.kind], swept[Kind.PARKED if first.kind is Kind.PARKED else Kind.SIDELINE]
+        swept = sides(*shards_of(store, first.client_id, first.config))
+        self.queue, self.target = (
+            swept[first.kind],
+            swept[SubqueueKind.PARKED if first.kind is SubqueueKind.PARKED else SubqueueKind.SIDELINE],
+        )
         self.stamp_rules = self.queue.stamp_rules
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
@@ -196,7 +199,7 @@ class _Sweep:
         """Take what is abandoned, move it, and see what holds up the rest; how many messages were moved."""
         ops = self.stamp_rules.taking(self.me, self.queue.now_ms())
         guard = Bound(self.stamp_rules.abandoned, {"age": self.age_ms})
-        taken: list[Held] = []
+        taken: list[Stamped] = []
         others: list[Slot] = []
         takes = [Update(self.queue.key(slot), ops, guard) for slot in slots]
         unseen = [shard for shard in self._touched(slots) if shard.unseen]
@@ -282,11 +285,11 @@ class _Sweep:
         if message is not None and len(shard.live) < MOST_REMEMBERED:
             shard.live.append(message)
 
-    def _left_alone(self, abandoned: Sequence[tuple[Slot, LiveMessage]]) -> list[Held]:
+    def _left_alone(self, abandoned: Sequence[tuple[Slot, LiveMessage]]) -> list[Stamped]:
         """Take messages that are still as the leader has seen them one duration ago. One call, or none."""
         if not abandoned:
             return []
-        taken: list[Held] = []
+        taken: list[Stamped] = []
         ops = self.stamp_rules.taking(self.me, self.queue.now_ms())
         guards = [
             Bound(self.stamp_rules.left_alone, {"delivery": m.delivery, "stamped": m.stamped}) for _, m in abandoned
@@ -303,12 +306,12 @@ class _Sweep:
                 taken.append(self._held(slot, row))
         return taken
 
-    def _held(self, slot: Slot, row: Any) -> Held:
+    def _held(self, slot: Slot, row: Any) -> Stamped:
         envelope = self.stamp_rules.envelope(row)
         assert envelope is not None  # noqa: S101 - the guard asks for a payload
-        return Held(slot, self.me, envelope)
+        return Stamped(slot, self.me, envelope)
 
-    def _rehome(self, taken: Sequence[Held]) -> int:
+    def _rehome(self, taken: Sequence[Stamped]) -> int:
         if not taken:
             return 0
         outcomes = move(self.queue, taken, self.target, [self._swept(held.envelope) for held in taken])
@@ -320,7 +323,7 @@ class _Sweep:
         return sum(outcome is True for outcome in outcomes)
 
     def _swept(self, envelope: Envelope) -> Envelope:
-        if self.kind is Kind.PARKED:
+        if self.kind is SubqueueKind.PARKED:
             return envelope  # keeps the reason of its parking
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)

@@ -21,7 +21,7 @@ from ..queue import QueueGroup, ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..stamps import GROUPS
-from ..sweep_record import Kind, Mark, SweepRecord, mark_name
+from ..sweep_record import Mark, SubqueueKind, SweepRecord, mark_name
 from .lost_shards import begin_again
 from .report import LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sides, sweep_shards
@@ -77,7 +77,7 @@ class _ShardPointers(NamedTuple):
     groups: the names of the groups that have joined it.
     """
 
-    place: tuple[Kind, int]
+    place: tuple[SubqueueKind, int]
     fired: int | None
     is_streamed: bool
     now: int
@@ -86,7 +86,7 @@ class _ShardPointers(NamedTuple):
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, place: tuple[Kind, int], key: Key, row: Values | Corrupt) -> _ShardPointers:
+    def of(cls, place: tuple[SubqueueKind, int], key: Key, row: Values | Corrupt) -> _ShardPointers:
         if isinstance(row, Corrupt):
             return cls(place, None, is_streamed=True, now=0, damage=row)
         *values, known, groups, now = row
@@ -254,7 +254,7 @@ class Sweeper:
         forget_dead(self.registry.records, queue.pointers, {tag for shard in shards for tag in shard.groups})
         begin_again(queue, bins, epoch, [shard.place for shard in shards if shard.unseen])
         # Where a group begins was not known when its record was read, if that does not call it made.
-        shards = [shard for shard in shards if shard.place[0] is not Kind.SHARED or MADE in bins]
+        shards = [shard for shard in shards if shard.place[0] is not SubqueueKind.SHARED or MADE in bins]
         now = max((shard.now for shard in shards), default=0)
         notes = SweepRecord.of(self.registry.records.key(queue.name), bins, now)
         ahead = [shard for shard in shards if shard.fired is not None and notes.swept(*shard.place) > shard.fired]
@@ -271,7 +271,7 @@ class Sweeper:
         self._repaired[queue.name] = what
 
     def _shards(self, queue: ShardedQueue) -> list[_ShardPointers]:
-        """Return the shards of all pointer queues that were ever used."""
+        """Return the shards of all subqueues that were ever used."""
         queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
         keys = [queues[kind].pointers_key(shard) for kind, shard in places]

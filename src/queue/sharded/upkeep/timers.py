@@ -19,7 +19,7 @@ from ..config import GroupConfig
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
 from ..envelope import from_bins
 from ..groups.making import check_there
-from ..ledger.dedup import Wanted, publish_unless_there
+from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
 
 log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ class QueueTimers:
         # Their entries stay until they expire, so that no late request can create them again.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
-        wanted: dict[str, Wanted] = {}
+        wanted: dict[str, KeyedMessage] = {}
         for one, row in zip(ids, taken, strict=True):
             if isinstance(row, LatchworkError):
                 continue
@@ -268,7 +268,7 @@ class QueueTimers:
             if envelope is None or self._has_expired(bins):
                 expired.add(one)
             else:
-                wanted[one] = Wanted(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
+                wanted[one] = KeyedMessage(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
         outcomes = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
         moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()

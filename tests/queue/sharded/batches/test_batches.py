@@ -26,7 +26,7 @@ from latchwork.errors import (
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Place, place_of_text
+from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
 from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
@@ -1078,7 +1078,7 @@ def test_a_damaged_place_is_none(text):
 
 
 def test_a_place_is_read_as_it_was_written():
-    place = Place("a%2Fb/c/t", 60, 7)
+    place = BatchPlace("a%2Fb/c/t", 60, 7)
     assert place_of_text(place.text) == place
 
 

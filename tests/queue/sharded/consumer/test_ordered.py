@@ -10,7 +10,7 @@ from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
-from latchwork.queue.sharded.slots import Slot, Turn, Written
+from latchwork.queue.sharded.slots import ShardHolder, Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -269,11 +269,11 @@ def test_a_slot_that_a_dead_consumer_waited_for_is_given_up_and_its_publisher_go
     dead, here = processes(clock)
     slot = Slot(0, here.pointers.reserve({0: 1})[0])
     here.publish("second", key="k")
-    killed(dead, lambda held: dead.pointers.claim(0, 1, Turn(held.grant.fence, more=False)))
+    killed(dead, lambda held: dead.pointers.claim(0, 1, ShardHolder(held.grant.fence, more=False)))
     seen = []
     turns([ordered(here, seen)], LEASE + 2, clock)
     assert seen == ["second"]
-    assert here.pointers.write([slot], [Envelope('"first"', "m1")]) == [Written.SPENT]
+    assert here.pointers.write([slot], [Envelope('"first"', "m1")]) == [WriteResult.SPENT]
 
 
 def test_a_takeover_that_fails_is_made_by_whoever_breaks_the_lock_next(clock):

@@ -12,7 +12,7 @@ from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sharded.sideline.drain import take
 from latchwork.queue.sharded.slots import Slot
-from latchwork.queue.sharded.upkeep.report import Kind, ShardReport, SweepReport
+from latchwork.queue.sharded.upkeep.report import ShardReport, SubqueueKind, SweepReport
 from latchwork.queue.sharded.upkeep.sweep import sweep_shards
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import InlineClock, ManualClock
@@ -139,7 +139,7 @@ def test_what_a_dead_shovel_had_claimed_is_in_the_sideline_again_after_one_sweep
     assert process.sweeper().run_once().rehomed == 0
     sim.lapse()
     report = process.sweeper().run_once()
-    assert [s.kind for s in report.shards if s.rehomed] == [Kind.SIDELINE]
+    assert [s.kind for s in report.shards if s.rehomed] == [SubqueueKind.SIDELINE]
     assert [message.payload for message in process.queue.sideline.peek()] == ["x"]
 
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from ...seams import Event, Seams
 
 
-class Bell:
-    """A condition that threads wait for: they look again whenever the bell is rung."""
+class Signal:
+    """A condition that threads wait for. They check it again at each `notify`."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
         self.waiting: set[Event] = set()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake all threads that wait."""
         for event in tuple(self.waiting):
             event.set()
